@@ -10,7 +10,7 @@ from secondlook.classifiers import Preprocessing, http_client, model_input, onnx
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
 from secondlook.decisions import policy_classifier
-from secondlook.serving import ServiceOptions, request_limits
+from secondlook.serving import ServiceOptions, middleware
 from secondlook.sources import image_files, regular_files, source
 from secondlook.views import view
 
@@ -68,7 +68,7 @@ LIMITS = {
     "body of a request to the service": (
         f"{mib(ServiceOptions.max_body_bytes)}; {ServiceOptions.max_images}; {million(ServiceOptions.max_pixels)}"
     ),
-    "bodies of all requests": mib(request_limits.MAX_FULL_BODIES * ServiceOptions.max_body_bytes),
+    "bodies of all requests": mib(middleware.MAX_FULL_BODIES * ServiceOptions.max_body_bytes),
     "images that wait": f"{ServiceOptions.max_waiting}; {ServiceOptions.body_seconds:g} s",
     "steps of a view": f"{view.MAX_STEPS}",
     "error message": f"{app.LONGEST_MESSAGE:,} characters; the middle is left out",

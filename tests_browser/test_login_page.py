@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
-from secondlook.serving.pages import SESSION_COOKIE
+from secondlook.serving.access import SESSION_COOKIE
 from secondlook.serving.service import Service
 from tests.serving.running import make_digits, send_image, serve
 from tests_browser.conftest import FLAGS

@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, e
 
 from secondlook.policies import read_policy
 from secondlook.serving.database import open_database
-from secondlook.serving.review_store import ReviewItem, ReviewStore
 from secondlook.serving.service import Service
+from secondlook.serving.store import ReviewStore, StoredDecision
 from stress.server_process import ServerProcess
 from tests.serving.running import Digits, make_digits, make_noise, send, serve
 from tests_browser.test_page import CONTRAST
@@ -60,7 +60,7 @@ class Reviewer:
         """The label that was given to each image, by its number."""
         self.order: list[int] = []
 
-    def look(self) -> ReviewItem:
+    def look(self) -> StoredDecision:
         """Wait until an image is on the screen, and return it."""
         shown = "#work:not([hidden]) #stage:not(.changed) #picture img"
         wait_until(self.page, f"document.querySelector('{shown}')?.naturalWidth > 0")
@@ -69,7 +69,7 @@ class Reviewer:
         assert found, address
         return self.reviews.read(int(found[1]))
 
-    def look_after(self, before: ReviewItem) -> ReviewItem:
+    def look_after(self, before: StoredDecision) -> StoredDecision:
         """Wait until another image is on the screen, and return it."""
         wait_until(self.page, f"!document.querySelector('#picture img')?.src.endsWith('/{before.number}/image')")
         return self.look()
@@ -108,7 +108,7 @@ def wait_until(page: Page, condition: str) -> None:
 
 def read_labels(reviews: ReviewStore) -> dict[int, int]:
     done = [item for block in reviews.iter_items(["done"]) for item in block]
-    return {item.number: item.label for item in done if item.label is not None}
+    return {item.number: item.reviewed_label for item in done if item.reviewed_label is not None}
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def test_fifty_images_by_keyboard(browser: Browser, queue: tuple[str, Service]) 
         anna.check()
         assert len(anna.given) == 50
         items = [service.reviews.read(number) for number in anna.order]
-        assert [item.decision.confidence for item in items] == sorted(item.decision.confidence for item in items)
+        assert [item.confidence for item in items] == sorted(item.confidence for item in items)
         waiting = service.reviews.counts().waiting
         expect(page.locator("#done")).to_have_text(f"50 of {50 + waiting} done · {waiting} waiting")
         assert re.fullmatch(r"[\d.]+ per minute · about .* left", page.inner_text("#pace"))
@@ -404,7 +404,7 @@ def test_views_are_loaded_again_after_a_failure(browser: Browser, queue: tuple[s
     context.route("**/views/*", lambda route: route.abort(), times=12)
     with open_page(browser, url, context=context, allowed=("Failed to load",)) as page:
         anna = Reviewer(page, service.reviews)
-        while all(view[1] == item.decision.label for item in [anna.look()] for view in item.views):
+        while all(view[1] == item.label for item in [anna.look()] for view in item.views):
             anna.press("Enter")
         loaded = "(tiles => tiles.length > 0 && tiles.every((one) => one.naturalWidth === 16 && !one.hidden))"
         wait_until(page, f"{loaded}([...document.querySelectorAll('.tile img')])")
@@ -539,10 +539,10 @@ def test_views_that_disagree_are_beside_the_image(browser: Browser, queue: tuple
     with open_page(browser, url) as page:
         anna = Reviewer(page, service.reviews)
         item = anna.look()
-        while all(view[1] == item.decision.label for view in item.views):
+        while all(view[1] == item.label for view in item.views):
             anna.press("Enter")
             item = anna.look()
-        differing = [view for view in item.views if view[1] != item.decision.label]
+        differing = [view for view in item.views if view[1] != item.label]
         tiles = page.locator("#view-list .tile")
         expect(tiles).to_have_count(len(differing))
         assert sorted(tiles.locator("b").all_inner_texts()) == sorted(str(view[1]) for view in differing)
@@ -634,7 +634,7 @@ def test_phone_has_everything_at_the_thumb(browser: Browser, queue: tuple[str, S
         anna.look_after(third)
         anna.wait_until_saved()
         assert read_labels(service.reviews) == {
-            first.number: first.decision.label,
+            first.number: first.label,
             second.number: second.likely[1][0],
         }
     context.close()
@@ -689,20 +689,20 @@ def test_screen_readers_get_names_roles_and_announcements(browser: Browser, queu
         anna = Reviewer(page, service.reviews)
         item = anna.look()
         assert page.evaluate(DEFECTS) == []
-        expect(page.locator("#live")).to_contain_text(f"predicted {item.decision.label}")
+        expect(page.locator("#live")).to_contain_text(f"predicted {item.label}")
         assert page.get_attribute("#live", "aria-live") == "polite"
-        assert page.get_attribute("#picture img", "alt") == f"The image to review, {item.decision.name}"
+        assert page.get_attribute("#picture img", "alt") == f"The image to review, {item.name}"
         snapshot = page.locator("main").aria_snapshot()
         for text in ('heading "Review" [level=1]', 'heading "What does the image show?"', "figure", "progressbar"):
             assert text in snapshot, snapshot
-        assert f'button "Confirm the predicted class: {item.decision.label}"' in snapshot
+        assert f'button "Confirm the predicted class: {item.label}"' in snapshot
         assert 'combobox "Find another class"' in snapshot
         label, share = item.likely[1]
         assert re.search(rf'button "{label} <?{max(1, round(100 * share))}.%"', snapshot), snapshot
         anna.press("2")
         following = anna.look()
         expect(page.locator("#live")).to_contain_text(f"Labeled {label}.")
-        expect(page.locator("#live")).to_contain_text(f"predicted {following.decision.label}")
+        expect(page.locator("#live")).to_contain_text(f"predicted {following.label}")
         expect(page.locator("#stage")).to_be_focused()
         page.focus("#query")
         page.fill("#query", "1")
@@ -763,11 +763,11 @@ def test_images_that_are_not_stored_are_named(browser: Browser, digits: Digits, 
         with open_page(browser, url) as page:
             (first, *_) = [item for block in service.reviews.iter_items(["waiting"]) for item in block]
             expect(page.locator("#picture")).to_contain_text("not stored")
-            expect(page.locator("#picture")).to_contain_text(first.decision.id)
-            expect(page.locator("#picture")).to_contain_text(str(first.decision.name))
+            expect(page.locator("#picture")).to_contain_text(first.id)
+            expect(page.locator("#picture")).to_contain_text(str(first.name))
             assert page.locator("#view-list img").count() == 0
             page.keyboard.press("3")
             wait_until(page, "document.querySelector('#done b').textContent === '1'")
             expect(page.locator("#last")).to_have_text(f"Labeled {first.likely[2][0]}.")
             Reviewer(page, service.reviews).wait_until_saved()
-            assert service.reviews.read(first.number).label == first.likely[2][0]
+            assert service.reviews.read(first.number).reviewed_label == first.likely[2][0]

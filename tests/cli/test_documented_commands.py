@@ -13,8 +13,8 @@ import pytest
 from secondlook.cli.app import COMMANDS, load_command
 from secondlook.serving import ServiceOptions, server
 from secondlook.serving.request_images import SubmittedImage
-from secondlook.serving.review_store import NewLabel
 from secondlook.serving.service import open_service
+from secondlook.serving.store import NewLabel
 
 Here = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]

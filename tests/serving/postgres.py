@@ -48,7 +48,7 @@ def run_postgres() -> Iterator[str]:
         yield url
     finally:
         server.send_signal(signal.SIGINT)  # ends all connections
-        server.wait(timeout=30)
+        server.wait(timeout=120)
         shutil.rmtree(folder)
 
 
@@ -80,7 +80,7 @@ def execute(url: str, statement: str) -> None:
 
 
 def wait_for(url: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             return execute(url, "SELECT 1")

@@ -99,7 +99,7 @@ def send(url: str, body: bytes | None = None, *, method: str | None = None, **he
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, data=body, method=method, headers=named)
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return Reply(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         with error:

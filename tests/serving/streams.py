@@ -1,22 +1,22 @@
 """Synthetic streams in the database of a service, and services without a classifier to watch them."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 
 from secondlook.decisions import Decision
 from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.policies import Policy
-from secondlook.serving.access import Access, SessionStore
+from secondlook.serving.access import Access
 from secondlook.serving.database import Database, decisions
-from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.review_store import NewLabel, ReviewStore
 from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.store import DecisionStore, Deployment, NewDecision, NewLabel, ReviewStore
 from secondlook.serving.tokens import Principal, TokenFile
 from secondlook.serving.watcher import Watcher
 from tests.monitoring.streams import Row, make_rows
@@ -29,30 +29,26 @@ def make_stream(n_images: int, **options: Any) -> list[Row]:
     return [row for row in make_rows(n_images, **options) if row["reason"] is None]
 
 
-def make_decision(row: Row, n_classes: int = 4) -> Decision:
+def make_decision(**changes: Any) -> Decision:
+    """Return a decision that rejects an image of class 2 after two looks, or with some changes."""
+    values: dict[str, Any] = {
+        "id": "a", "label": 2, "labels": None, "class_name": "two", "confidence": 0.5, "interval": (0.4, 0.6),
+        "accept": False, "looks": 2, "first_look": 0.5, "disagreement": 0.1, "audit": False, "audit_probability": None,
+        "likely": (ClassProbability(2, 0.5), ClassProbability(1, 0.3)),
+        "views": (LookPrediction("identity", 2, 0.5), LookPrediction("hflip", 1, 0.4)),
+    }  # fmt: skip
+    return Decision(**values | changes)
+
+
+def decide_row(row: Row) -> Decision:
     """Return a decision with the values of a row."""
-    others = tuple(ClassProbability(one, 0.01) for one in range(n_classes) if one != row["label"])
-    return Decision(
-        id=row["id"],
-        label=row["label"],
-        labels=None,
-        class_name=None,
-        confidence=row["confidence"],
-        interval=(row["confidence"] - 0.1, row["confidence"]),
-        accept=row["accept"],
-        looks=row["looks"],
-        first_look=row["first_look"],
-        disagreement=row["disagreement"],
-        audit=row.get("audit", False),
-        audit_probability=row.get("audit_probability"),
-        likely=(ClassProbability(row["label"], row["confidence"]), *others),
-        views=(LookPrediction("identity", row["label"], row["first_look"]),),
-    )
+    shared = {name: value for name, value in row.items() if name in Decision.model_fields}
+    return make_decision(**shared | {"interval": (row["confidence"] - 0.1, row["confidence"])})
 
 
 def add_rows(database: Database, rows: Sequence[Row], deployment: Deployment, at: float | None = None) -> None:
     """Store rows as decisions of a deployment, now or at a time."""
-    new = [NewDecision(make_decision(row), row["id"], None, None) for row in rows]
+    new = [NewDecision(decide_row(row), row["id"], None, None) for row in rows]
     added = DecisionStore(database).add(new, deployment.number)
     if at is not None:
         numbers = [one.decision.number for one in added]
@@ -62,8 +58,9 @@ def add_rows(database: Database, rows: Sequence[Row], deployment: Deployment, at
 
 def list_audits(database: Database, deployments: Sequence[int]) -> list[tuple[int, int]]:
     """Return the number and the predicted class of all audited images of some deployments."""
-    blocks: Iterator[Any] = DecisionStore(database).iter_decisions(deployments)
-    return [(one.number, one.label) for block in blocks for one in block if one.audit]
+    audited = decisions.c.audit & decisions.c.deployment.in_(deployments)
+    query = sa.select(decisions.c.number, decisions.c.label).where(audited).order_by(decisions.c.number)
+    return [(number, label) for number, label in database.fetch(query)]
 
 
 def review_all(service: Any, error_rate: float, *, seed: int = 0, wrong: Sequence[str] = ()) -> None:
@@ -71,8 +68,8 @@ def review_all(service: Any, error_rate: float, *, seed: int = 0, wrong: Sequenc
     rng = np.random.default_rng(seed)
     labels = []
     for item in itertools.chain.from_iterable(service.reviews.iter_items(["waiting"])):
-        is_wrong = rng.random() < error_rate or item.decision.id in wrong
-        labels.append(NewLabel("row", item.decision.id, (item.decision.label + int(is_wrong)) % 4))
+        is_wrong = rng.random() < error_rate or item.id in wrong
+        labels.append(NewLabel("row", item.id, (item.label + int(is_wrong)) % 4))
     service.reviews.add_labels(labels, REVIEWER.name)
 
 
@@ -92,7 +89,7 @@ class FakeService(SimpleNamespace):
             live=SimpleNamespace(deployment=store.deploy(policy, audit)),
         )
         self.tokens = TokenFile(folder / "tokens.json")
-        self.access = Access(self.options, self.tokens, SessionStore(database))
+        self.access = Access(self.options, self.tokens, database)
         self.watcher = Watcher(self)  # type: ignore[arg-type]
 
     def refresh(self) -> None:

@@ -2,8 +2,8 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import secondlook as sl
-from secondlook.decisions import Decision
-from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.errors import ServingError
 from secondlook.serving import database as database_module
+from secondlook.serving import store as store_module
 from secondlook.serving.database import (
     Database,
     DatabaseReadError,
@@ -26,31 +25,17 @@ from secondlook.serving.database import (
     reviews,
 )
 from secondlook.serving.database import settings as settings_table
-from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
+from secondlook.serving.store import DecisionStore, NewDecision, StoredImage
 from tests.serving.postgres import execute
 from tests.serving.running import Digits
+from tests.serving.streams import make_decision
 
 SHOWN = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_timeout")
 
 
-def make_decision(id_: str, *, accept: bool = False, audit: bool = False, digest: str = "d") -> NewDecision:
-    decision = Decision(
-        id=id_,
-        label=2,
-        labels=None,
-        class_name="two",
-        confidence=0.5,
-        interval=(0.4, 0.6),
-        accept=accept,
-        looks=2,
-        first_look=0.5,
-        disagreement=0.1,
-        audit=audit,
-        audit_probability=0.25 if accept else None,
-        likely=(ClassProbability(2, 0.5), ClassProbability(1, 0.3)),
-        views=(LookPrediction("identity", 2, 0.5), LookPrediction("hflip", 1, 0.4)),
-    )
-    return NewDecision(decision, digest, f"{id_}.png", StoredImage("image/png", b"content of " + id_.encode()))
+def make_new(id_: str, *, digest: str = "d", **changes: Any) -> NewDecision:
+    image = StoredImage("image/png", b"content of " + id_.encode())
+    return NewDecision(make_decision(id=id_, **changes), digest, f"{id_}.png", image)
 
 
 @pytest.fixture
@@ -73,26 +58,26 @@ def count(database: Database, table: sa.Table) -> int:
 
 class TestAdd:
     def test_a_decision_is_found_as_it_was_added(self, store: DecisionStore) -> None:
-        (outcome,) = store.add([make_decision("a")], 1)
+        (outcome,) = store.add([make_new("a")], 1)
         assert not outcome.replayed
         assert store.find(["a", "b"]) == {"a": outcome.decision}
         assert (outcome.decision.label, outcome.decision.low, outcome.decision.name) == (2, 0.4, "a.png")
 
     def test_top_k_classes_survive(self, store: DecisionStore) -> None:
-        new = make_decision("a")
-        store.add([replace(new, decision=new.decision.model_copy(update={"labels": (2, 1)}))], 1)
-        assert store.find(["a"])["a"].labels == (2, 1)
+        new = make_new("a")
+        store.add([new._replace(decision=new.decision.model_copy(update={"labels": (2, 1)}))], 1)
+        assert store.find(["a"])["a"].labels == [2, 1]
 
     def test_an_id_keeps_its_first_decision(self, store: DecisionStore, database: Database) -> None:
-        (first,) = store.add([make_decision("a", digest="one")], 1)
-        again, other = store.add([make_decision("a", digest="two"), make_decision("b")], 1)
+        (first,) = store.add([make_new("a", digest="one")], 1)
+        again, other = store.add([make_new("a", digest="two"), make_new("b")], 1)
         assert again.replayed
         assert again.decision == first.decision
         assert not other.replayed
         assert count(database, decisions) == 2
 
     def test_only_images_that_people_review_are_stored(self, store: DecisionStore, database: Database) -> None:
-        new = [make_decision("no"), make_decision("yes", accept=True), make_decision("due", accept=True, audit=True)]
+        new = [make_new("no"), make_new("yes", accept=True), make_new("due", accept=True, audit=True)]
         store.add(new, 1)
         assert [count(database, table) for table in (decisions, reviews, images)] == [3, 2, 2]
         with database.read() as connection:
@@ -102,23 +87,23 @@ class TestAdd:
 
     def test_a_failed_transaction_leaves_nothing(self, store: DecisionStore, database: Database) -> None:
         with pytest.raises(StorageError):
-            store.add([make_decision("a")], deployment=99)  # which does not exist
+            store.add([make_new("a")], deployment=99)  # which does not exist
         assert [count(database, table) for table in (decisions, reviews, images)] == [0, 0, 0]
 
     def test_many_threads_give_every_id_one_row(self, store: DecisionStore, database: Database) -> None:
-        batches = [[make_decision(f"{(start + step) % 40}") for step in range(5)] for start in range(0, 120, 3)]
+        batches = [[make_new(f"{(start + step) % 40}") for step in range(5)] for start in range(0, 120, 3)]
         with ThreadPoolExecutor(8) as pool:
             outcomes = [one for batch in pool.map(lambda batch: store.add(batch, 1), batches) for one in batch]
         assert sum(not outcome.replayed for outcome in outcomes) == 40
         assert count(database, decisions) == 40
-        assert len({outcome.decision for outcome in outcomes}) == 40
+        assert len({outcome.decision.number for outcome in outcomes}) == 40
 
     @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=5), max_size=8))
     def test_numbers_follow_each_other(self, store: DecisionStore, batches: list[list[str]]) -> None:
         for batch in batches:
-            store.add([make_decision(id_) for id_ in batch], 1)
-        numbers = [one.number for block in store.iter_decisions([1], block=3) for one in block]
+            store.add([make_new(id_) for id_ in batch], 1)
+        numbers = sorted(one.number for one in store.find([*"abcdefgh"]).values())
         assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -136,14 +121,19 @@ class TestDeployments:
         assert (latest.number, latest.policy, latest.audit) == (3, other, 0.1)
         assert [one.policy for one in store.list_deployments()] == [policy, policy, other]
 
-    def test_decisions_are_listed_by_deployment(self, store: DecisionStore, digits: Digits) -> None:
-        store.add([make_decision("a")], 1)
+    def test_decisions_are_listed_by_deployment(
+        self, store: DecisionStore, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store_module, "BLOCK_ROWS", 2)
+        store.add([make_new("a")], 1)
+        policy = sl.load_policy(digits.policy)
         number = store.deploy(sl.load_policy(digits.adaptive_policy), None).number
-        store.add([make_decision("b")], number)
-        store.add([make_decision("c")], 1)
+        store.add([make_new("b")], number)
+        store.add([make_new("c")], 1)
 
         def list_ids(numbers: list[int], after: int = 0) -> list[str]:
-            return [one.id for block in store.iter_decisions(numbers, after=after) for one in block]
+            tables = store.iter_score_tables(policy, dict.fromkeys(numbers), after=after)
+            return [id_ for _, table in tables for id_ in table["id"].to_pylist()]
 
         assert (list_ids([1]), list_ids([number]), list_ids([1, number], after=1)) == (["a", "c"], ["b"], ["b", "c"])
 
@@ -177,7 +167,7 @@ class TestDatabase:
             with pytest.raises(DatabaseReadError):
                 hold_connections(crowded, held)
             assert decisions_in_work.find(["a"], urgent=True) == {}
-            assert not decisions_in_work.add([make_decision("a")], 1)[0].replayed
+            assert not decisions_in_work.add([make_new("a")], 1)[0].replayed
         crowded.close()
 
     def test_settings_of_a_postgresql_server_do_not_lose_decisions(self, tmp_path: Path, postgres_url: str) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from secondlook.serving import request_limits
+from secondlook.serving import middleware
+from secondlook.serving.middleware import MAX_FULL_BODIES, RequestLimits, find_body_limit
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_limits import MAX_FULL_BODIES, RequestLimits, find_body_limit, read_content_length
 from tests.serving.asgi import call
 
 LIMIT = 1000
@@ -25,7 +25,7 @@ LIMIT = 1000
 def short_drain() -> Iterator[None]:
     """A time that tests can wait for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_limits, "DRAIN_SECONDS", 0.01)
+        patch.setattr(middleware, "DRAIN_SECONDS", 0.01)
         yield
 
 
@@ -118,14 +118,6 @@ def test_a_response_that_began_is_cut_off_not_replaced() -> None:
     limited = RequestLimits(echo, ServiceOptions(Path("unused"), max_body_bytes=LIMIT))
     reply = call(limited, "POST", "/", body=[b"x" * LIMIT, b"x"])
     assert (reply.status, reply.body) == (200, b"x" * LIMIT)
-
-
-@pytest.mark.parametrize(
-    ("headers", "length"),
-    [([], 0), ([(b"content-length", b"12")], 12), ([(b"content-length", b"-1")], 0), ([(b"content-length", b"x")], 0)],
-)
-def test_content_lengths(headers: list[tuple[bytes, bytes]], length: int) -> None:
-    assert read_content_length(headers) == length
 
 
 def test_all_bodies_together_are_bounded() -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
-from secondlook.serving.request_log import JsonFormatter, RequestLog, configure_logging
+from secondlook.serving.middleware import JsonFormatter, RequestLog, configure_logging
 from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.tokens import Principal
 from tests.serving.asgi import call
@@ -43,7 +43,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """A function that returns what was logged, as it would be written."""
     caplog.set_level(logging.INFO)
     formatter = JsonFormatter()
-    ours = "secondlook.serving.request_log"
+    ours = "secondlook.serving.middleware"
     return lambda: [json.loads(formatter.format(record)) for record in caplog.records if record.name == ours]
 
 
@@ -116,7 +116,7 @@ def test_a_response_that_began_is_not_continued_by_an_error(lines: Any) -> None:
 def test_all_that_happens_in_a_service_is_json() -> None:
     code = """
 import logging, threading, warnings
-from secondlook.serving.request_log import configure_logging
+from secondlook.serving.middleware import configure_logging
 with configure_logging():
     warnings.warn("two\\nlines")
     logging.getLogger("python_multipart").warning("from %s", "elsewhere")

@@ -6,13 +6,12 @@ import pytest
 import sqlalchemy as sa
 
 import secondlook as sl
-from secondlook.serving import review_store
+from secondlook.serving import store as store_module
 from secondlook.serving.database import Database, decisions
-from secondlook.serving.decision_store import DecisionStore, NewDecision, StoredImage
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import DecisionStore, NewDecision, ReviewStore, StoredImage
 from secondlook.serving.watcher import Activity
 from tests.serving.running import Digits
-from tests.serving.streams import make_decision, make_stream
+from tests.serving.streams import decide_row, make_stream
 
 SECRET = b"the pixels of a patient " * 100
 
@@ -24,7 +23,7 @@ def store(database: Database, digits: Digits) -> DecisionStore:
     deployment = store.deploy(sl.load_policy(digits.policy), None)
     rows = [row for row in make_stream(200, audit=None) if not row["accept"]][:7]
     image = StoredImage("image/png", SECRET)
-    store.add([NewDecision(make_decision(row), row["id"], None, image) for row in rows], deployment.number)
+    store.add([NewDecision(decide_row(row), row["id"], None, image) for row in rows], deployment.number)
     return store
 
 
@@ -32,7 +31,7 @@ def test_images_are_removed_in_several_transactions(
     database: Database, store: DecisionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decisions are stored in between."""
-    monkeypatch.setattr(review_store, "MAX_IDS", 3)
+    monkeypatch.setattr(store_module, "MAX_IDS", 3)
     written, write = 0, database.write
 
     def count() -> object:
@@ -67,5 +66,7 @@ def test_minutes_begin_with_their_first_second(database: Database, store: Decisi
         connection.execute(sa.update(decisions).where(decisions.c.number > 3).values(decided_at=0.0))
     activity = Activity(database)
     activity.update(now + 59.9)
-    minutes = dict(activity.list_minutes(now + 59.9))
-    assert (minutes[5940]["images"], minutes[6000]["images"]) == (1, 2)
+    assert [minute["images"] for minute in activity.describe(now + 59.9)["minutes"][-2:]] == [1, 2]
+    activity.update(now + 3700)
+    assert sum(minute["images"] for minute in activity.describe(now + 3700)["minutes"]) == 0
+    assert activity.by_deployment[1]["images"] == 7

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from secondlook.serving.responses import RequestError
 from secondlook.serving.review_exports import parse_label_file
-from secondlook.serving.review_store import NewLabel
 from secondlook.serving.service import Service
+from secondlook.serving.store import NewLabel
 from secondlook.tables import format_csv_row
 from tests.serving.running import Digits, Reply, make_noise, send, send_image, serve
 
@@ -218,22 +218,6 @@ def test_label_studio_gets_the_images_themselves(server: tuple[str, Service]) ->
     assert tasks["a"]["predictions"][0]["result"][0]["value"]["choices"] == [str(stored.label)]
     config = ElementTree.fromstring(export(url, format="label-studio-config").body)
     assert [one.get("value") for one in config.iter("Choice")] == [str(digit) for digit in range(10)]
-
-
-def test_import_that_fails_changes_nothing(server: tuple[str, Service]) -> None:
-    url, service = server
-    for content, code, status in (
-        (b"id,label\na,1\nnobody,2\n", "unknown_id", 422),
-        (b"id,label\na,1\n<b>,11\n", "unknown_class", 422),
-    ):
-        reply = send(f"{url}/v1/reviews", content, Content_Type="text/csv")
-        assert (reply.status, reply.code) == (status, code)
-        assert "line 3" in reply.json["error"]["message"]
-        assert service.reviews.counts().done == 0
-    assert send(f"{url}/v1/reviews", b"id,label\na,1\n", Content_Type="text/csv").json["new"] == 1
-    reply = send(f"{url}/v1/reviews", b"id,label\n<b>,3\na,2\n", Content_Type="text/csv")
-    assert (reply.status, reply.code) == (409, "already_reviewed")
-    assert service.reviews.counts().done == 1
 
 
 def test_images_that_are_not_stored_are_exported_by_name(digits: Digits, tmp_path: Path) -> None:

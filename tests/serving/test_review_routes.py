@@ -87,9 +87,8 @@ def test_two_reviewers_label_skip_and_undo(team: Team) -> None:
     assert team.post(HOSTILE, f"{number}/label", label=1).code == "already_reviewed"
     assert team.post(HOSTILE, f"{number}/undo").code == "already_reviewed"
     assert team.post(HOSTILE, f"{ours[1]['number']}/label", label=1).code == "lease_lost"
-    stored = team.service.decisions.find_review(number)
-    assert stored is not None
-    assert (stored.label, stored.reviewer) == (7, "anna")
+    stored = team.service.reviews.read(number)
+    assert (stored.reviewed_label, stored.reviewer) == (7, "anna")
     assert team.post("anna", "lease", count=1).json["last"] == number
     undone = team.post("anna", f"{number}/undo").json
     assert (undone["item"]["number"], undone["item"]["id"], undone["counts"]["done"]) == (number, id_, 0)
@@ -180,7 +179,7 @@ def test_images_that_are_not_stored_can_be_labeled(digits: Digits, tmp_path: Pat
         assert send(f"{url}/v1/review/{item['number']}/views/0").code == "no_image"
         path = f"{url}/v1/review/{item['number']}/label"
         assert send(path, b'{"label": 3}', Content_Type="application/json").status == 200
-        assert service.reviews.read(item["number"]).label == 3
+        assert service.reviews.read(item["number"]).reviewed_label == 3
 
 
 def test_page_escapes_the_name_of_the_reviewer(team: Team) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from secondlook.errors import ServingError
 from secondlook.serving.responses import RequestError
-from secondlook.serving.tokens import MAX_CHECKS, PERMISSIONS, Permission, Principal, Role, TokenFile
+from secondlook.serving.tokens import MAX_CHECKS, Principal, TokenFile
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ def test_checks_at_once_are_bounded(tokens: TokenFile, monkeypatch: pytest.Monke
 
     def verify(_hash: str, _token: str) -> bool:
         started.release()
-        return release.wait(10)
+        return release.wait(120)
 
     monkeypatch.setattr(tokens, "_hasher", Mock(verify=verify))
     with ThreadPoolExecutor(MAX_CHECKS) as pool:
         running = [pool.submit(tokens.check, token) for _ in range(MAX_CHECKS)]
         for _ in running:
-            assert started.acquire(timeout=10)
+            assert started.acquire(timeout=120)
         with pytest.raises(RequestError) as refused:
             tokens.check(token)
         release.set()
@@ -142,14 +142,3 @@ def test_a_damaged_file_lets_nobody_in(tokens: TokenFile, content: str) -> None:
     for use in (lambda: tokens.check(token), tokens.list, lambda: tokens.add("Ben", "admin")):
         with pytest.raises(ServingError, match=r"tokens\.json"):
             use()
-
-
-def test_permissions_of_the_roles() -> None:
-    expected: dict[Role, set[Permission]] = {
-        "client": {"decide", "watch"},
-        "reviewer": {"review", "watch"},
-        "admin": {"decide", "review", "watch", "administer"},
-    }
-    assert {role: set(permissions) for role, permissions in PERMISSIONS.items()} == expected
-    assert Principal("Anna", "reviewer", "x").may("review")
-    assert not Principal("Anna", "reviewer", "x").may("decide")

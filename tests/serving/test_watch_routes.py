@@ -17,8 +17,8 @@ from secondlook.policies import Policy, read_policy
 from secondlook.serving import tokens
 from secondlook.serving.database import DatabaseReadError, StorageError, open_database, parse_url
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service import Service
+from secondlook.serving.store import ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 from stress.server_process import ServerProcess
 from tests.serving.postgres import PASSWORD
@@ -89,14 +89,14 @@ def test_metrics_count_decisions_and_requests(server: Server, digits: Digits) ->
 def test_metrics_count_what_the_limits_refuse_and_who_leaves(digits: Digits, tmp_path: Path) -> None:
     with serve(digits.policy, tmp_path / "service", max_waiting=1, max_body_bytes=100_000) as (url, service):
         assert send_image(url, bytes(100_001)).status == 413
-        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as leaving:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=120) as leaving:
             leaving.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nabc")
         service.tokens.add("camera", "client")  # so that tokens are checked
         for _ in range(tokens.MAX_CHECKS):
             service.tokens._checks.acquire()
         assert send_image(url, digits.files[0], Authorization="Bearer sl_0_x").status == 429
         assert service.metrics.read_count("overloads") == 0, "no images were waiting"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not {"413", "429", "499"} <= (found := list_statuses(service)):
             assert time.monotonic() < deadline, found
             time.sleep(0.02)
@@ -191,17 +191,6 @@ def test_data_that_a_browser_opens_start_no_session(server: Server) -> None:
     assert len(read_rows(service.options.data_dir, "SELECT * FROM sessions")) == 2
 
 
-def test_dashboard_is_a_page_without_inline_scripts(server: Server) -> None:
-    url, _ = server
-    page = send(f"{url}/", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document", Accept="text/html")
-    assert page.status == 200
-    text = page.body.decode()
-    assert "style=" not in text
-    assert "<script>" not in text
-    for part in text.split('src="')[1:]:
-        assert send(url + part.partition('"')[0]).status == 200
-
-
 def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Digits) -> None:
     url, service = server
     before = send_image(url, digits.files[0], "before").json
@@ -220,12 +209,6 @@ def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Di
     file = send(f"{url}/v1/policy").body
     assert not Policy.model_validate_json(file).was_changed
     assert Policy.model_validate_json(file) == other
-
-
-def test_same_policy_again_changes_nothing(server: Server, digits: Digits) -> None:
-    url, _ = server
-    for _ in range(2):
-        assert put_in_force(url, digits.policy.read_bytes()).json["deployment"] == 1
 
 
 def make_refused(digits: Digits) -> Iterator[tuple[str, bytes, int, str, str]]:
@@ -329,7 +312,7 @@ def test_killed_server_has_the_same_status_when_it_is_back(digits: Digits, tmp_p
 
 def wait_for_images(url: str, images: int) -> Any:
     """Return the status once the monitor knows so many images."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         reply = send(f"{url}/v1/status")
         if reply.status == 200 and reply.json["monitor"]["images"] == images:
@@ -340,8 +323,7 @@ def wait_for_images(url: str, images: int) -> Any:
 
 def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that is decided and labeled while the others are read has no label without a row."""
-    from secondlook.serving.decision_store import DecisionStore
-    from secondlook.serving.review_store import NewLabel
+    from secondlook.serving.store import DecisionStore, NewLabel
 
     url, service = server
     read = DecisionStore.iter_score_tables
@@ -387,7 +369,7 @@ def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_pa
             send_image(url, file, str(place))
         while items := service.reviews.lease(reviewer.session, 100):
             for item in items:
-                service.reviews.label(item.number, digits.labels[int(item.decision.id)], reviewer)
+                service.reviews.label(item.number, digits.labels[int(item.id)], reviewer)
         found = ServiceOptions(tmp_path / "service").read_reviews()
         assert (sum(map(len, found.tables)), len(found.labels), found.left_out) == (300, 300, 0)
         made = recertify(found.policy, found.tables, found.labels)

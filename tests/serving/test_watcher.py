@@ -3,11 +3,6 @@
 import csv
 import itertools
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,7 +21,7 @@ from secondlook.monitoring import monitor_scores
 from secondlook.policies import Policy
 from secondlook.serving import watcher
 from secondlook.serving.database import Database, StorageError, decisions, images, open_database, reviews
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 from tests.monitoring.streams import CLASSES, RISK, Row, make_policy, write_parquet
 from tests.serving.streams import REVIEWER, FakeService, add_rows, list_audits, make_stream, review_all
@@ -129,21 +124,19 @@ def test_label_that_is_taken_back_leaves_no_trace(database: Database, policy: Po
     assert service.look()["monitor"] == before
 
 
-def test_labels_are_found_when_clocks_differ(
+def test_many_labels_are_compared_less_often(
     sqlite: Database, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another instance whose clock is slow labels images; one whose clock was set back is noticed later."""
-    service = FakeService(sqlite, tmp_path, policy, audit=0.3)
-    service.add(make_stream(500, audit=0.3))
-    service.look()
-    numbers = [number for number, _ in list_audits(sqlite, [1])]
-    slow = ReviewStore(sqlite, 300.0, clock=lambda: time.time() - 200)
-    slow.label(numbers[0], 1, REVIEWER)
-    assert service.look()["monitor"]["audit"]["labels"] == 1
-    set_back = ReviewStore(sqlite, 300.0, clock=lambda: time.time() - 9000)
-    set_back.label(numbers[1], 1, REVIEWER)
-    monkeypatch.setattr(watcher, "COMPARE_SECONDS", 0.0)
-    assert service.look()["monitor"]["audit"]["labels"] == 2
+    monkeypatch.setattr(watcher, "LABELS_PER_ROUND", 50)
+    service = FakeService(sqlite, tmp_path, policy, audit=1.0)
+    service.add(make_stream(80, audit=1.0))
+    audits = list_audits(sqlite, [1])
+    assert 50 <= len(audits) < 100
+    found = []
+    for number, predicted in audits[:4]:
+        service.reviews.label(number, predicted, REVIEWER)
+        found.append(service.look()["monitor"]["audit"]["labels"])
+    assert found == [1, 1, 3, 3], "in every second round"
 
 
 def test_labels_of_images_that_are_not_read_yet_are_found_later(
@@ -184,7 +177,7 @@ class WatchedStream(RuleBasedStateMachine):
     @rule(wrong=st.booleans())
     def label(self, wrong: bool) -> None:
         for item in self.service.reviews.lease(REVIEWER.session, 1):
-            self.service.reviews.label(item.number, (item.decision.label + wrong) % 4, REVIEWER)
+            self.service.reviews.label(item.number, (item.label + wrong) % 4, REVIEWER)
 
     @rule()
     def undo(self) -> None:
@@ -227,51 +220,6 @@ def test_restarts_at_any_moment_change_nothing(tmp_path: Path) -> None:
     )
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from secondlook.serving.database import open_database
-from secondlook.serving.review_store import ReviewStore
-from secondlook.serving.watcher import StreamMonitor
-
-folder = Path(sys.argv[1])
-database = open_database(folder)
-policy = __import__("secondlook").load_policy(folder / "policy.json")
-stream = StreamMonitor(database, policy, ReviewStore(database, 300.0), folder)
-while True:
-    stream.read_images()
-    stream.read_labels()
-    stream.save()
-    print("round", flush=True)
-"""
-
-
-@pytest.mark.posix
-def test_killed_watchers_change_nothing(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    policy.save(tmp_path / "policy.json")
-    service = FakeService(sqlite, tmp_path, policy, audit=0.5)
-    service.add(make_stream(500, audit=0.5))
-    rng = random.Random(0)
-    for _ in range(3):
-        watcher = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        assert watcher.stdout is not None
-        assert watcher.stdout.readline() == "round\n"
-        until = time.monotonic() + rng.uniform(0.02, 0.2)
-        while time.monotonic() < until:
-            service.add(make_stream(rng.randint(1, 40), first=1000 + time.monotonic_ns() // 100_000, audit=0.5))
-            for item in service.reviews.lease(REVIEWER.session, 6)[1:]:
-                service.reviews.label(item.number, (item.decision.label + rng.randint(0, 1)) % 4, REVIEWER)
-            last = service.reviews.find_last(REVIEWER.session)
-            assert last is not None
-            service.reviews.undo(last, REVIEWER)
-        watcher.send_signal(signal.SIGKILL)
-        watcher.communicate()
-    assert list(tmp_path.glob("monitor-*.json")), "it was saved at least once"
-    (tmp_path / "anew").mkdir()
-    resumed = read_anew(sqlite, policy, tmp_path)
-    assert describe(resumed) == describe(read_anew(sqlite, policy, tmp_path / "anew"))
-
-
 def find_state(folder: Path) -> Path:
     (path,) = folder.glob("monitor-*.json")
     return path
@@ -288,20 +236,6 @@ def test_state_is_saved_when_the_service_stops_and_used_when_it_starts(
     again = StreamMonitor(sqlite, policy, service.reviews, tmp_path)
     assert (again.monitor.images, again.last) == (490, 490), "nothing was read from the database"
     assert not again.read_images()
-
-
-def test_label_that_is_taken_back_while_the_service_is_stopped(
-    sqlite: Database, policy: Policy, tmp_path: Path
-) -> None:
-    service = FakeService(sqlite, tmp_path, policy, audit=0.5)
-    service.add(make_stream(100, audit=0.5))
-    number, predicted = list_audits(sqlite, [1])[0]
-    service.reviews.label(number, predicted, REVIEWER)
-    assert service.look()["monitor"]["audit"]["labels"] == 1
-    service.watcher.stop()
-    service.reviews.undo(number, REVIEWER)
-    again = FakeService(sqlite, tmp_path, policy, audit=0.5)
-    assert again.look()["monitor"]["audit"]["labels"] == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "other policy", "other database", "gone row", "not a file"])
@@ -378,19 +312,6 @@ def test_throughput_and_coverage_are_those_of_all_instances(
         "looks_per_image": 2.0,
     }
     assert other.look()["throughput"] | {"hour": 0} == throughput | {"hour": 0}
-
-
-def test_minutes_are_forgotten_after_an_hour(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    service = FakeService(sqlite, tmp_path, policy)
-    now = time.time()
-    service.add(make_stream(50, audit=None), at=now)
-    activity = service.watcher._activity
-    activity.update(now)
-    assert sum(counts["images"] for _, counts in activity.list_minutes(now)) == 49
-    activity.update(now + 3700)
-    assert sum(counts["images"] for _, counts in activity.list_minutes(now + 3700)) == 0
-    assert activity.by_deployment[1]["images"] == 49
-    assert not activity._by_minute
 
 
 def test_deployments_are_listed_with_their_images(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
@@ -471,7 +392,7 @@ def test_thread_looks_by_itself_and_stops(sqlite: Database, policy: Policy, tmp_
     service = FakeService(sqlite, tmp_path, policy)
     service.add(make_stream(50, audit=None))
     service.watcher.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not service.watcher.status and time.monotonic() < deadline:
         time.sleep(0.02)
     service.watcher.stop()
@@ -518,14 +439,3 @@ def test_metrics_have_the_numbers_of_the_status(sqlite: Database, policy: Policy
     assert samples["secondlook_policy_info", policy.checksum, "mean", status["version"]] == 1
     assert samples["secondlook_request_seconds_count", "/v1/decide", "429"] == 1
     assert [service.metrics.read_count(name) for name in ("overloads", "storage_failures")] == [1, 1]
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX")
-def test_nothing_but_the_state_is_written(sqlite: Database, policy: Policy, tmp_path: Path) -> None:
-    service = FakeService(sqlite, tmp_path, policy)
-    service.add(make_stream(50, audit=None))
-    service.look()
-    service.watcher.stop()
-    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("service.db")} == {
-        find_state(tmp_path).name
-    }

@@ -6,30 +6,24 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import RedirectResponse
 
 from secondlook.extension import ServingError
 from secondlook.serving.database import Database, StorageError, sessions
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.pages import PAGES, SESSION_COOKIE, render_page, set_session_cookie
 from secondlook.serving.responses import RequestError
-from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal, TokenFile, TokenFileError
-
-if TYPE_CHECKING:
-    from secondlook.serving.service import Service
+from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal, TokenFile
 
 LOGGER = logging.getLogger(__name__)
 LOGIN_PAGE = "/login"
-WRONG_TOKEN = "This token is not valid. Check that it is complete; it begins with sl_."
+PAGES: dict[str, tuple[str, Permission]] = {"/": ("Dashboard", "watch"), "/review": ("Review", "review")}
+"""Name and required permission of all pages but the login, by their address."""
+SESSION_COOKIE = "secondlook_session"
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FOREIGN_SITES = frozenset({"cross-site", "same-site"})
@@ -40,70 +34,18 @@ SESSION_SECONDS = 12 * 3600.0
 LONGEST_COOKIE = 200
 
 
-@dataclass(frozen=True)
-class Session:
-    """A browser that is logged in."""
-
-    digest: str
-    token_id: str
-    """The token that it logged in with: the session ends when that is removed."""
-    csrf: str = field(repr=False)
-
-    @property
-    def owner(self) -> str:
-        """What owns the leases of images in review."""
-        return f"browser:{self.digest[:32]}"
-
-
-class SessionStore:
-    """Browsers that are logged in: rows of the database, so that a restart logs nobody out.
-
-    The database has only the sha256 of each cookie, so a copy of it lets nobody in.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def start(self, request: Request, token_id: str) -> Session:
-        """Begin a session of whoever has a token; the response to the request gets its cookie."""
-        cookie = f"{token_id}.{secrets.token_urlsafe(32)}"
-        session = Session(_digest(cookie), token_id, secrets.token_urlsafe(32))
-        now = time.time()
-        values = {"digest": session.digest, "csrf": session.csrf, "expires_at": now + SESSION_SECONDS}
-        with self._database.write() as connection:
-            connection.execute(sa.delete(sessions).where(sessions.c.expires_at < now))
-            connection.execute(sa.insert(sessions).values(values))
-        request.state.session_cookie = cookie
-        return session
-
-    def find(self, cookie: str) -> Session | None:
-        """Return the session of a cookie, if it has not ended."""
-        if len(cookie) > LONGEST_COOKIE:
-            return None
-        is_live = (sessions.c.digest == _digest(cookie)) & (sessions.c.expires_at >= time.time())
-        for row in self._database.fetch(sa.select(sessions).where(is_live)):
-            return Session(row.digest, cookie.partition(".")[0], row.csrf)
-        return None
-
-    def end(self, cookie: str) -> None:
-        """End the session of a cookie."""
-        with self._database.write() as connection:
-            connection.execute(sa.delete(sessions).where(sessions.c.digest == _digest(cookie)))
-
-
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode("utf-8", "surrogateescape")).hexdigest()
-
-
 class Access:
     """The checks of one instance.
 
     Without any token, a service on loopback is open to everyone on its machine. It closes when the first token is
     added, and stays closed until it is started again: removing the last token does not reopen the service.
+
+    Browsers that are logged in are rows of the database, so that a restart logs nobody out. It has only the sha256 of
+    each cookie, so a copy of it lets nobody in.
     """
 
-    def __init__(self, options: ServiceOptions, tokens: TokenFile, sessions: SessionStore) -> None:
-        self.tokens, self.sessions = tokens, sessions
+    def __init__(self, options: ServiceOptions, tokens: TokenFile, database: Database) -> None:
+        self.tokens, self._database = tokens, database
         self._may_be_open = options.is_local
 
     @property
@@ -113,27 +55,8 @@ class Access:
             self._may_be_open = False
         return self._may_be_open
 
-    def require(self, permission: Permission) -> Callable[[Request], Awaitable[Principal]]:
-        """Return a dependency for routes that need a permission; it returns who sends the request."""
-
-        async def check_permission(request: Request) -> Principal:
-            check_site(request)
-            with hide_token_errors():
-                principal = await self._authenticate(request)
-            if principal is None:
-                raise _ask_for_token(request)
-            request.state.principal = principal
-            if not principal.may(permission):
-                raise RequestError(
-                    403,
-                    "permission",
-                    f"the role {principal.role!r} may not {permission}; use the token of somebody who may.",
-                )
-            return principal
-
-        return check_permission
-
-    async def _authenticate(self, request: Request) -> Principal | None:
+    async def authenticate(self, request: Request) -> Principal | None:
+        """Return who sends a request; None if that cannot be told."""
         credentials = request.headers.get("authorization")
         if credentials is not None:
             scheme, _, token = credentials.partition(" ")
@@ -154,13 +77,38 @@ class Access:
 
     def find_browser(self, request: Request) -> Principal | None:
         """Return who is logged in by a cookie, if its session has not ended and its token was not removed."""
-        session = self.sessions.find(request.cookies.get(SESSION_COOKIE, ""))
-        if session is None:
+        cookie = request.cookies.get(SESSION_COOKIE, "")
+        if len(cookie) > LONGEST_COOKIE:
             return None
-        if session.token_id == LOCAL_NAME:
-            return Principal(LOCAL_NAME, "admin", session.owner, session.csrf) if self.is_open else None
-        record = self.tokens.find(session.token_id)
-        return None if record is None else Principal(record.name, record.role, session.owner, session.csrf)
+        digest, token_id = _digest(cookie), cookie.partition(".")[0]
+        is_live = (sessions.c.digest == digest) & (sessions.c.expires_at >= time.time())
+        found = self._database.fetch(sa.select(sessions.c.csrf).where(is_live))
+        if not found:
+            return None
+        session = _name_owner(digest), found[0].csrf
+        if token_id == LOCAL_NAME:
+            return Principal(LOCAL_NAME, "admin", *session) if self.is_open else None
+        record = self.tokens.find(token_id)
+        return None if record is None else Principal(record.name, record.role, *session)
+
+    def start_session(self, request: Request, token_id: str) -> tuple[str, str]:
+        """Begin a session of whoever has a token, and return its name and CSRF token.
+
+        The response to the request gets its cookie; the session ends when the token is removed.
+        """
+        cookie, csrf = f"{token_id}.{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32)
+        digest, now = _digest(cookie), time.time()
+        with self._database.write() as connection:
+            connection.execute(sa.delete(sessions).where(sessions.c.expires_at < now))
+            connection.execute(sa.insert(sessions).values(digest=digest, csrf=csrf, expires_at=now + SESSION_SECONDS))
+        request.state.session_cookie = cookie
+        return _name_owner(digest), csrf
+
+    def end_session(self, request: Request) -> None:
+        """End the session of a browser."""
+        with self._database.write() as connection:
+            is_own = sessions.c.digest == _digest(request.cookies[SESSION_COOKIE])
+            connection.execute(sa.delete(sessions).where(is_own))
 
     async def _admit_locally(self, request: Request) -> Principal | None:
         """Let a program or browser of this machine in; a browser that opens a page gets a session.
@@ -179,82 +127,36 @@ class Access:
     def _start_local_session(self, request: Request) -> Principal:
         """Start the session of a page; it is shown without one if that cannot be stored, since it tells why."""
         try:
-            session = self.sessions.start(request, LOCAL_NAME)
+            return Principal(LOCAL_NAME, "admin", *self.start_session(request, LOCAL_NAME))
         except StorageError as error:
             LOGGER.warning("session not stored", extra={"reason": str(error)})
             return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
-        return Principal(LOCAL_NAME, "admin", session.owner, session.csrf)
 
 
-def make_access_router(service: "Service") -> APIRouter:
-    """Return the routes to log in and out."""
-    router = APIRouter(include_in_schema=False, dependencies=[Depends(check_site)])
-    access = service.access
+def _digest(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode("utf-8", "surrogateescape")).hexdigest()
 
-    @router.get(LOGIN_PAGE)
-    def show_login(request: Request, target: Annotated[str, Query(alias="next")] = "/") -> Response:
-        # A link on another site makes the browser withhold the cookie: ask again, as a page of this service.
-        reload = is_foreign(request)
-        with hide_token_errors():
-            if not reload and (access.is_open or access.find_browser(request) is not None):
-                return RedirectResponse(check_target(target), status_code=303)
-        return _render_login(request, target, reload=reload)
 
-    @router.post(LOGIN_PAGE)
-    def log_in(
-        request: Request, token: Annotated[str, Form()] = "", target: Annotated[str, Form(alias="next")] = "/"
-    ) -> Response:
-        try:
-            with hide_token_errors():
-                principal = access.tokens.check(token.strip())
-        except RequestError as error:  # too many at once
-            return _render_login(request, target, status=error.status, fault=f"The login failed: {error}")
+def _name_owner(digest: str) -> str:
+    """Return what owns the leases of images in review."""
+    return f"browser:{digest[:32]}"
+
+
+def require(permission: Permission) -> Callable[[Request], Awaitable[Principal]]:
+    """Return a dependency for routes that need a permission; it returns who sends the request."""
+
+    async def check_permission(request: Request) -> Principal:
+        check_site(request)
+        principal: Principal | None = await request.app.state.service.access.authenticate(request)
         if principal is None:
-            return _render_login(request, target, status=401, fault=WRONG_TOKEN)
-        access.sessions.start(request, principal.session.removeprefix("token:"))
-        response = RedirectResponse(check_target(target), status_code=303)
-        set_session_cookie(request, response)
-        return response
+            raise _ask_for_token(request)
+        request.state.principal = principal
+        if not principal.may(permission):
+            message = f"the role {principal.role!r} may not {permission}; use the token of somebody who may."
+            raise RequestError(403, "permission", message)
+        return principal
 
-    @router.post("/logout")
-    def log_out(request: Request, csrf: Annotated[str, Form()] = "") -> Response:
-        with hide_token_errors():
-            principal = access.find_browser(request)
-        if principal is not None:
-            check_csrf(principal, csrf)
-            service.reviews.release(principal.session)
-            access.sessions.end(request.cookies[SESSION_COOKIE])
-        response = RedirectResponse(LOGIN_PAGE, status_code=303)
-        response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
-        return response
-
-    return router
-
-
-def _render_login(
-    request: Request, target: str, *, status: int = 200, fault: str = "", reload: bool = False
-) -> Response:
-    """Return the login page; `target` is opened afterwards, and `fault` says what went wrong before."""
-    values = {"target": check_target(target), "fault": fault, "reload": reload}
-    return render_page("login.html", None, request=request, status=status, **values)
-
-
-def check_target(address: str) -> str:
-    """Return the page to open after logging in: one of this service, whatever a link says."""
-    is_path = address.startswith("/") and not address.startswith(("//", "/\\"))
-    return address if is_path and address.isascii() and address.isprintable() else "/"
-
-
-@contextmanager
-def hide_token_errors() -> Iterator[None]:
-    """Let nobody in if the tokens cannot be read; only the log says why."""
-    try:
-        yield
-    except TokenFileError as error:
-        LOGGER.error("tokens", extra={"reason": str(error)})
-        raise RequestError(
-            503, "tokens", "the tokens of the service cannot be read; tell whoever runs the service."
-        ) from None
+    return check_permission
 
 
 def _ask_for_token(request: Request) -> RequestError:
@@ -262,13 +164,9 @@ def _ask_for_token(request: Request) -> RequestError:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         location = f"{LOGIN_PAGE}?next={quote(target, safe='')}"
         return RequestError(303, "login", "log in first.", headers={"Location": location})
-    message = "the token is wrong" if "authorization" in request.headers else "the request has no token"
-    return RequestError(
-        401,
-        "token",
-        f"{message}; send the header 'Authorization: Bearer TOKEN' with a token of this service.",
-        headers={"WWW-Authenticate": 'Bearer realm="secondlook"'},
-    )
+    fault = "the token is wrong" if "authorization" in request.headers else "the request has no token"
+    message = f"{fault}; send the header 'Authorization: Bearer TOKEN' with a token of this service."
+    return RequestError(401, "token", message, headers={"WWW-Authenticate": 'Bearer realm="secondlook"'})
 
 
 def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
@@ -285,9 +183,8 @@ def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
 def check_site(request: Request) -> None:
     """Refuse requests that pages of other sites make; links to pages are fine, since they change nothing."""
     if is_foreign(request) and not (request.method == "GET" and is_navigation(request)):
-        raise RequestError(
-            403, "cross_site", "a page of another site made this request; only the pages of this service may."
-        )
+        message = "a page of another site made this request; only the pages of this service may."
+        raise RequestError(403, "cross_site", message)
 
 
 def check_csrf(principal: Principal, given: str) -> None:
@@ -306,24 +203,14 @@ def check_local_host(request: Request) -> None:
     A page of an attacker's site can make the browser resolve its own name to 127.0.0.1 (DNS rebinding) and would then
     be taken for a page of this service; and what comes through a proxy is not of this machine.
     """
-    if not is_loopback(request.headers.get("host", "")):
-        raise RequestError(
-            400,
-            "host",
-            "a service without tokens must be addressed as localhost or 127.0.0.1; to use another name, add a token "
-            "with 'secondlook token add'.",
+    if LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) is None:
+        message = (
+            "a service without tokens must be addressed as localhost or 127.0.0.1; add a token to use another name."
         )
+        raise RequestError(400, "host", message)
     if "x-forwarded-for" in request.headers or "forwarded" in request.headers:
-        raise RequestError(
-            403,
-            "proxy",
-            "a service without tokens cannot be used through a proxy; add one with 'secondlook token add'.",
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a Host header, with or without a port, is this machine."""
-    return LOOPBACK_HOST.fullmatch(host) is not None
+        message = "a service without tokens cannot be used through a proxy; add one with 'secondlook token add'."
+        raise RequestError(403, "proxy", message)
 
 
 def is_foreign(request: Request) -> bool:

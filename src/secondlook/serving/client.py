@@ -1,6 +1,5 @@
 """`Client`: the decisions of a service over HTTP, with requests that are safe to repeat."""
 
-import email.utils
 import os
 import random
 import re
@@ -13,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from itertools import repeat
 from json import loads
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from urllib3 import BaseHTTPResponse
 
 from secondlook.extension import (
@@ -37,6 +36,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 """Seconds before the first retry, and before any, where the service does not say how long to wait."""
 RETRIED_STATUSES = (429, 502, 503, 504)
 """The service is busy, stops or starts; a proxy in front of it cannot reach it."""
+DECISION, STATUS = TypeAdapter(ServedDecision), TypeAdapter(dict[str, Any])
+Parsed = TypeVar("Parsed")
 MAX_IN_FLIGHT = 16
 """Requests that `decide_many` sends at once; the service gathers them into batches."""
 
@@ -64,7 +65,10 @@ class Client:
         encrypted = parts.scheme == "https"
         self._base, self._timeout = quote(parts.path.rstrip("/"), safe="/%"), timeout
         self.url = f"{parts.scheme}://{parts.netloc}{self._base}"
-        port, headers = parts.port or (443 if encrypted else 80), make_authorization(token)
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", str(token)):
+            repair = "expected the text that was printed when it was made"
+            raise ServingError("is not a token (not shown)", argument="token", repair=repair)
+        port, headers = parts.port or (443 if encrypted else 80), {"Authorization": f"Bearer {token}"} if token else {}
         self._http = HttpClient(parts.hostname or "", port, encrypted=encrypted, timeout=timeout, headers=headers)
 
     def decide(self, image: object, id: str | None = None) -> ServedDecision:  # noqa: A002 - the word of the protocol
@@ -81,7 +85,7 @@ class Client:
         """
         content, name = encode_image(image)
         query = {"id": uuid.uuid4().hex if id is None else check_text(id), **({} if name is None else {"name": name})}
-        return self._parse(self._send("POST", f"/v1/decide?{urlencode(query)}", content))
+        return self._parse(DECISION, self._send("POST", f"/v1/decide?{urlencode(query)}", content))
 
     def decide_many(self, images: Iterable[object], ids: Sequence[str] | None = None) -> list[ServedDecision]:
         """Return the decisions about several images, in their order, see `decide`.
@@ -100,14 +104,11 @@ class Client:
 
     def get(self, id: str) -> ServedDecision:  # noqa: A002
         """Return the decision about an image that was sent before, with what a reviewer found."""
-        return self._parse(self._send("GET", f"/v1/decisions/{quote(check_text(id), safe='')}"))
+        return self._parse(DECISION, self._send("GET", f"/v1/decisions/{quote(check_text(id), safe='')}"))
 
     def status(self) -> dict[str, Any]:
         """Return what the dashboard of the service shows."""
-        document = self._load(self._send("GET", "/v1/status"))
-        if not isinstance(document, dict):
-            raise self._invalid(f"a JSON {type(document).__name__}")
-        return document
+        return self._parse(STATUS, self._send("GET", "/v1/status"))
 
     def close(self) -> None:
         """Close the connections."""
@@ -127,15 +128,9 @@ class Client:
         deadline, longest = time.monotonic() + self._timeout, FIRST_WAIT
         kind = {} if body is None else {"Content-Type": "application/octet-stream"}
         while True:
-            wait, failure = None, None
+            wait, left = 0.0, max(0.001, deadline - time.monotonic())
             try:
-                response = self._http.send(
-                    method,
-                    f"{self._base}{path}",
-                    headers=kind,
-                    body=body,
-                    timeout=max(0.001, deadline - time.monotonic()),
-                )
+                response = self._http.send(method, f"{self._base}{path}", headers=kind, body=body, timeout=left)
                 if response.status == 200 and not response.data:  # the connection was lost between two headers
                     raise ConnectionError("an empty response")
             except (ssl.SSLCertVerificationError, socket.gaierror) as error:
@@ -151,27 +146,20 @@ class Client:
                 failure = self._describe_failure(response)
                 if response.status not in RETRIED_STATUSES:
                     raise failure
-                wait = parse_wait(response.headers.get("Retry-After"))
+                wait = self._http.parse_retry_after(response)
             # At random, so that clients who were turned away together do not come back together.
-            seconds = random.uniform(0.5, 1.0) * longest if wait is None else wait * random.uniform(1.0, 1.1)
+            seconds = wait * random.uniform(1.0, 1.1) or longest * random.uniform(0.5, 1.0)
             if time.monotonic() + seconds > deadline:
                 raise failure
             time.sleep(seconds)
             longest = min(2 * longest, LONGEST_WAIT)
 
-    def _parse(self, response: BaseHTTPResponse) -> ServedDecision:
-        document = self._load(response)
+    def _parse(self, kind: TypeAdapter[Parsed], response: BaseHTTPResponse) -> Parsed:
         try:
-            return ServedDecision.model_validate(document)
+            return kind.validate_json(response.data)
         except ValidationError as error:
             where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its type"
-            raise self._invalid(f"no decision (see {where[:50]})") from None
-
-    def _load(self, response: BaseHTTPResponse) -> Any:
-        try:
-            return loads(response.data)
-        except (ValueError, RecursionError):
-            raise self._invalid("no JSON") from None
+            raise self._invalid(f"something else than expected (see {where[:50]})") from None
 
     def _describe_failure(self, response: BaseHTTPResponse) -> ServingError:
         try:
@@ -210,16 +198,6 @@ def parse_address(url: str) -> SplitResult:
     return parts
 
 
-def make_authorization(token: str | None) -> dict[str, str]:
-    """Return the header of a token."""
-    if token is None:
-        return {}
-    if not re.fullmatch(r"[\x21-\x7e]+", str(token)):
-        repair = "expected the text that was printed when it was made"
-        raise ServingError("is not a token (not shown)", argument="token", repair=repair)
-    return {"Authorization": f"Bearer {token}"}
-
-
 def check_text(id_: str) -> str:
     """Return an id that can be sent."""
     try:
@@ -241,16 +219,3 @@ def encode_image(image: object) -> tuple[bytes, str | None]:
             reason = getattr(error, "strerror", None) or error
             raise UnreadableImageError(str(path), f"the file cannot be opened ({reason})") from error
     return encode_png(read_image(image)), None
-
-
-def parse_wait(text: str | None) -> float | None:
-    """Return the seconds of a header Retry-After: a number, or a date; None if it is missing or neither."""
-    if text is None:
-        return None
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        moment = email.utils.parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return max(0.0, moment.timestamp() - time.time())

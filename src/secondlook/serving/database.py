@@ -205,10 +205,8 @@ class Database:
                     sa.insert(settings), [{"name": name, "value": value} for name, value in found.items()]
                 )
         if found.get("version") != SCHEMA_VERSION:
-            raise ServingError(
-                f"the database {self.place} has tables of version {found.get('version')}, expected {SCHEMA_VERSION}; "
-                "use the version of secondlook that made it, or another data folder."
-            )
+            fault = f"the database {self.place} has tables of version {found.get('version')}, expected {SCHEMA_VERSION}"
+            raise ServingError(f"{fault}; use the version of secondlook that made it, or another data folder.")
 
     @contextmanager
     def _translate_errors(self, kind: type[StorageError]) -> Iterator[None]:
@@ -219,10 +217,8 @@ class Database:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
             details = cause.args[0] if cause.args else cause
             text = details.get("M", str(details)) if isinstance(details, dict) else str(details)
-            raise kind(
-                f"the database {self.place} failed: {' '.join(text.split())[:200].rstrip('.')}; free disk space, or "
-                "check that it can be reached and written."
-            ) from error
+            reason = " ".join(text.split())[:200].rstrip(".")
+            raise kind(f"the database {self.place} failed: {reason}; free disk space, or check its address.") from error
 
 
 def open_database(data_dir: Path, url: str | None = None, *, create: bool = True) -> Database:
@@ -231,10 +227,8 @@ def open_database(data_dir: Path, url: str | None = None, *, create: bool = True
         return Database(parse_url(url), create=create)
     path = data_dir / DATABASE_FILE
     if not create and not path.is_file():  # opening would create it
-        raise ServingError(
-            f"there is no {DATABASE_FILE} in the folder {str(data_dir)!r}; expected the data folder of a service, or "
-            "the URL of its PostgreSQL database."
-        )
+        fault = f"there is no {DATABASE_FILE} in the folder {str(data_dir)!r}"
+        raise ServingError(f"{fault}; expected the data folder of a service, or the URL of its PostgreSQL database.")
     return Database(sa.URL.create("sqlite", database=str(path)), create=create)
 
 

@@ -1,21 +1,18 @@
 """Routes that decide: one image as the body of a request, or several as a form."""
 
-import datetime
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from secondlook.serving.decision_store import FoundReview, StoredDecision, StoredOutcome
+from secondlook.serving.access import require
 from secondlook.serving.decision_worker import too_many_images
 from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
-from secondlook.serving.responses import DecisionBody, DecisionsBody, RequestError, ServedDecision
-
-if TYPE_CHECKING:
-    from secondlook.serving.service import Service
+from secondlook.serving.responses import DecisionsBody, RequestError, ServedDecision
+from secondlook.serving.service import CurrentService, Service
+from secondlook.serving.store import StoredDecision, get_interval
 
 FORM = "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
@@ -32,13 +29,7 @@ RESPONSES: dict[int | str, dict[str, str]] = {
     507: {"description": "`storage_failed`: the decision cannot be stored, for example because the disk is full."},
 }
 PARAMETERS = [
-    {
-        "name": name,
-        "in": place,
-        "required": False,
-        "schema": {"type": "string", "maxLength": longest},
-        "description": description,
-    }
+    {"name": name, "in": place, "schema": {"type": "string", "maxLength": longest}, "description": description}
     for name, place, longest, description in (
         ("id", "query", LONGEST_ID, "Id of the image, unique for ever; a repeated request gets the same decision."),
         ("Idempotency-Key", "header", LONGEST_ID, "The same as `id`. A form of several images has ids of its own."),
@@ -61,46 +52,58 @@ REQUEST_BODY = {
 }
 
 
-def make_decide_router(service: "Service") -> APIRouter:
-    """Return the routes."""
-    router = APIRouter(tags=["decide"])
-    check_access = service.access.require("decide")
+router = APIRouter(tags=["decide"])
+check_access = require("decide")
 
-    @router.post(
-        "/v1/decide",
-        summary="Decide about one image, or about several",
-        response_model=DecisionBody | DecisionsBody,
-        responses=RESPONSES,
-        openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
-    )
-    async def decide(request: Request) -> Response:
-        await check_access(request)  # called here, since dependencies of FastAPI take longer than the check
-        is_form = read_media_type(request) == FORM
-        images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
-        outcomes = await service.worker.decide(images)
-        bodies = await describe_outcomes(outcomes, service)
-        body = DecisionsBody(decisions=bodies) if is_form else bodies[0]
-        replay = {"Idempotent-Replay": "true"} if all(outcome.replayed for outcome in outcomes) else None
-        return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
 
-    @router.get(
-        "/v1/decisions/{id_:path}",
-        summary="The decision about an image that was sent before",
-        dependencies=[Depends(check_access)],
-    )
-    def find_decision(id_: str) -> ServedDecision:
-        return find_reviewed(id_, service)
+@router.post(
+    "/v1/decide",
+    response_model=ServedDecision | DecisionsBody,
+    responses=RESPONSES,
+    openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
+)
+async def decide(request: Request) -> Response:
+    """Decide about one image, or about several."""
+    await check_access(request)  # called here, since dependencies of FastAPI take longer than the check
+    service: Service = request.app.state.service
+    is_form = read_media_type(request) == FORM
+    images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
+    outcomes = await service.worker.decide(images)
+    found = [ServedDecision(**describe_decision(outcome.decision, service)) for outcome in outcomes]
+    body = DecisionsBody(decisions=found) if is_form else found[0]
+    replay = {"Idempotent-Replay": "true"} if all(outcome.replayed for outcome in outcomes) else None
+    return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
 
-    return router
+
+@router.get("/v1/decisions/{id_:path}", dependencies=[Depends(check_access)])
+def find_decision(id_: str, service: CurrentService) -> ServedDecision:
+    """Return the decision about an image that was sent before."""
+    check_id(id_)
+    stored = service.decisions.find([id_]).get(id_)
+    if stored is None:
+        raise RequestError(404, "unknown_id", f"there is no image with the id {id_[:LONGEST_ID]!r}; check the id.")
+    return ServedDecision(**describe_decision(stored, service))
+
+
+def describe_decision(stored: StoredDecision, service: Service) -> dict[str, Any]:
+    """Return a decision with its review, if any, as a `ServedDecision` has it; its policy may be an earlier one."""
+    deployment = service.decisions.find_deployment(stored.deployment)
+    names, label = deployment.policy.class_names, stored.reviewed_label
+    return stored._asdict() | {
+        "interval": get_interval(stored),
+        "review": "waiting" if stored.state == "expired" else stored.state,
+        "reviewed_class": None if names is None or label is None else names[label],
+        "guarantee": deployment.guarantee,
+        "policy": deployment.checksum,
+    }
 
 
 async def read_body(request: Request) -> list[SubmittedImage]:
     """Read the image that is the body of a request."""
     kind = read_media_type(request)
     if kind not in RAW_TYPES and not kind.startswith("image/"):
-        raise RequestError(
-            415, "content_type", f"the content type is {kind[:100]!r}; expected image/*, or multipart/form-data."
-        )
+        message = f"the content type is {kind[:100]!r}; expected image/*, or multipart/form-data."
+        raise RequestError(415, "content_type", message)
     content = await request.body()
     if not content:
         raise RequestError(400, "no_image", "the body is empty; send the bytes of an image file.")
@@ -157,55 +160,3 @@ def assign_key(ids: Sequence[str | None], key: str | None) -> list[str | None]:
 def check_name(name: str | None) -> str | None:
     """Return a file name that can be stored: without what cannot be printed, and not too long."""
     return "".join(one for one in name if one.isprintable())[:LONGEST_NAME] or None if name else None
-
-
-async def describe_outcomes(outcomes: Sequence[StoredOutcome], service: "Service") -> list[DecisionBody]:
-    """Return the decisions of a request; those that were made before may have been reviewed."""
-    if not any(outcome.replayed for outcome in outcomes):
-        return [describe_decision(outcome.decision, service) for outcome in outcomes]
-    return await run_in_threadpool(
-        lambda: [
-            describe_decision(one.decision, service, service.decisions.find_review(one.decision.number))
-            for one in outcomes
-        ]
-    )
-
-
-def describe_decision(stored: StoredDecision, service: "Service", review: FoundReview | None = None) -> DecisionBody:
-    """Return a decision as it is sent; its policy may be an earlier one."""
-    deployment = service.decisions.find_deployment(stored.deployment)
-    is_done = review is not None and review.label is not None
-    shared = {name: value for name, value in vars(stored).items() if name in DecisionBody.model_fields}
-    about = {
-        "interval": stored.interval,
-        "review": "none" if not stored.to_review else "done" if is_done else "waiting",
-        "guarantee": deployment.guarantee,
-        "policy": deployment.checksum,
-        "decided_at": as_time(stored.decided_at),
-    }
-    return DecisionBody(**shared | about)
-
-
-def find_reviewed(id_: str, service: "Service") -> ServedDecision:
-    """Return a stored decision with its review, or raise an error for an id that was never sent."""
-    check_id(id_)
-    stored = service.decisions.find([id_]).get(id_)
-    if stored is None:
-        raise RequestError(404, "unknown_id", f"there is no image with the id {id_[:LONGEST_ID]!r}; check the id.")
-    review = service.decisions.find_review(stored.number)
-    decision = describe_decision(stored, service, review).model_dump()
-    if review is None or review.label is None:  # a label that was taken back leaves the time of that
-        return ServedDecision(**decision)
-    names = service.decisions.find_deployment(stored.deployment).policy.class_names
-    return ServedDecision(
-        **decision,
-        reviewed_label=review.label,
-        reviewed_class=None if names is None else names[review.label],
-        reviewer=review.reviewer,
-        reviewed_at=as_time(review.reviewed_at or 0),
-    )
-
-
-def as_time(seconds: float) -> datetime.datetime:
-    """Return a time of the database."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
 from threading import Condition, Thread
 
 import numpy as np
@@ -30,17 +29,12 @@ from secondlook.extension import (
     encode_png,
 )
 from secondlook.serving.database import DatabaseReadError, StorageError
-from secondlook.serving.decision_store import DecisionStore, Deployment, NewDecision, StoredImage, StoredOutcome
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.request_images import (
-    ImageDecoder,
-    PreparedImage,
-    SubmittedImage,
-    find_media_type,
-    list_given_ids,
-)
+from secondlook.serving.request_images import DecodedImage, ImageDecoder, SubmittedImage, find_media_type
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.store import DecisionStore, Deployment, NewDecision, StoredImage, StoredOutcome
+from secondlook.serving.tokens import TokenFileError
 
 SMOOTHING = 0.1
 """Weight of the latest images in the average time per image."""
@@ -57,7 +51,7 @@ class LiveDeployment:
     options: RowOptions
     audit_seed: int
 
-    def decide(self, images: "Sequence[LookedImage[_Job]]") -> list[Decision]:
+    def decide(self, images: Sequence[LookedImage[DecodedImage]]) -> list[Decision]:
         """Decide about images that were looked at equally often."""
         outputs = np.stack([image.outputs for image in images])
         preds = self.plan.make_predictions(outputs, [image.key.id for image in images])
@@ -65,36 +59,12 @@ class LiveDeployment:
 
 
 _Result = StoredOutcome | Exception
-_Future = asyncio.Future[_Result]
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """A decoded image on its way."""
-
-    id: str
-    digest: str
-    image: SubmittedImage
-    inputs: Array
-    """Pixels at the input size. [1, H, W, C]"""
-    waiting: list[_Future]
-    """Who waits for the result: the request that it came with, then others of the same id."""
-    arrived: float = field(default_factory=time.monotonic)
 
 
 class DecisionWorker:
     """Decides about the images of all requests. `decide` is called on the event loop, everything else has threads.
 
-    Parameters
-    ----------
-    live
-        Returns the policy in force; called for each batch.
-    store
-        Where decisions are written before requests are responded to.
-    options
-        Sizes and limits.
-    metrics
-        Counts batches, stored decisions and refused requests.
+    `live` returns the policy in force, and is called for each batch.
     """
 
     def __init__(
@@ -113,23 +83,22 @@ class DecisionWorker:
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="secondlook-decode")
         self._changed = Condition()
         """Guards what is in work, the queue and whether it is closed."""
-        self._in_work: dict[str, _Job] = {}
+        self._in_work: dict[str, DecodedImage] = {}
         """The images that are decoded and not answered, by their ids."""
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[DecodedImage] = deque()
         self._is_queue_closed = False
-        self._looked: SimpleQueue[tuple[LiveDeployment, list[LookedImage[_Job]]] | None] = SimpleQueue()
         self._looker = Thread(target=self._look_at_images, name="secondlook-look", daemon=True)
-        self._finisher = Thread(target=self._finish_batches, name="secondlook-finish", daemon=True)
+        self._looked: deque[tuple[LiveDeployment, list[LookedImage[DecodedImage]]]] = deque()
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="secondlook-finish")
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start to look at images."""
         self._looker.start()
-        self._finisher.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the threads run, without which no image is decided."""
-        return self._looker.is_alive() and self._finisher.is_alive()
+        """Whether the thread runs without which no image is decided."""
+        return self._looker.is_alive()
 
     def stop(self) -> None:
         """Finish what is in work, and end the threads, one stage after another."""
@@ -138,17 +107,23 @@ class DecisionWorker:
             self._is_queue_closed = True
             self._changed.notify_all()
         self._looker.join()
-        self._looked.put(None)
-        self._finisher.join()
+        self._finisher.shutdown()
 
     async def decide(self, images: Sequence[SubmittedImage]) -> list[StoredOutcome]:
         """Decide about the images of one request, and return the decisions, which are on disk.
 
         After an error, those that could be decided may be stored: send the images again with the same ids.
         """
-        self._check_room(len(images))
+        most, waiting = self._options.max_request_images, self.waiting
+        if len(images) > most:
+            raise too_many_images(most)
+        if waiting + len(images) > self._options.max_waiting:
+            self._metrics.overloads.inc()
+            seconds = str(max(1, math.ceil(waiting * self._recent_seconds / self._recent_images)))
+            message = f"{waiting} images are waiting, as many as allowed; send the request again in {seconds} s."
+            raise RequestError(429, "busy", message, headers={"Retry-After": seconds})
         loop = asyncio.get_running_loop()
-        futures: list[_Future] = [loop.create_future() for _ in images]
+        futures: list[asyncio.Future[_Result]] = [loop.create_future() for _ in images]
         try:
             self._decoders.submit(self._admit, images, futures)
         except RuntimeError:  # after `stop`
@@ -164,59 +139,34 @@ class DecisionWorker:
                 raise result
         return [result for result in results if isinstance(result, StoredOutcome)]
 
-    def _check_room(self, n_images: int) -> None:
-        if n_images > self._options.max_request_images:
-            raise too_many_images(self._options.max_request_images)
-        if self.waiting + n_images > self._options.max_waiting:
-            self._metrics.overloads.inc()
-            seconds = max(1, math.ceil(self.waiting * self._recent_seconds / self._recent_images))
-            raise RequestError(
-                429,
-                "busy",
-                f"{self.waiting} images are waiting, as many as allowed; send the request again in {seconds} s.",
-                headers={"Retry-After": str(seconds)},
-            )
+    def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[asyncio.Future[_Result]]) -> None:
+        """Decode the images of a request and hand them to the next stage, all of them or none.
 
-    def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[_Future]) -> None:
-        """Decode the images of a request and hand them to the next stage, all of them or none."""
+        One whose id is in work already waits for the same decision.
+        """
         try:
-            prepared = self._decoder.prepare(images)
-            self._check_stored(prepared, images)
-            self._submit(images, prepared, futures)
+            jobs = self._decoder.decode(images)
+            given = [job.id for job in jobs if job.image.id is not None]
+            # The only id of a request is checked with those of other requests.
+            stored = self._store.find(given) if len(given) > 1 else {}
+            with self._changed:
+                for job in jobs:  # before any of them is handed on
+                    earlier = self._in_work.get(job.id) or stored.get(job.id)
+                    if earlier is not None and earlier.digest != job.digest:
+                        raise make_conflict_error(job.id)
+                for job, future in zip(jobs, futures, strict=True):
+                    in_work = self._in_work.setdefault(job.id, job)
+                    in_work.waiting.append(future)
+                    if in_work is job:
+                        self._queue.append(job)
+                self._changed.notify()
         except Exception as error:  # noqa: BLE001 - whatever fails, the next request may not
             _deliver([(future, error) for future in futures])
-
-    def _submit(
-        self, images: Sequence[SubmittedImage], prepared: Sequence[PreparedImage], futures: Sequence[_Future]
-    ) -> None:
-        """Hand decoded images to the next stage; one whose id is in work already waits for the same decision."""
-        with self._changed:
-            for one in prepared:  # before any of them is handed on
-                if one.id in self._in_work:
-                    check_same_image(one.id, one.digest, self._in_work[one.id].digest)
-            for image, one, future in zip(images, prepared, futures, strict=True):
-                if one.id in self._in_work:
-                    self._in_work[one.id].waiting.append(future)
-                    continue
-                job = _Job(one.id, one.digest, image, one.inputs, [future])
-                self._in_work[one.id] = job
-                self._queue.append(job)
-            self._changed.notify()
-
-    def _check_stored(self, prepared: Sequence[PreparedImage], images: Sequence[SubmittedImage]) -> None:
-        """Refuse a request with an id of another image before any image of it is decided."""
-        given = list_given_ids(images)
-        if len(given) < 2:  # one of its own is checked with those of other requests
-            return
-        known = self._store.find(given)
-        for one in prepared:
-            if one.id in known:
-                check_same_image(one.id, one.digest, known[one.id].digest)
 
     def _look_at_images(self) -> None:
         """Look at images batch by batch, until the worker stops."""
         live = self._live()
-        stream: LookStream[_Job] = LookStream(live.plan)
+        stream: LookStream[DecodedImage] = LookStream(live.plan)
         while True:
             # Those that a policy has looked at are decided by it, before others come to one that replaced it.
             room = self._options.batch_size - len(stream) if live is self._live() or not len(stream) else 0
@@ -233,7 +183,7 @@ class DecisionWorker:
                 self._fail(in_work, error)
                 stream = LookStream(live.plan)
 
-    def _look_at(self, live: LiveDeployment, stream: LookStream[_Job], jobs: Sequence[_Job]) -> None:
+    def _look_at(self, live: LiveDeployment, stream: LookStream[DecodedImage], jobs: Sequence[DecodedImage]) -> None:
         """Look at some new images and at those that are still open, and hand on those that are decided."""
         stream.add([(job, job.inputs) for job in jobs])
         if not len(stream):
@@ -248,9 +198,10 @@ class DecisionWorker:
         for job, error in step.failed:
             self._fail([job], error)
         if step.looked:
-            self._looked.put((live, step.looked))
+            self._looked.append((live, step.looked))
+            self._finisher.submit(self._finish_waiting)
 
-    def _take(self, room: int, *, wait: bool) -> list[_Job]:
+    def _take(self, room: int, *, wait: bool) -> list[DecodedImage]:
         """Return the next images, as many as there is room for.
 
         With `wait`, there is a full batch, or the first image of one has waited, or no more will come.
@@ -263,7 +214,7 @@ class DecisionWorker:
                 self._changed.wait(left)
             return [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
 
-    def _find_new(self, jobs: Sequence[_Job]) -> list[_Job]:
+    def _find_new(self, jobs: Sequence[DecodedImage]) -> list[DecodedImage]:
         """Answer requests that were decided before, and return the others; all fail if that cannot be found out."""
         given = [job.id for job in jobs if job.image.id is not None]
         try:
@@ -275,57 +226,53 @@ class DecisionWorker:
         self._resolve(replayed, [StoredOutcome(known[job.id], replayed=True) for job in replayed])
         return [job for job in jobs if job.id not in known]
 
-    def _finish_batches(self) -> None:
-        """Decide about images that were looked at, store the decisions and answer the requests."""
-        while (batch := self._looked.get()) is not None:
-            waiting: dict[LiveDeployment, list[LookedImage[_Job]]] = {}
-            with suppress(Empty):
-                while batch is not None:
-                    waiting.setdefault(batch[0], []).extend(batch[1])
-                    batch = self._looked.get_nowait()
-                self._looked.put(None)  # for this loop to end
-            for live, images in waiting.items():
-                try:
-                    self._finish(live, images)
-                except Exception as error:  # noqa: BLE001 - a full disk: the requests fail, the service goes on
-                    self._fail([image.key for image in images], error)
+    def _finish_waiting(self) -> None:
+        """Decide about all images that were looked at, store the decisions and answer the requests."""
+        waiting: dict[LiveDeployment, list[LookedImage[DecodedImage]]] = {}
+        while self._looked:
+            live, images = self._looked.popleft()
+            waiting.setdefault(live, []).extend(images)
+        for live, images in waiting.items():
+            try:
+                self._finish(live, images)
+            except Exception as error:  # noqa: BLE001 - a full disk: the requests fail, the service goes on
+                self._fail([image.key for image in images], error)
 
-    def _finish(self, live: LiveDeployment, images: Sequence[LookedImage[_Job]]) -> None:
-        by_looks: dict[int, list[LookedImage[_Job]]] = {}
+    def _finish(self, live: LiveDeployment, images: Sequence[LookedImage[DecodedImage]]) -> None:
+        by_looks: dict[int, list[LookedImage[DecodedImage]]] = {}
         for image in images:
             by_looks.setdefault(len(image.outputs), []).append(image)
         jobs = [image.key for group in by_looks.values() for image in group]
         decisions = [decision for group in by_looks.values() for decision in live.decide(group)]
-        new = [self._make_new(job, decision) for job, decision in zip(jobs, decisions, strict=True)]
+        new = [
+            NewDecision(decision, job.digest, job.image.name, self._choose_image(job.image.content, decision))
+            for job, decision in zip(jobs, decisions, strict=True)
+        ]
         self._resolve(jobs, self._store.add(new, live.deployment.number))
         self._metrics.count_decisions(decisions)
 
-    def _make_new(self, job: _Job, decision: Decision) -> NewDecision:
-        image, content = None, job.image.content
-        if self._options.store_images and (decision.audit or not decision.accept):
-            if isinstance(content, bytes):
-                image = StoredImage(find_media_type(content, "the image"), content)
-            else:
-                image = StoredImage("image/png", encode_png(content))
-        return NewDecision(decision, job.digest, job.image.name, image)
+    def _choose_image(self, content: bytes | Array, decision: Decision) -> StoredImage | None:
+        """Return the image if it is to be stored for its review."""
+        if not self._options.store_images or (decision.accept and not decision.audit):
+            return None
+        if isinstance(content, bytes):
+            return StoredImage(find_media_type(content, "the image"), content)
+        return StoredImage("image/png", encode_png(content))
 
-    def _resolve(self, jobs: Sequence[_Job], outcomes: Sequence[StoredOutcome]) -> None:
+    def _resolve(self, jobs: Sequence[DecodedImage], outcomes: Sequence[StoredOutcome]) -> None:
         """Answer the requests for images that are stored; each id may have been that of another image."""
-        results: list[_Result] = []
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            try:
-                check_same_image(job.id, job.digest, outcome.decision.digest)
-                results.append(outcome)
-            except RequestError as error:
-                results.append(error)
+        results = [
+            outcome if outcome.decision.digest == job.digest else make_conflict_error(job.id)
+            for job, outcome in zip(jobs, outcomes, strict=True)
+        ]
         self._answer(jobs, results)
 
-    def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
+    def _fail(self, jobs: Sequence[DecodedImage], error: Exception) -> None:
         self._answer(jobs, [make_request_error(error)] * len(jobs))
 
-    def _answer(self, jobs: Sequence[_Job], results: Sequence[_Result]) -> None:
+    def _answer(self, jobs: Sequence[DecodedImage], results: Sequence[_Result]) -> None:
         """Give the results of images to who waits for them; later results do not count."""
-        answers: list[tuple[_Future, _Result]] = []
+        answers: list[tuple[asyncio.Future[_Result], _Result]] = []
         with self._changed:
             for job, result in zip(jobs, results, strict=True):
                 if self._in_work.get(job.id) is not job:
@@ -338,26 +285,23 @@ class DecisionWorker:
         _deliver(answers)
 
 
-def _deliver(answers: Sequence[tuple[_Future, _Result]]) -> None:
-    """Set the results of futures in one call per event loop, which is woken up once."""
+def _deliver(answers: Sequence[tuple[asyncio.Future[_Result], _Result]]) -> None:
+    def set_result(future: asyncio.Future[_Result], result: _Result) -> None:
+        if not future.done():  # else the request was canceled
+            future.set_result(result)
 
-    def set_results(ready: Sequence[tuple[_Future, _Result]]) -> None:
-        for future, result in ready:
-            if not future.done():  # else the request was canceled
-                future.set_result(result)
-
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Result]]] = {}
     for future, result in answers:
-        by_loop.setdefault(future.get_loop(), []).append((future, result))
-    for loop, ready in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed: the server gave the requests up
-            loop.call_soon_threadsafe(set_results, ready)
+        with suppress(RuntimeError):  # the loop is closed: the server gave the request up
+            future.get_loop().call_soon_threadsafe(set_result, future, result)
 
 
 def make_request_error(error: Exception) -> RequestError:
     """Return the answer to a request that failed for a reason; unexpected ones, and places, are logged and not told."""
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, TokenFileError):  # nobody is let in
+        logger.error("tokens", extra={"reason": str(error)})
+        return RequestError(503, "tokens", "the tokens of the service cannot be read; tell whoever runs the service.")
     if isinstance(error, StorageError):
         logger.error("storage failed", extra={"reason": str(error)})
         if isinstance(error, DatabaseReadError):
@@ -376,9 +320,7 @@ def too_many_images(most: int) -> RequestError:
     return RequestError(413, "too_many_images", f"a request may have at most {most} images; send several requests.")
 
 
-def check_same_image(id_: str, digest: str, known: str) -> None:
-    """Raise an error if an id was given to another image before."""
-    if digest != known:
-        raise RequestError(
-            409, "id_conflict", f"the id {id_!r} belongs to another image that was sent before; choose a new id."
-        )
+def make_conflict_error(id_: str) -> RequestError:
+    """Return the error of an id that was given to another image before."""
+    message = f"the id {id_!r} belongs to another image that was sent before; choose a new id."
+    return RequestError(409, "id_conflict", message)

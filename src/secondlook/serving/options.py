@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from secondlook.serving.review_store import ReviewedService
+    from secondlook.serving.store import ReviewedService
     from secondlook.serving.tokens import TokenFile
 
 
@@ -63,6 +63,6 @@ class ServiceOptions:
 
         The service may be running.
         """
-        from secondlook.serving.review_store import read_reviewed_service
+        from secondlook.serving.store import read_reviewed_service
 
         return read_reviewed_service(self)

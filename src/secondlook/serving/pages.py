@@ -1,58 +1,122 @@
-"""Pages as HTML: templates with the header of the service, their style sheets and scripts."""
+"""Pages for people as HTML: dashboard, review and login, with their style sheets and scripts."""
 
 import hashlib
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from secondlook.serving.access import LOGIN_PAGE, PAGES, SESSION_COOKIE, check_csrf, check_site, is_foreign, require
 from secondlook.serving.responses import RequestError
-from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal
+from secondlook.serving.service import CurrentService
+from secondlook.serving.tokens import LOCAL_NAME, Principal
 
-if TYPE_CHECKING:
-    pass
-
-LINKS: tuple[tuple[str, str, Permission], ...] = (
-    ("/", "Dashboard", "watch"),
-    ("/review", "Review", "review"),
-)
-"""Address, text and required permission of the pages in the header."""
-PAGES = frozenset(address for address, _, _ in LINKS)
-"""Addresses of all pages but the login."""
-SESSION_COOKIE = "secondlook_session"
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 ONE_YEAR = 365 * 86400
+WRONG_TOKEN = "This token is not valid. Check that it is complete; it begins with sl_."
+
+router = APIRouter(include_in_schema=False)
+own_site = [Depends(check_site)]
 
 
-def make_pages_router() -> APIRouter:
-    """Return the route of style sheets and scripts, which everyone may read."""
-    router = APIRouter(include_in_schema=False)
+@router.get("/")
+async def show_dashboard(
+    request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("watch"))]
+) -> Response:
+    """Show the dashboard."""
+    where = "DATABASE_URL" if service.options.database else str(service.options.data_dir)  # the URL has a password
+    command = f"secondlook calibrate --reviewed {quote(where)} --out next.json"
+    return render_page("dashboard.html", principal, request=request, command=command)
 
-    @router.get("/static/{name}")
-    def send_static(name: str, v: str = "") -> Response:
-        content, version = _load_static(name)
-        # Pages ask for it with its version, so that a browser keeps it until it changes.
-        caching = f"public, max-age={ONE_YEAR}, immutable" if v == version else "no-cache"
-        return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": caching})
 
-    return router
+@router.get("/review")
+def show_review(request: Request, principal: Annotated[Principal, Depends(require("review"))]) -> Response:
+    """Show the page for reviewers."""
+    return render_page("review.html", principal, request=request)
+
+
+@router.get("/static/{name}")
+def send_static(name: str, v: str = "") -> Response:
+    """Return a style sheet or script, which everyone may read."""
+    content, version = _load_static(name)
+    # Pages ask for it with its version, so that a browser keeps it until it changes.
+    caching = f"public, max-age={ONE_YEAR}, immutable" if v == version else "no-cache"
+    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": caching})
+
+
+@router.get(LOGIN_PAGE, dependencies=own_site)
+def show_login(
+    request: Request, service: CurrentService, target: Annotated[str, Query(alias="next")] = "/"
+) -> Response:
+    """Show the login page, unless whoever opens it is let in already."""
+    # A link on another site makes the browser withhold the cookie: ask again, as a page of this service.
+    reload, access = is_foreign(request), service.access
+    if not reload and (access.is_open or access.find_browser(request) is not None):
+        return RedirectResponse(check_target(target), status_code=303)
+    return _render_login(request, target, reload=reload)
+
+
+@router.post(LOGIN_PAGE, dependencies=own_site)
+def log_in(
+    request: Request,
+    service: CurrentService,
+    token: Annotated[str, Form()] = "",
+    target: Annotated[str, Form(alias="next")] = "/",
+) -> Response:
+    """Start the session of whoever has a token."""
+    try:
+        principal = service.tokens.check(token.strip())
+    except RequestError as error:  # too many at once
+        return _render_login(request, target, status=error.status, fault=f"The login failed: {error}")
+    if principal is None:
+        return _render_login(request, target, status=401, fault=WRONG_TOKEN)
+    service.access.start_session(request, principal.session.removeprefix("token:"))
+    response = RedirectResponse(check_target(target), status_code=303)
+    set_session_cookie(request, response)
+    return response
+
+
+@router.post("/logout", dependencies=own_site)
+def log_out(request: Request, service: CurrentService, csrf: Annotated[str, Form()] = "") -> Response:
+    """End a session, and give its images back."""
+    principal = service.access.find_browser(request)
+    if principal is not None:
+        check_csrf(principal, csrf)
+        service.reviews.release(principal.session)
+        service.access.end_session(request)
+    response = RedirectResponse(LOGIN_PAGE, status_code=303)
+    response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
+    return response
+
+
+def _render_login(
+    request: Request, target: str, *, status: int = 200, fault: str = "", reload: bool = False
+) -> Response:
+    """Return the login page; `target` is opened afterwards, and `fault` says what went wrong before."""
+    values = {"target": check_target(target), "fault": fault, "reload": reload}
+    return render_page("login.html", None, request=request, status=status, **values)
+
+
+def check_target(address: str) -> str:
+    """Return the page to open after logging in: one of this service, whatever a link says."""
+    is_path = address.startswith("/") and not address.startswith(("//", "/\\"))
+    return address if is_path and address.isascii() and address.isprintable() else "/"
 
 
 def render_page(
     template: str, principal: Principal | None, *, request: Request, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Return a template of the folder `pages` as a response; all text is escaped."""
-    page = _make_environment().get_template(template)
-    html = page.render(
+    html = TEMPLATES.get_template(template).render(
         principal=principal,
         csrf=None if principal is None else principal.csrf,
         can_log_out=principal is not None and principal.csrf is not None and principal.name != LOCAL_NAME,
-        links=LINKS,
+        links=PAGES,
         path=request.url.path,
         **values,
     )
@@ -73,29 +137,20 @@ def set_session_cookie(request: Request, response: Response) -> None:
 
 
 @cache
-def _make_environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("secondlook.serving", "pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["static"] = lambda name: f"/static/{name}?v={_load_static(name)[1]}"
-    return environment
-
-
-@cache
-def _list_static() -> dict[str, Traversable]:
-    """Return the files that can be loaded, by name: those of the service, and those that reports have, too."""
-    folders = (files("secondlook.report") / "templates", files("secondlook.serving") / "pages" / "static")
-    return {one.name: one for folder in folders for one in folder.iterdir() if PurePath(one.name).suffix in MEDIA_TYPES}
-
-
 def _load_static(name: str) -> tuple[bytes, str]:
-    """Return the content of a style sheet or script, and its version."""
-    file = _list_static().get(name)
-    if file is None:
-        raise RequestError(404, "not_found", f"there is no file {name!r}.")
-    content = file.read_bytes()
-    return content, hashlib.sha256(content).hexdigest()[:16]
+    """Return a style sheet or script of the service, or one that reports have, too; with its version."""
+    for folder in (files("secondlook.report") / "templates", files("secondlook.serving") / "pages" / "static"):
+        if PurePath(name).suffix in MEDIA_TYPES and name in [file.name for file in folder.iterdir()]:
+            content = (folder / name).read_bytes()
+            return content, hashlib.sha256(content).hexdigest()[:16]
+    raise RequestError(404, "not_found", f"there is no file {name!r}.")
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("secondlook.serving", "pages"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.globals["static"] = lambda name: f"/static/{name}?v={_load_static(name)[1]}"

@@ -1,12 +1,13 @@
 """The images of requests: what may be sent, and how it is decoded to the input size of the classifier."""
 
 import hashlib
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Lock
-from typing import NamedTuple
+from typing import Any
 
 from secondlook.extension import Array, Plan, SecondLookError, SourceError, UnreadableImageError, read_image
 from secondlook.serving.responses import RequestError
@@ -37,35 +38,44 @@ class SubmittedImage:
     """Its file name, for reviewers."""
 
 
-class PreparedImage(NamedTuple):
-    """An image of a request after decoding."""
+@dataclass(frozen=True, eq=False)
+class DecodedImage:
+    """An image of a request on its way to a decision."""
 
+    image: SubmittedImage
     id: str
     digest: str
+    """Hex sha256 of the image as it came."""
     inputs: Array
     """Pixels at the input size. [1, H, W, C]"""
+    waiting: list[Any] = field(default_factory=list)
+    """Futures of who waits for the decision: the request that it came with, then others of the same id."""
+    arrived: float = field(default_factory=time.monotonic)
 
 
 class ImageDecoder:
     """Decodes the images of requests in any thread, within a bound on the pixels of all together."""
 
     def __init__(self, plan: Callable[[], Plan], max_pixels: int) -> None:
-        self._plan = plan
-        self._max_pixels = max_pixels
+        self._plan, self._max_pixels = plan, max_pixels
         self._pixels = PixelBudget(MAX_LARGEST * max_pixels)
 
-    def prepare(self, images: Sequence[SubmittedImage]) -> list[PreparedImage]:
+    def decode(self, images: Sequence[SubmittedImage]) -> list[DecodedImage]:
         """Decode the images of a request; one that cannot be decided about refuses all of them."""
-        given = list_given_ids(images)
+        given = [image.id for image in images if image.id is not None]
         for id_ in given:
             check_id(id_)
         if len(set(given)) < len(given):
             raise RequestError(400, "id", "an id is given twice in one request; ids must be unique.")
-        prepared = []
+        decoded = []
         for number, image in enumerate(images, start=1):
             inputs = self._decode(image.content, f"{number}" + (f" ({image.name!r})" if image.name else ""))
-            prepared.append(PreparedImage(image.id or uuid.uuid4().hex, hash_image(image.content), inputs))
-        return prepared
+            content = image.content
+            if not isinstance(content, bytes):
+                content = f"{content.dtype}{content.shape}".encode() + content.tobytes()
+            digest = hashlib.sha256(content).hexdigest()
+            decoded.append(DecodedImage(image, image.id or uuid.uuid4().hex, digest, inputs))
+        return decoded
 
     def _decode(self, content: bytes | Array, place: str) -> Array:
         """Return an image at the input size of the classifier, after its limits were checked. [1, H, W, C]"""
@@ -77,17 +87,15 @@ class ImageDecoder:
         for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
             with self._pixels.reserve(limit):
                 pixels = _read_pixels(content, place, limit)
-                if pixels is not None:
-                    return self._fit(pixels, place)
+                if pixels is None:
+                    continue
+                try:
+                    return fit_image(self._plan(), pixels)
+                except SecondLookError as error:
+                    # What follows is the repair, in terms of Python.
+                    message = f"image {place} does not fit the classifier: {str(error).partition(';')[0]}."
+                    raise RequestError(422, "image_size", message) from None
         raise RequestError(413, "image_too_large", f"image {place} has more than {most:,} pixels; send a smaller one.")
-
-    def _fit(self, pixels: Array, place: str) -> Array:
-        try:
-            return fit_image(self._plan(), pixels)
-        except SecondLookError as error:
-            # What follows is the repair, in terms of Python.
-            reason = str(error).partition(";")[0]
-            raise RequestError(422, "image_size", f"image {place} does not fit the classifier: {reason}.") from None
 
 
 class PixelBudget:
@@ -149,21 +157,13 @@ def find_media_type(content: bytes, where: str) -> str:
     raise RequestError(422, "unreadable_image", f"{where} is not an image; {expected}.")
 
 
-def list_given_ids(images: Sequence[SubmittedImage]) -> list[str]:
-    """Return the ids that a client gave."""
-    return [image.id for image in images if image.id is not None]
+def is_id(text: str) -> bool:
+    """Whether a text can be an id: neither empty, too long nor unprintable, and it was text in UTF-8."""
+    return 1 <= len(text) <= LONGEST_ID and text.isprintable() and REPLACEMENT not in text
 
 
 def check_id(id_: str) -> None:
-    """Raise an error for an id that is empty, too long or not printable, or was not text in UTF-8."""
-    if not (1 <= len(id_) <= LONGEST_ID and id_.isprintable()) or REPLACEMENT in id_:
-        raise RequestError(
-            400, "id", f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
-        )
-
-
-def hash_image(content: bytes | Array) -> str:
-    """Return the hex sha256 of an image as it came."""
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    return hashlib.sha256(f"{content.dtype}{content.shape}".encode() + content.tobytes()).hexdigest()
+    """Raise an error for a text that cannot be an id."""
+    if not is_id(id_):
+        message = f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
+        raise RequestError(400, "id", message)

@@ -33,8 +33,8 @@ class ServedGuarantee(BaseModel):
     text: str = Field(description="The guarantee in words.")
 
 
-class DecisionBody(BaseModel):
-    """The decision about one image."""
+class ServedDecision(BaseModel):
+    """The decision about one image, with what a reviewer found, if anyone reviewed it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -60,18 +60,13 @@ class DecisionBody(BaseModel):
     guarantee: ServedGuarantee | None = Field(description="What the policy guarantees about accepted images, if any.")
     policy: str = Field(description="Checksum of the policy that decided.")
     decided_at: datetime.datetime = Field(description="When the decision was stored, UTC.")
+    reviewed_label: int | None = Field(default=None, description="Index of the class that a reviewer found.")
+    reviewed_class: str | None = Field(default=None, description="Its name, if it is known.")
+    reviewer: str | None = None
+    reviewed_at: datetime.datetime | None = None
 
 
 class DecisionsBody(BaseModel):
     """The decisions about the images of a form, in their order."""
 
-    decisions: list[DecisionBody]
-
-
-class ServedDecision(DecisionBody):
-    """A decision with what a reviewer found, if anyone reviewed the image."""
-
-    reviewed_label: int | None = Field(default=None, description="Index of the class that a reviewer found.")
-    reviewed_class: str | None = Field(default=None, description="Its name, if it is known.")
-    reviewer: str | None = None
-    reviewed_at: datetime.datetime | None = None
+    decisions: list[ServedDecision]

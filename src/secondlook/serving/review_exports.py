@@ -18,10 +18,9 @@ from secondlook.extension import (
     format_csv_row,
     unescape_formula,
 )
-from secondlook.serving.decide_routes import as_time
-from secondlook.serving.request_images import check_id
+from secondlook.serving.request_images import is_id
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_store import NewLabel, QueueState, ReviewItem
+from secondlook.serving.store import NewLabel, QueueState, StoredDecision, get_interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,11 +52,18 @@ class ReviewExport:
     states: Sequence[QueueState]
 
     def write(self, format_: ExportFormat) -> Iterator[bytes]:
-        """Yield the pieces of a file."""
-        if format_ == "label-studio-config":
-            return iter([self._format_labeling_interface()])
-        write = {"csv": self._write_csv, "parquet": self._write_parquet, "label-studio": self._write_label_studio}
-        return write[format_]()
+        """Return the pieces of a file."""
+        if format_ == "csv":
+            return self._write_csv()
+        if format_ == "parquet":
+            return self._write_parquet()
+        if format_ == "label-studio":
+            items = (item for part in self.service.reviews.iter_items(self.states) for item in part)
+            return LabelStudio.format_tasks(map(self._make_task, items))
+        if self.class_names is None:
+            message = "the labeling interface needs the names of the classes, which are unknown."
+            raise RequestError(404, "no_class_names", message)
+        return iter([LabelStudio.format_interface(self.class_names).encode()])
 
     def _write_csv(self) -> Iterator[bytes]:
         yield format_csv_row(_make_schema().names).encode()
@@ -78,40 +84,25 @@ class ReviewExport:
             while piece := file.read(READ_BYTES):
                 yield piece
 
-    def _write_label_studio(self) -> Iterator[bytes]:
-        items = (item for part in self.service.reviews.iter_items(self.states) for item in part)
-        return LabelStudio.format_tasks(map(self._make_task, items))
-
-    def _format_labeling_interface(self) -> bytes:
-        if self.class_names is None:
-            raise RequestError(
-                404, "no_class_names", "the labeling interface needs the names of the classes, which are unknown."
-            )
-        return LabelStudio.format_interface(self.class_names).encode()
-
-    def _make_row(self, item: ReviewItem) -> dict[str, object]:
-        stored = item.decision
-        about = {
-            "label": None if item.label is None else self._name(item.label),
-            "predicted": self._name(stored.label),
-            "state": item.state,
-            "reviewer": item.reviewer,
+    def _make_row(self, item: StoredDecision) -> dict[str, object]:
+        about = item._asdict() | {
+            "label": None if item.reviewed_label is None else self._name(item.reviewed_label),
+            "predicted": self._name(item.label),
             "reviewed_at": None if item.reviewed_at is None else as_time(item.reviewed_at),
-            "decided_at": as_time(stored.decided_at),
-            "policy": self.service.decisions.find_deployment(stored.deployment).checksum,
+            "decided_at": as_time(item.decided_at),
+            "policy": self.service.decisions.find_deployment(item.deployment).checksum,
         }
-        return {name: about[name] if name in about else getattr(stored, name) for name in _make_schema().names}
+        return {name: about[name] for name in _make_schema().names}
 
-    def _make_task(self, item: ReviewItem) -> dict[str, object]:
-        stored = item.decision
+    def _make_task(self, item: StoredDecision) -> dict[str, object]:
         image = self.service.reviews.read_image(item.number) if item.has_image else None
-        address = stored.name or stored.id
+        address = item.name or item.id
         if image is not None:  # the image itself: other hosts cannot load it from this service
             address = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
-        about = (stored.id, stored.label, self._name(stored.label), "", stored.confidence, stored.interval)
-        task = LabelStudio.make_task(ReviewImage(item.number, *about, stored.accept), address)
-        if item.label is not None:
-            task["annotations"] = [{"result": [LabelStudio.make_choice(self._name(item.label))]}]
+        about = (item.id, item.label, self._name(item.label), "", item.confidence, get_interval(item), item.accept)
+        task = LabelStudio.make_task(ReviewImage(item.number, *about), address)
+        if item.reviewed_label is not None:
+            task["annotations"] = [{"result": [LabelStudio.make_choice(self._name(item.reviewed_label))]}]
         return task
 
     def _name(self, label: int) -> str:
@@ -131,11 +122,8 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
         found = _read_csv(content)
     labels: dict[str, NewLabel] = {}
     for where, id_, label in found:
-        try:
-            check_id(id_)  # databases refuse some texts
-        except RequestError:
-            message = f"{where}: {id_!r} is not the id of an image; remove the row."
-            raise RequestError(422, "unknown_id", message) from None
+        if not is_id(id_):  # databases refuse some texts
+            raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not the id of an image; remove the row.")
         try:
             new = NewLabel(where, id_, find_class(label, class_names, id_))
         except MonitoringError as error:
@@ -197,15 +185,12 @@ def _read_label_studio(content: bytes) -> Iterator[_Found]:
             yield where, data["id"], choices[0]
 
 
-def _list_choices(task: dict[str, Any]) -> Iterator[Sequence[object]]:
+def _list_choices(task: dict[str, Any]) -> Iterator[list[object]]:
     """Yield the choices of all annotations of a task; those that were canceled count as none."""
     for annotation in _only_dicts(task.get("annotations")):
         if not annotation.get("was_cancelled"):
-            for result in _only_dicts(annotation.get("result")):
-                value = result.get("value")
-                choices = value.get("choices") if isinstance(value, dict) else None
-                if isinstance(choices, list):
-                    yield choices
+            values = _only_dicts([result.get("value") for result in _only_dicts(annotation.get("result"))])
+            yield from (value["choices"] for value in values if isinstance(value.get("choices"), list))
 
 
 def _only_dicts(value: object) -> list[dict[str, Any]]:
@@ -213,11 +198,9 @@ def _only_dicts(value: object) -> list[dict[str, Any]]:
 
 
 def _check_columns(names: Iterable[str]) -> None:
-    missing = sorted({"id", "label"} - set(names))
+    missing = " and ".join(map(repr, sorted({"id", "label"} - set(names))))
     if missing:
-        raise _make_error(
-            f"the file has no column {' and '.join(map(repr, missing))}; expected the columns id and label."
-        )
+        raise _make_error(f"the file has no column {missing}; expected the columns id and label.")
 
 
 def _make_error(message: str) -> RequestError:
@@ -232,6 +215,11 @@ def _make_schema() -> "pa.Schema":
     types |= {"low": number, "high": number, "accept": flag, "audit": flag, "looks": pa.int64(), "disagreement": number}
     types |= {"state": text, "reviewer": text, "reviewed_at": time, "decided_at": time, "policy": text}
     return pa.schema(list(types.items()))
+
+
+def as_time(seconds: float) -> datetime.datetime:
+    """Return a time of the database."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
 def _format_cell(value: object) -> object:

@@ -19,27 +19,15 @@ from starlette.exceptions import HTTPException
 
 from secondlook import __version__
 from secondlook.extension import ANY, Repair, SecondLookError, ServingError
-from secondlook.serving.access import make_access_router
-from secondlook.serving.decide_routes import make_decide_router
+from secondlook.serving import decide_routes, inference_routes, pages, review_routes, watch_routes
 from secondlook.serving.decision_worker import make_request_error
-from secondlook.serving.inference_routes import make_inference_router
+from secondlook.serving.middleware import RequestLimits, RequestLog, configure_logging
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.pages import make_pages_router
-from secondlook.serving.request_limits import RequestLimits
-from secondlook.serving.request_log import RequestLog, configure_logging
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_routes import make_review_router
 from secondlook.serving.service import Service, open_service
-from secondlook.serving.watch_routes import make_watch_router
 
 SUMMARY = "Decides whether the predictions of an image classifier can be accepted, and gives the others to people."
-ROUTERS = (
-    make_decide_router,
-    make_inference_router,
-    make_review_router,
-    make_watch_router,
-    make_access_router,
-)
+ROUTES = (decide_routes, inference_routes, review_routes, watch_routes, pages)
 CODES = {404: "not_found", 405: "method"}
 MAX_CONNECTIONS = 512
 MAX_HEADER_BYTES = 64 * 1024
@@ -117,9 +105,8 @@ def create_app(service: Service) -> FastAPI:
     # The pages of FastAPI load scripts from other hosts.
     app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
-    for make_router in ROUTERS:
-        app.include_router(make_router(service))
-    app.include_router(make_pages_router())
+    for routes in ROUTES:
+        app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_error)
     # The last one that is added is the first that a request comes to.
@@ -180,52 +167,45 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
-        files = repr(str(certificate)) if key is None else f"{str(certificate)!r} and {str(key)!r}"
         raise ServingError(
-            f"the certificate cannot be used ({error.strerror or error}); expected PEM files with the certificate "
-            f"chain and its private key, got {files}."
+            f"cannot be used ({error.strerror or error})",
+            argument="certificate",
+            value=str(certificate),
+            repair="expected PEM files with the certificate chain and its private key",
         ) from None
 
 
 @contextmanager
 def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
-    """Listen at all addresses of a host; only at those of this machine if the service takes everyone for local."""
+    """Listen at all addresses of a host, IPv4 first; an error if others can reach what should be this machine."""
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
-        port, missing = options.port, None
-        for family, place in resolve_host(options):
-            try:
-                bound = stack.enter_context(socket.create_server((place, port), family=family))
-            except OSError as error:
-                if error.errno not in MISSING_FAMILY:
-                    raise _refuse_address(options, error) from None
-                missing = error
-            else:
-                sockets.append(bound)
-                port = bound.getsockname()[1]
-        if not sockets and missing is not None:
-            raise _refuse_address(options, missing)
-        yield sockets
-
-
-def resolve_host(options: ServiceOptions) -> list[tuple[socket.AddressFamily, str]]:
-    """Return the address families and addresses of a host, IPv4 first."""
-    try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise _refuse_address(options, error) from None
-    places: list[tuple[socket.AddressFamily, str]] = sorted(
-        {(family, str(address[0])) for family, *_, address in found}
-    )
-    for _, place in places:
-        if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
+        port = options.port
+        try:
+            found = socket.getaddrinfo(options.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            places = sorted({(family, str(address[0])) for family, *_, address in found})
+            for number, (family, place) in enumerate(places, start=1):
+                if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
+                    repair = Repair("pass {host}, or that address", host="127.0.0.1")
+                    fault = f"is {place}, which other machines can reach"
+                    raise ServingError(fault, argument="host", value=options.host, repair=repair)
+                try:
+                    bound = stack.enter_context(socket.create_server((place, port), family=family))
+                except OSError as error:
+                    if error.errno not in MISSING_FAMILY or (number == len(places) and not sockets):
+                        raise
+                else:
+                    sockets.append(bound)
+                    port = bound.getsockname()[1]
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise ServingError(
-                f"is {place}, which other machines can reach",
+                f"cannot be used with port {options.port}: {reason}",
                 argument="host",
                 value=options.host,
-                repair=Repair("pass {host}, or that address", host="127.0.0.1"),
-            )
-    return places
+                repair="choose another port or host, or stop what uses it",
+            ) from None
+        yield sockets
 
 
 def format_address(host: str, port: int, *, secure: bool) -> str:
@@ -242,10 +222,3 @@ def count_connections() -> int:
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, files // 2))
-
-
-def _refuse_address(options: ServiceOptions, error: Exception) -> ServingError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    repair = "choose another port or host, or stop what uses it"
-    fault = f"cannot be used with port {options.port}: {reason}"
-    return ServingError(fault, argument="host", value=options.host, repair=repair)

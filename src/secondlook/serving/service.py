@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Annotated
+
+from fastapi import Depends, Request
 
 from secondlook.extension import (
     Execution,
@@ -18,14 +21,13 @@ from secondlook.extension import (
     load_policy,
     shared_lock,
 )
-from secondlook.serving.access import Access, SessionStore, check_binding
+from secondlook.serving.access import Access, check_binding
 from secondlook.serving.database import Database, StorageError, open_database
-from secondlook.serving.decision_store import DecisionStore, Deployment
 from secondlook.serving.decision_worker import DecisionWorker, LiveDeployment
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_store import ReviewStore
 from secondlook.serving.service_metrics import ServiceMetrics
+from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 from secondlook.serving.watcher import Watcher
 
 LOCK_FILE = "service.lock"
@@ -40,7 +42,7 @@ class Service:
         self.decisions = DecisionStore(database)
         self.reviews = ReviewStore(database, options.lease_seconds)
         self.tokens = options.open_tokens()
-        self.access = Access(options, self.tokens, SessionStore(database))
+        self.access = Access(options, self.tokens, database)
         self.metrics = ServiceMetrics()
         self._resolved, self._execution = plan.resolved, plan.execution
         self._audit_seed = database.audit_seed
@@ -100,6 +102,15 @@ class Service:
         return LiveDeployment(deployment, plan, rows, self._audit_seed)
 
 
+async def _find_service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+CurrentService = Annotated[Service, Depends(_find_service)]
+"""The service of a route."""
+
+
 @contextmanager
 def open_service(
     policy: str | Path, options: ServiceOptions, *, classifier: object = None, device: str = "auto"
@@ -107,10 +118,8 @@ def open_service(
     """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
     check_binding(options, options.open_tokens())
     if OnnxFile.has_suffix(policy):
-        raise ServingError(
-            f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself; serve the policy that it "
-            "was exported from."
-        )
+        fault = f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself"
+        raise ServingError(f"{fault}; serve the policy that it was exported from.")
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
     assert isinstance(compiled, Plan), "it is no exported file"
@@ -118,15 +127,13 @@ def open_service(
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ServingError(
-            f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}; choose another one."
-        ) from None
+        fault = f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}"
+        raise ServingError(f"{fault}; choose another one.") from None
     with shared_lock(options.data_dir / LOCK_FILE) as was_alone:
         if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
-            raise ServingError(
-                f"another service runs with the data folder {str(options.data_dir)!r}; stop it, or choose another "
-                "folder: several instances share a PostgreSQL database, each with a folder of its own."
-            )
+            fault = f"another service runs with the data folder {str(options.data_dir)!r}"
+            repair = "choose another folder: several instances share a PostgreSQL database, each with its own"
+            raise ServingError(fault, repair=repair)
         service = Service(options, open_database(options.data_dir, options.database), plan)
         service.start()
         try:

@@ -95,8 +95,12 @@ class TokenFile:
         self._records: dict[str, TokenRecord] = {}
 
     def add(self, name: str, role: Role) -> str:
-        """Make a token, and return it; it cannot be shown again."""
-        check_token_name(name)
+        """Make a token, and return it; it cannot be shown again. The name stands on every label of its owner."""
+        if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
+            expected = f"expected 1 to {LONGEST_NAME} printable characters without spaces at the ends"
+            raise ServingError(f"{name!r} is not a name; {expected}.")
+        if name == LOCAL_NAME:
+            raise ServingError(f"the name {name!r} is reserved for a service without tokens; choose another name.")
         id_ = secrets.token_hex(6)
         token = f"sl_{id_}_{secrets.token_urlsafe(32)}"
         record = TokenRecord(id=id_, name=name, role=role, hash=self._hasher.hash(token), created_at=time.time())
@@ -175,31 +179,16 @@ class TokenFile:
         """Return the tokens by id; reads the file if it changed."""
         try:
             status = self.path.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            with self._lock:
+                if version != self._version:
+                    found = TokenRecords.model_validate_json(self.path.read_bytes()).tokens
+                    self._records, self._version = {one.id: one for one in found}, version
+                return self._records
         except FileNotFoundError:
             return {}
-        version = status.st_ino, status.st_mtime_ns, status.st_size
-        with self._lock:
-            if version != self._version:
-                self._records, self._version = self._load(), version
-            return self._records
-
-    def _load(self) -> dict[str, TokenRecord]:
-        try:
-            return {one.id: one for one in TokenRecords.model_validate_json(self.path.read_bytes()).tokens}
         except OSError as error:
             raise TokenFileError(f"the tokens in {str(self.path)!r} cannot be read: {error.strerror}.") from None
         except ValidationError as error:
-            raise TokenFileError(
-                f"{str(self.path)!r} is not a file of tokens ({describe_invalid(error)}); restore it, or remove it and "
-                "add the tokens again."
-            ) from None
-
-
-def check_token_name(name: str) -> None:
-    """Check the name of a token, which stands on every label that its owner gives."""
-    if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
-        raise ServingError(
-            f"{name!r} is not a name; expected 1 to {LONGEST_NAME} printable characters without spaces at the ends."
-        )
-    if name == LOCAL_NAME:
-        raise ServingError(f"the name {LOCAL_NAME!r} is reserved for a service without tokens; choose another name.")
+            reason = f"{str(self.path)!r} is not a file of tokens ({describe_invalid(error)})"
+            raise TokenFileError(f"{reason}; restore it, or remove it and add the tokens again.") from None

@@ -1,24 +1,20 @@
 """Routes to watch the service and to change its policy: the dashboard, its numbers, metrics and health checks."""
 
 import logging
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from secondlook.extension import Policy, compute_checksum, describe_invalid
-from secondlook.serving.pages import render_page
+from secondlook.serving.access import require
 from secondlook.serving.responses import RequestError
+from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.tokens import Principal
 from secondlook.serving.watcher import describe_policy
-
-if TYPE_CHECKING:
-    from secondlook.serving.service import Service
 
 MAX_POLICY_BYTES = 4 * 2**20
 """A policy with a thousand classes has some hundred kilobytes."""
@@ -32,90 +28,66 @@ RESPONSES: dict[int | str, dict[str, str]] = {
 logger = logging.getLogger("secondlook.serving")
 
 
-def make_watch_router(service: "Service") -> APIRouter:
-    """Return the routes."""
-    router = APIRouter()
-    _add_watch_routes(router, service)
-    _add_policy_routes(router, service)
-    return router
+router = APIRouter()
+may_watch = [Depends(require("watch"))]
 
 
-def _add_watch_routes(router: APIRouter, service: "Service") -> None:
-    may_watch = service.access.require("watch")
-    where = "DATABASE_URL" if service.options.database else str(service.options.data_dir)  # the URL has a password
-    command = f"secondlook calibrate --reviewed {quote(where)} --out next.json"
-
-    @router.get("/", include_in_schema=False)
-    async def show_dashboard(request: Request, principal: Annotated[Principal, Depends(may_watch)]) -> HTMLResponse:
-        return render_page("dashboard.html", principal, request=request, command=command)
-
-    @router.get("/v1/status", tags=["watch"], summary="All numbers of the dashboard", dependencies=[Depends(may_watch)])
-    async def read_status(
-        timeline: Annotated[bool, Query(description="Whether to include the plots along the stream.")] = True,
-    ) -> dict[str, Any]:
-        status = dict(service.watcher.status)
-        if "policy" not in status:
-            reason = status.get("problem") or "the service is starting; try again in a moment."
-            raise RequestError(503, "starting", reason, headers={"Retry-After": "2"})
-        if status["monitor"] is not None and not timeline:
-            status["monitor"] = {name: value for name, value in status["monitor"].items() if name != "timeline"}
-        return status
-
-    @router.get(
-        "/metrics",
-        tags=["watch"],
-        summary="Metrics for Prometheus",
-        dependencies=[Depends(may_watch)],
-        response_class=Response,
-    )
-    def read_metrics() -> Response:
-        return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
-
-    @router.get("/healthz", tags=["health"], summary="Whether the process lives")
-    async def check_health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @router.get(
-        "/readyz",
-        tags=["health"],
-        summary="Whether images can be decided and stored",
-        responses={503: {"description": "`not_ready`: the reason is in the message."}},
-    )
-    async def check_readiness() -> dict[str, str]:
-        check_ready(service)
-        return {"status": "ready"}
+@router.get("/v1/status", tags=["watch"], dependencies=may_watch)
+async def read_status(
+    service: CurrentService,
+    timeline: Annotated[bool, Query(description="Whether to include the plots along the stream.")] = True,
+) -> dict[str, Any]:
+    """Return all numbers of the dashboard."""
+    status = dict(service.watcher.status)
+    if "policy" not in status:
+        reason = status.get("problem") or "the service is starting; try again in a moment."
+        raise RequestError(503, "starting", reason, headers={"Retry-After": "2"})
+    if status["monitor"] is not None and not timeline:
+        status["monitor"] = {name: value for name, value in status["monitor"].items() if name != "timeline"}
+    return status
 
 
-def _add_policy_routes(router: APIRouter, service: "Service") -> None:
-    @router.get(
-        "/v1/policy",
-        tags=["policy"],
-        summary="The policy in force, as a file",
-        dependencies=[Depends(service.access.require("watch"))],
-    )
-    async def read_policy() -> Response:
-        return Response(service.live.deployment.policy.model_dump_json(), media_type="application/json")
-
-    @router.post(
-        "/v1/policy",
-        tags=["policy"],
-        summary="Put another policy in force",
-        description="The body is a policy file that `secondlook calibrate` wrote, of the classifier that is loaded. "
-        "It decides about the next batch; earlier decisions keep the policy that they were made by.",
-        responses=RESPONSES,
-        openapi_extra={"requestBody": POLICY_BODY},
-    )
-    async def change_policy(
-        request: Request, principal: Annotated[Principal, Depends(service.access.require("administer"))]
-    ) -> dict[str, Any]:
-        policy = await run_in_threadpool(parse_policy, await request.body())
-        deployment = await run_in_threadpool(service.deploy, policy)
-        changes = {"deployment": deployment.number, "policy": policy.checksum, "principal": principal.name}
-        logger.info("policy put in force", extra=changes)
-        return describe_policy(deployment)
+@router.get("/metrics", tags=["watch"], dependencies=may_watch, response_class=Response)
+def read_metrics(service: CurrentService) -> Response:
+    """Return metrics for Prometheus."""
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
-def check_ready(service: "Service") -> None:
+@router.get("/healthz", tags=["health"])
+async def check_health() -> dict[str, str]:
+    """Tell whether the process lives."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", tags=["health"], responses={503: {"description": "`not_ready`: the reason is in the message."}})
+async def check_readiness(service: CurrentService) -> dict[str, str]:
+    """Tell whether images can be decided and stored."""
+    check_ready(service)
+    return {"status": "ready"}
+
+
+@router.get("/v1/policy", tags=["policy"], dependencies=may_watch)
+async def read_policy(service: CurrentService) -> Response:
+    """Return the policy in force, as a file."""
+    return Response(service.live.deployment.policy.model_dump_json(), media_type="application/json")
+
+
+@router.post("/v1/policy", tags=["policy"], responses=RESPONSES, openapi_extra={"requestBody": POLICY_BODY})
+async def change_policy(
+    request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("administer"))]
+) -> dict[str, Any]:
+    """Put another policy in force: a file that `secondlook calibrate` wrote, of the classifier that is loaded.
+
+    It decides about the next batch; earlier decisions keep the policy that they were made by.
+    """
+    policy = await run_in_threadpool(parse_policy, await request.body())
+    deployment = await run_in_threadpool(service.deploy, policy)
+    changes = {"deployment": deployment.number, "policy": policy.checksum, "principal": principal.name}
+    logger.info("policy put in force", extra=changes)
+    return describe_policy(deployment)
+
+
+def check_ready(service: Service) -> None:
     """Raise an error while requests cannot be served."""
     problem = service.watcher.find_problem()
     if not service.worker.is_alive:
@@ -137,15 +109,10 @@ def parse_policy(content: bytes) -> Policy:
         raise RequestError(400, "policy", "the body is no JSON object; send a policy file that calibrate wrote.")
     checksum = document.pop("checksum", None)
     if checksum != compute_checksum(document):
-        raise RequestError(
-            422,
-            "policy_changed",
-            "the policy was changed after it was written (its checksum is wrong or missing), so nothing would be "
-            "guaranteed; calibrate again, or send the original file.",
-        )
+        message = "the policy was changed after it was written (its checksum is wrong or missing); calibrate again."
+        raise RequestError(422, "policy_changed", message)
     try:
         return Policy.model_validate_json(content)
     except ValidationError as error:
-        raise RequestError(
-            400, "policy", f"the body is not a policy, {describe_invalid(error)}; send a file that calibrate wrote."
-        ) from None
+        message = f"the body is not a policy, {describe_invalid(error)}; send a file that calibrate wrote."
+        raise RequestError(400, "policy", message) from None

@@ -1,6 +1,7 @@
 """`Watcher`: the thread that follows all decisions and reviews, and knows what the dashboard shows."""
 
 import logging
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -14,18 +15,15 @@ import sqlalchemy as sa
 from secondlook import Monitor, __version__
 from secondlook.extension import MonitoringError, Policy, SecondLookError, describe_monitor_plots
 from secondlook.serving.database import Database, StorageError, decisions, settings
-from secondlook.serving.decision_store import DecisionStore, Deployment
-from secondlook.serving.review_store import ReviewStore
+from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
 
 MINUTE = 60
 HISTORY_MINUTES = 60
-OVERLAP_SECONDS = 300.0
-"""Changes of labels are read again for so long, since clocks of instances differ."""
-COMPARE_SECONDS = 600.0
-"""All labels are compared after so long, since a clock may be set back."""
+LABELS_PER_ROUND = 10_000
+"""All labels are compared in every round, or in every second one if there are more audits than this, and so on."""
 ROUND_SECONDS = 2.0
 SAVE_SECONDS = 60.0
 """The state of the monitor is saved after so long; what came later is read from the database again."""
@@ -49,9 +47,8 @@ class Activity:
         self._database = database
         self.newest = 0
         """Number of the last decision that is counted."""
-        self.total: Counter[str] = Counter()
-        """Numbers of images, of the accepted ones among them, and of the looks at all of them; so are the others."""
         self.by_deployment: dict[int, Counter[str]] = defaultdict(Counter)
+        """Numbers of images, of the accepted ones among them, and of the looks at all of them."""
         self._by_minute: dict[int, Counter[str]] = defaultdict(Counter)
         self.last_minute = 0
         """Images of the last 60 seconds."""
@@ -72,18 +69,26 @@ class Activity:
             recent = connection.execute(sa.select(sa.func.count()).select_from(decisions).where(is_recent)).scalar()
         self.last_minute = recent or 0
         for deployment, at, images, accepted, looks in rows:
-            for counts in (self.total, self.by_deployment[deployment], self._by_minute[at]):
+            for counts in (self.by_deployment[deployment], self._by_minute[at]):
                 counts.update(images=images, accepted=int(accepted), looks=int(looks))
         self.newest = last
         oldest = int(now) // MINUTE - HISTORY_MINUTES
         for at in [at for at in self._by_minute if at <= oldest]:
             del self._by_minute[at]
 
-    def list_minutes(self, now: float) -> list[tuple[int, Counter[str]]]:
-        """Return the minutes of the last hour, oldest first, each with its start in seconds; the last is not over."""
+    def describe(self, now: float) -> dict[str, Any]:
+        """Return images per second, and the minutes of the last hour, oldest first; the last is not over."""
         latest = int(now) // MINUTE
-        minutes = range(latest - HISTORY_MINUTES + 1, latest + 1)
-        return [(MINUTE * at, self._by_minute.get(at, Counter())) for at in minutes]
+        minutes = [(at, self._by_minute.get(at, Counter())) for at in range(latest - HISTORY_MINUTES + 1, latest + 1)]
+        images = sum(counts["images"] for _, counts in minutes)
+        return {
+            "minute": {"images": self.last_minute, "per_second": self.last_minute / MINUTE},
+            "hour": {"images": images, "per_second": images / (now - MINUTE * minutes[0][0])},
+            "minutes": [
+                {"start": format_time(MINUTE * at), "images": counts["images"], "accepted": counts["accepted"]}
+                for at, counts in minutes
+            ],
+        }
 
 
 class StreamMonitor:
@@ -98,13 +103,8 @@ class StreamMonitor:
         self._path = folder / f"monitor-{policy.checksum[:16]}.json"
         self.monitor, self.last = self._open()
         """The monitor, and the number of the last image that it knows."""
-        self.revision = 0
-        """Grows with every change."""
         self._is_saved = self.last > 0
-        self._labels_read_at: float | None = None
-        """When changes of labels were read last, `time.time()`."""
-        self._compared_at = 0.0
-        """When all labels were compared, `time.monotonic()`."""
+        self._described: dict[str, Any] | None = None
 
     def read_images(self) -> bool:
         """Read the next images, at most one block of them, and return whether there were any."""
@@ -114,27 +114,31 @@ class StreamMonitor:
             return False
         self.last, rows = found
         self.monitor.update(rows)
-        self._is_saved, self.revision = False, self.revision + 1
+        self._is_saved, self._described = False, None
         return True
 
     def read_labels(self) -> None:
-        """Take over labels that were given or taken back since the last time; from time to time, compare all."""
-        now, since = time.time(), None
-        if self._labels_read_at is not None and time.monotonic() - self._compared_at <= COMPARE_SECONDS:
-            since = self._labels_read_at - OVERLAP_SECONDS
-        known = {audit.id: audit.label for audit in self.monitor.audited}
-        found = self._reviews.labels(list(self._store.find_audits(self._policy)), since=since)
-        labels: dict[str, int | None] = dict.fromkeys(known) if since is None else {}
+        """Take over labels that were given or taken back."""
+        found = self._reviews.labels(list(self._store.find_audits(self._policy)))
         # Images that came since the last block are not known to the monitor yet; their labels are read again.
-        labels |= {id_: label for id_, label in found.items() if id_ in known}
-        changed = {id_: label for id_, label in labels.items() if label != known[id_]}
+        changed = {one.id: found.get(one.id) for one in self.monitor.audited if one.label != found.get(one.id)}
         if changed:
             self.monitor.remove_labels(changed)
             self.monitor.add_labels({id_: label for id_, label in changed.items() if label is not None})
-            self._is_saved, self.revision = False, self.revision + 1
-        self._labels_read_at = now
-        if since is None:
-            self._compared_at = time.monotonic()
+            self._is_saved, self._described = False, None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the dashboard shows of the monitor, as JSON values."""
+        if self._described is None:
+            status, names = self.monitor.describe(), self._policy.class_names
+            self._described = {
+                **status.to_dict(),
+                "burn_in": self.monitor.burn_in,
+                "in_burn_in": status.in_burn_in,
+                "wrong_images": [image.to_dict(names) for image in self.monitor.worst_images() if image.wrong],
+                **describe_monitor_plots(self.monitor, status),
+            }
+        return self._described
 
     def save(self) -> None:
         """Write the state, unless it is written already."""
@@ -170,11 +174,10 @@ class Watcher:
         self._service = service
         self._activity = Activity(service.database)
         self._stream: StreamMonitor | None = None
-        self._described: tuple[tuple[str, int], dict[str, Any]] | None = None
-        """What the monitor knows, with the policy and the revision of which it is."""
+        self._round = 0
         self._storage_problem: str | None = "the service is starting"
         self._checked_at = self._saved_at = time.monotonic()
-        self._tidied_at = -TIDY_SECONDS
+        self._tidied_at = -math.inf
         self.started_at = time.time()
         self.status: Mapping[str, Any] = {}
         """What the dashboard shows, as JSON values; empty until the first look is over."""
@@ -201,16 +204,14 @@ class Watcher:
     def look(self) -> None:
         """Read all that is new, and renew the status."""
         with self._lock:
-            problem = None
             try:
                 self._look()
             except SecondLookError as error:
                 logger.warning("watching failed", extra={"reason": str(error)})
-                problem = str(error)
+                self._publish({**self.status, "problem": str(error)})
             except Exception:  # whatever happens here, decisions go on
                 logger.exception("watching failed")
                 problem = "The numbers could not be renewed; the reason is in the log of the service."
-            if problem is not None:
                 self._publish({**self.status, "problem": problem})
 
     def find_problem(self) -> str | None:
@@ -226,9 +227,13 @@ class Watcher:
             self._is_stopping.wait(ROUND_SECONDS)
 
     def _look(self) -> None:
+        service = self._service
         self._check_storage()
-        self._service.refresh()
-        self._tidy()
+        service.refresh()
+        keep = service.options.keep
+        if keep is not None and time.monotonic() - self._tidied_at >= TIDY_SECONDS:
+            service.reviews.remove_expired(keep)
+            self._tidied_at = time.monotonic()
         self._activity.update(time.time())
         self._open_stream()
         if self._stream is not None:
@@ -237,33 +242,25 @@ class Watcher:
                 self._check_storage()
                 self._publish(self._describe())  # after a restart without a state, there may be millions
                 self._save_if_due()
-            self._stream.read_labels()
+            if self._round % (1 + len(self._stream.monitor.audited) // LABELS_PER_ROUND) == 0:
+                self._stream.read_labels()
+        self._round += 1
         self._publish(self._describe())
         self._save_if_due()
 
     def _check_storage(self) -> None:
         """Try to write to the database, from time to time."""
-        now = time.monotonic()
-        if self._storage_problem is None and now - self._checked_at < CHECK_SECONDS:
+        if self._storage_problem is None and time.monotonic() - self._checked_at < CHECK_SECONDS:
             return
         try:
             with self._service.database.write() as connection:
-                values = {"name": "checked", "value": str(time.time())}
-                updated = connection.execute(sa.update(settings).where(settings.c.name == "checked").values(values))
-                if not updated.rowcount:
-                    connection.execute(sa.insert(settings).values(values))
+                connection.execute(sa.delete(settings).where(settings.c.name == "checked"))
+                connection.execute(sa.insert(settings).values(name="checked", value=str(time.time())))
         except StorageError as error:
             self._storage_problem = "the database cannot be written"
             logger.error("storage failed", extra={"reason": str(error)})
             raise
         self._storage_problem, self._checked_at = None, time.monotonic()
-
-    def _tidy(self) -> None:
-        """Remove images whose time is over."""
-        keep = self._service.options.keep
-        if keep is not None and time.monotonic() - self._tidied_at >= TIDY_SECONDS:
-            self._service.reviews.remove_expired(keep)
-            self._tidied_at = time.monotonic()
 
     def _open_stream(self) -> None:
         """Follow the policy in force."""
@@ -295,8 +292,8 @@ class Watcher:
             "version": __version__,
             "problem": None,
             "policy": describe_policy(service.live.deployment),
-            "throughput": self._describe_throughput(now),
-            "decisions": describe_counts(self._activity.total),
+            "throughput": self._activity.describe(now),
+            "decisions": describe_counts(sum(self._activity.by_deployment.values(), Counter())),
             "reviews": service.reviews.counts().model_dump(),
             "reviews_per_minute": service.reviews.pace("").everyone,
             "instance": {
@@ -312,40 +309,9 @@ class Watcher:
                 describe_policy(one) | describe_counts(self._activity.by_deployment[one.number])
                 for one in service.decisions.list_deployments()
             ],
-            "monitor": self._describe_monitor(),
-            "monitor_missing": None if self._stream is not None else NO_REFERENCE,
+            "monitor": None if self._stream is None else self._stream.describe(),
+            "monitor_missing": NO_REFERENCE if self._stream is None else None,
         }
-
-    def _describe_throughput(self, now: float) -> dict[str, Any]:
-        minutes = self._activity.list_minutes(now)
-        start = minutes[0][0]
-        images = sum(counts["images"] for _, counts in minutes)
-        return {
-            "minute": {"images": self._activity.last_minute, "per_second": self._activity.last_minute / MINUTE},
-            "hour": {"images": images, "per_second": images / (now - start)},
-            "minutes": [
-                {"start": format_time(at), "images": counts["images"], "accepted": counts["accepted"]}
-                for at, counts in minutes
-            ],
-        }
-
-    def _describe_monitor(self) -> dict[str, Any] | None:
-        if self._stream is None:
-            return None
-        monitor = self._stream.monitor
-        state = monitor.policy.checksum, self._stream.revision
-        if self._described is None or self._described[0] != state:
-            status = monitor.describe()
-            names = monitor.policy.class_names
-            content = {
-                **status.to_dict(),
-                "burn_in": monitor.burn_in,
-                "in_burn_in": status.in_burn_in,
-                "wrong_images": [image.to_dict(names) for image in monitor.worst_images() if image.wrong],
-                **describe_monitor_plots(monitor, status),
-            }
-            self._described = state, content
-        return self._described[1]
 
 
 def describe_counts(counts: Counter[str]) -> dict[str, Any]:

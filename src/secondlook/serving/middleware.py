@@ -1,0 +1,256 @@
+"""What every request passes: the log, security headers, and limits on the size and time of bodies.
+
+The log is one JSON object per line, without bodies, tokens, cookies or queries.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from secondlook.serving.options import ServiceOptions
+from secondlook.serving.responses import RequestError
+from secondlook.serving.service_metrics import ServiceMetrics
+
+SMALL_BODY_BYTES = 64 * 1024
+LARGE_BODIES = re.compile(r"/v1/(decide|policy|reviews)|/v2/models/.+/infer")
+"""Addresses that take images and files, and read them after the token was checked. All others take small forms and
+JSON, which FastAPI parses before it."""
+MAX_FULL_BODIES = 16
+"""Number of bodies of the largest size that all requests together may hold in memory."""
+DRAIN_SECONDS = 5.0
+"""How long the rest of a refused body is read, so that the client gets to read why it was refused."""
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # "no-referrer" would hide from the service that a form is its own
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Tell browsers what a page may do: load and send nothing but to this service. A response keeps those of its own."""
+LOGGER = logging.getLogger(__name__)
+LOGGERS = ("secondlook", "uvicorn")
+LONGEST_PATH = 500
+CLIENT_LEFT = 499
+"""Status by which requests are counted whose client left before they were sent; as in the logs of nginx."""
+QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
+"""What other programs ask every few seconds; it is logged only if it fails."""
+STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"color_message", "message", "asctime"}
+"""What every record has; the others were given as `extra=`."""
+
+
+class RequestLimits:
+    """Refuses bodies that are too large or too slow, and closes their connections."""
+
+    def __init__(self, app: ASGIApp, options: ServiceOptions) -> None:
+        self._app, self.options = app, options
+        self.held = 0
+        """Bytes of all bodies that are in memory."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        body = _BoundedBody(self, find_body_limit(scope["path"], self.options), receive)
+        has_response = False
+
+        async def send_uncut(message: Message) -> None:
+            """Send what the application says, unless it is about a body that was cut off: it cannot know why."""
+            nonlocal has_response
+            if body.fault is None or has_response:
+                has_response = True
+                await send(message)
+
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > body.most:
+            await send_error(scope, send, too_large(body.most), receive)
+            return
+        try:
+            await self._app(scope, body.receive, send_uncut)
+        except RequestError as error:
+            if error is not body.fault:
+                raise
+        finally:
+            self.held -= body.length
+        if body.fault is not None and not has_response:
+            await send_error(scope, send, body.fault, receive)
+
+
+class _BoundedBody:
+    """The body of a request; `fault` is why the rest is not read."""
+
+    def __init__(self, limits: RequestLimits, most: int, receive: Receive) -> None:
+        self.fault: RequestError | None = None
+        self.length, self.most = 0, most
+        self._limits, self._receive, self._is_complete = limits, receive, False
+        self._deadline = asyncio.get_running_loop().time() + limits.options.body_seconds
+
+    async def receive(self) -> Message:
+        """Return the next message of the client; raise the fault if there is one."""
+        if self.fault is not None:
+            raise self.fault
+        if self._is_complete:
+            return await self._receive()  # waits for the client to leave, which may take as long as it likes
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError:
+            text = f"the body did not arrive within {self._limits.options.body_seconds:g} seconds; send it faster."
+            self.fault = RequestError(408, "slow_body", text)
+            raise self.fault from None
+        self._is_complete = not message.get("more_body", False)
+        self._count(len(message.get("body", b"")))
+        return message
+
+    def _count(self, n_bytes: int) -> None:
+        self.length += n_bytes
+        self._limits.held += n_bytes
+        if self.length > self.most:
+            self.fault = too_large(self.most)
+        elif self._limits.held > MAX_FULL_BODIES * self._limits.options.max_body_bytes:
+            text = "the requests in work have too many bytes; send this one again in a second."
+            self.fault = RequestError(429, "busy", text, headers={"Retry-After": "1"})
+        if self.fault is not None:
+            raise self.fault
+
+
+async def send_error(scope: Scope, send: Send, error: RequestError, receive: Receive | None = None) -> None:
+    """Send an error as JSON, and close the connection.
+
+    With `receive`, the rest of the body is read first, for some seconds: closing while data arrive would reset the
+    connection, and the response would be lost on its way.
+    """
+    content = error.encode(scope["path"])
+    about = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in (about | error.headers).items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while receive is not None and (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+def find_body_limit(path: str, options: ServiceOptions) -> int:
+    """Return how many bytes the body of a request to an address may have."""
+    is_large = LARGE_BODIES.fullmatch(path) is not None
+    return options.max_body_bytes if is_large else min(SMALL_BODY_BYTES, options.max_body_bytes)
+
+
+def too_large(most: int) -> RequestError:
+    """Return the error of a body above the limit."""
+    return RequestError(413, "body_too_large", f"the body of this request may have at most {most:,} bytes; send less.")
+
+
+class RequestLog:
+    """Logs and counts every request once it was responded to, and turns unexpected exceptions into an error.
+
+    Every response, an error too, gets the id of its request and the security headers that it does not have.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        start, id_, status, has_left = time.perf_counter(), uuid.uuid4().hex[:16], None, False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                headers["X-Request-Id"] = id_
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            has_left = True
+        except Exception as error:  # whatever fails, the client gets an error and the service goes on
+            LOGGER.error("exception", exc_info=error, extra={"id": id_})
+            if status is None:  # else the server closes the connection, and the client sees that something is missing
+                message = f"the request failed for an unexpected reason; the log of the service has it under id {id_}."
+                await send_error(scope, send_with_headers, RequestError(500, "internal", message))
+        finally:
+            seconds = time.perf_counter() - start
+            _log_request(scope, id_, status, seconds)
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.count_request(route, status or (CLIENT_LEFT if has_left else 500), seconds)
+
+
+def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> None:
+    path, failed = scope["path"], status is not None and status >= 500
+    if path in QUIET_PATHS and not failed:
+        return
+    principal = scope.get("state", {}).get("principal")
+    fields = {
+        "id": id_,
+        "method": scope["method"],
+        "path": path[:LONGEST_PATH],
+        "status": status,  # null if the client left before a response
+        "ms": round(seconds * 1000, 2),
+        "principal": None if principal is None else principal.name,
+    }
+    LOGGER.log(logging.ERROR if failed else logging.INFO, "request", extra=fields)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one line of printable ASCII, whatever a client sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {"time": moment, "level": record.levelname.lower(), "event": record.getMessage()}
+        fields |= {
+            name: value for name, value in record.__dict__.items() if name not in STANDARD_FIELDS and name[0] != "_"
+        }
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            fields["exception"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(fields, default=str)
+
+
+@contextmanager
+def configure_logging(*, quiet: bool = False) -> Iterator[None]:
+    """Write what happens in a service to stderr: all of it, or only what is worrying.
+
+    That is the log of the service and of its web server, what is worrying in those of other packages, Python's
+    warnings, and exceptions that end a thread.
+    """
+    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in LOGGERS]
+    before = root.handlers, [logger.level for logger in loggers], threading.excepthook
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root.handlers = [handler]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.captureWarnings(True)
+    threading.excepthook = lambda raised: LOGGER.error(
+        "exception", exc_info=raised.exc_value, extra={"ended_thread": getattr(raised.thread, "name", None)}
+    )
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.handlers, levels, threading.excepthook = before
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

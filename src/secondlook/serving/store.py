@@ -1,0 +1,510 @@
+"""Rows of the database: the decisions of a service, which are written once per id, and the queue of their reviews."""
+
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import sqlalchemy as sa
+from pydantic import BaseModel, Field
+
+from secondlook import Decision
+from secondlook.extension import SCORE_METADATA, Policy, Repair, RowOptions, ServingError, make_row_table
+from secondlook.serving.database import Database, decisions, deployments, images, open_database, reviews
+from secondlook.serving.options import ServiceOptions
+from secondlook.serving.responses import RequestError, ServedGuarantee
+from secondlook.serving.tokens import Principal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QueueState = Literal["waiting", "done", "expired"]
+IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
+    "waiting": reviews.c.label.is_(None) & reviews.c.expired.is_(False),
+    "done": reviews.c.label.is_not(None),
+    "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
+}
+"""The condition of each state of the review queue."""
+QUEUE_ORDER = (reviews.c.skips, reviews.c.confidence, reviews.c.number)
+"""Least confident first; what a reviewer skipped comes after everything that nobody did."""
+PACE_SECONDS = 600.0
+"""The pace is that of the last ten minutes."""
+SELECT_STATE = sa.select(decisions.c.id, reviews).join(decisions, decisions.c.number == reviews.c.number)
+SELECT_DECISION = (
+    sa.select(
+        decisions,
+        reviews.c.likely,
+        reviews.c.views,
+        reviews.c.skips,
+        reviews.c.label.label("reviewed_label"),
+        reviews.c.reviewer,
+        reviews.c.reviewed_at,
+        sa.case(*((condition, state) for state, condition in IN_STATE.items()), else_="none").label("state"),
+        images.c.number.is_not(None).label("has_image"),
+    )
+    .outerjoin(reviews, reviews.c.number == decisions.c.number)
+    .outerjoin(images, images.c.number == decisions.c.number)
+)
+"""Decisions with what is known of their reviews. `state` is `none` where nobody is to review the image, else `waiting`,
+`done`, or `expired` if the image was removed before anyone reviewed it; `has_image` is whether it is stored."""
+MAX_IDS = 500
+"""Number of ids in one query; databases bound it."""
+BLOCK_ROWS = 10_000
+"""Number of decisions that are read at once."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A policy in force, with the fraction of accepted images that are audited."""
+
+    number: int
+    policy: Policy
+    audit: float | None
+    deployed_at: float
+
+    @cached_property
+    def checksum(self) -> str:
+        """Checksum of the policy, which computes it anew whenever it is asked."""
+        return self.policy.checksum
+
+    @cached_property
+    def guarantee(self) -> ServedGuarantee | None:
+        """The guarantee of the policy as it is sent with decisions."""
+        made = self.policy.guarantee
+        return None if made is None else ServedGuarantee(risk=made.risk, delta=made.delta, text=str(made))
+
+
+class StoredImage(NamedTuple):
+    """An image file as it came."""
+
+    media_type: str
+    content: bytes
+
+
+class NewDecision(NamedTuple):
+    """A decision that is to be stored, with what it is about."""
+
+    decision: Decision
+    digest: str
+    """Hex sha256 of the image as it came."""
+    name: str | None
+    image: StoredImage | None
+    """The image, if it is to be reviewed and stored."""
+
+
+StoredDecision = sa.Row[Any]
+"""A decision as it is in the database, with its review: the columns of `SELECT_DECISION`."""
+
+
+class StoredOutcome(NamedTuple):
+    """A decision that is stored, and whether it was there before the request."""
+
+    decision: StoredDecision
+    replayed: bool
+
+
+class DecisionStore:
+    """All decisions of a service, and the policies that they were made by."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._deployments: dict[int, Deployment] = {}
+        """Those that were read; they never change."""
+
+    def add(self, new: Sequence[NewDecision], deployment: int) -> list[StoredOutcome]:
+        """Store decisions in one transaction, and return them; an id that is there already keeps its first decision.
+
+        The caller compares digests: that of the first decision may be of another image.
+        """
+        now, ids = time.time(), [one.decision.id for one in new]
+        rows: dict[sa.Table, list[dict[str, Any]]] = {decisions: [], reviews: [], images: []}
+        with self._database.write() as connection:
+            known = fetch_by_id(connection, SELECT_DECISION, ids)
+            last = connection.execute(sa.select(sa.func.max(decisions.c.number))).scalar() or 0
+            for number, one in enumerate((one for one in new if one.decision.id not in known), start=last + 1):
+                values = {name: value for name, value in vars(one.decision).items() if name in decisions.c}
+                low, high = one.decision.interval or (None, None)
+                about = {"digest": one.digest, "name": one.name, "low": low, "high": high, "decided_at": now}
+                rows[decisions].append({"number": number, "deployment": deployment, **values, **about})
+                if one.decision.audit or not one.decision.accept:
+                    shown = {name: getattr(one.decision, name) for name in ("confidence", "likely", "views")}
+                    rows[reviews].append({"number": number, **shown})
+                    if one.image is not None:
+                        rows[images].append({"number": number, **one.image._asdict(), "stored_at": now})
+            for table, values_of in rows.items():
+                if values_of:
+                    connection.execute(sa.insert(table), values_of)
+            found = fetch_by_id(connection, SELECT_DECISION, ids)
+        return [StoredOutcome(found[id_], replayed=id_ in known) for id_ in ids]
+
+    def find(self, ids: Sequence[str], *, urgent: bool = False) -> dict[str, StoredDecision]:
+        """Return the decisions with some ids, as far as they exist; see `Database.read` for `urgent`."""
+        with self._database.read(urgent=urgent) as connection:
+            return fetch_by_id(connection, SELECT_DECISION, ids)
+
+    def deploy(self, policy: Policy, audit: float | None) -> Deployment:
+        """Put a policy in force, and return its deployment: the present one if nothing changes."""
+        checksum = policy.checksum
+        values = {"checksum": checksum, "policy": policy.model_dump_json(), "audit": audit, "deployed_at": time.time()}
+        latest = sa.select(deployments).order_by(deployments.c.number.desc()).limit(1)
+        with self._database.write() as connection:
+            row = connection.execute(latest).first()
+            if row is not None and (row.checksum, row.audit) == (checksum, audit):
+                number = row.number
+            else:
+                (number,) = connection.execute(sa.insert(deployments).values(values)).inserted_primary_key or (0,)
+        return self.find_deployment(number)
+
+    def latest_deployment(self) -> Deployment | None:
+        """Return the deployment in force; None before the first one."""
+        ((number,),) = self._database.fetch(sa.select(sa.func.max(deployments.c.number)))
+        return None if number is None else self.find_deployment(number)
+
+    def find_deployment(self, number: int) -> Deployment:
+        """Return a deployment by its number."""
+        if number not in self._deployments:
+            (row,) = self._database.fetch(sa.select(deployments).where(deployments.c.number == number))
+            policy = Policy.model_validate_json(row.policy)
+            self._deployments[number] = Deployment(number, policy, row.audit, row.deployed_at)
+        return self._deployments[number]
+
+    def list_deployments(self) -> list[Deployment]:
+        """Return all deployments, oldest first."""
+        rows = self._database.fetch(sa.select(deployments.c.number).order_by(deployments.c.number))
+        return [self.find_deployment(number) for (number,) in rows]
+
+    def find_audits(self, policy: Policy) -> dict[int, float | None]:
+        """Return the numbers of all deployments of a policy, each with its fraction of audits."""
+        checksum = policy.checksum
+        return {one.number: one.audit for one in self.list_deployments() if one.checksum == checksum}
+
+    def iter_score_tables(
+        self, policy: Policy, audits: Mapping[int, float | None], *, after: int = 0
+    ) -> Iterator[tuple[int, "pa.Table"]]:
+        """Yield the decisions of a policy after a number as rows of score files, in the order of the stream.
+
+        `audits` are the deployments, as `find_audits` returns them. Each table has a block of one deployment, and comes
+        with the number of its last decision.
+        """
+        chosen = sa.select(decisions).where(decisions.c.deployment.in_(list(audits)))
+        query = chosen.order_by(decisions.c.number).limit(BLOCK_ROWS)
+        while block := self._database.fetch(query.where(decisions.c.number > after)):
+            after = block[-1].number
+            for deployment, group in itertools.groupby(block, key=lambda row: row.deployment):
+                part = list(group)
+                yield part[-1].number, _make_score_table(part, policy, audits[deployment])
+
+    def identify(self, number: int) -> str | None:
+        """Return a digest of the decision with a number and of its database; None if there is none."""
+        columns = (decisions.c.id, decisions.c.digest, decisions.c.decided_at)
+        for row in self._database.fetch(sa.select(*columns).where(decisions.c.number == number)):
+            return hashlib.sha256(json.dumps([self._database.audit_seed, number, *row]).encode()).hexdigest()
+        return None
+
+
+def get_interval(stored: StoredDecision) -> tuple[float, float] | None:
+    """Return the interval of the confidence; None after a single look."""
+    return None if stored.low is None else (stored.low, stored.high)
+
+
+def fetch_by_id(connection: sa.Connection, query: sa.Select[Any], ids: Sequence[str]) -> dict[str, sa.Row[Any]]:
+    """Return the rows of a query with some ids of decisions, by id, as far as they exist."""
+    parts = (ids[start : start + MAX_IDS] for start in range(0, len(ids), MAX_IDS))
+    return {row.id: row for part in parts for row in connection.execute(query.where(decisions.c.id.in_(part)))}
+
+
+def _make_score_table(part: Sequence[sa.Row[Any]], policy: Policy, audit: float | None) -> "pa.Table":
+    """Return decisions of one deployment as rows of a score file, with its metadata."""
+    names = [name for name in RowOptions(policy, audit=audit).columns if name in decisions.c]
+    table = make_row_table(names, {name: [getattr(one, name) for one in part] for name in names}, len(part))
+    metadata = {SCORE_METADATA: json.dumps({"policy": json.loads(policy.model_dump_json()), "audit": audit})}
+    return table.replace_schema_metadata(metadata)
+
+
+class ReviewCounts(BaseModel):
+    """Numbers of images."""
+
+    waiting: int = Field(description="Images without a label, with those that are on a screen.")
+    leased: int = Field(description="Images that reviewers have now.")
+    done: int = Field(description="Images with a label.")
+    expired: int = Field(description="Images that were removed before anyone reviewed them.")
+
+
+class ReviewPace(BaseModel):
+    """Labels per minute in the last ten minutes; null if there are fewer than two."""
+
+    own: float | None
+    everyone: float | None
+
+
+class NewLabel(NamedTuple):
+    """A label from outside, and where it was found."""
+
+    where: str
+    """Such as `row 3`."""
+    id: str
+    label: int
+
+
+class ReviewStore:
+    """The review queue. Every image has one owner at a time, who keeps it until a lease ends.
+
+    All changes are made in transactions that follow one after another, so that no image is given to two reviewers, and
+    all of them can be repeated: a client that did not get the response sends its request again.
+    """
+
+    def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self.lease_seconds = lease_seconds
+        self._clock = clock
+
+    def lease(self, owner: str, count: int) -> list[StoredDecision]:
+        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first.
+
+        All of them are the owner's for `lease_seconds` from now; nobody else gets one of them.
+        """
+        now = self._clock()
+        held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
+        with self._database.write() as connection:
+            numbers = list(connection.execute(held).scalars())
+            if count > len(numbers):
+                is_free = reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
+                free = (
+                    sa.select(reviews.c.number)
+                    .where(IN_STATE["waiting"], is_free, reviews.c.lease_owner.is_distinct_from(owner))
+                    .order_by(*QUEUE_ORDER)
+                    .limit(count - len(numbers))
+                )
+                numbers += connection.execute(free).scalars()
+            _update(connection, numbers, lease_owner=owner, lease_until=now + self.lease_seconds)
+            items = _read_items(connection, numbers)
+        return sorted(items, key=lambda one: (one.skips, one.confidence, one.number))
+
+    def label(self, number: int, label: int, principal: Principal) -> None:
+        """Record what a reviewer found; the same label again changes nothing, and another one needs `undo` before.
+
+        Two tabs of one browser are one owner and may show the same image: what the first found is not overwritten.
+        """
+        now = self._clock()
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            if row.label == label:
+                return
+            if row.label is not None:
+                raise _make_reviewed_error(row)
+            self._check_lease(row, principal.session, now)
+            values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
+            # The owner stays: only the browser that gave a label may take it back.
+            _update(connection, [number], **values, lease_owner=principal.session, lease_until=None)
+
+    def undo(self, number: int, principal: Principal) -> StoredDecision:
+        """Take a label of one's own back, or a skip; the image is leased to the reviewer again."""
+        now, owner = self._clock(), principal.session
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            if row.label is not None and row.lease_owner != owner:
+                raise _make_reviewed_error(row)
+            self._check_lease(row, owner, now)
+            values: dict[str, Any] = {"lease_owner": owner, "lease_until": now + self.lease_seconds}
+            if row.label is not None:
+                values |= {"label": None, "reviewer": None, "reviewed_at": None}
+            elif row.lease_owner != owner:
+                values["skips"] = max(row.skips - 1, 0)
+            _update(connection, [number], **values)
+            (item,) = _read_items(connection, [number])
+        return item
+
+    def skip(self, number: int, owner: str) -> None:
+        """Give an image back, to be reviewed after all that nobody skipped."""
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            if row.lease_owner == owner and row.label is None:
+                _update(connection, [number], skips=row.skips + 1, lease_owner=None, lease_until=None)
+
+    def release(self, owner: str) -> None:
+        """Give all images of an owner back."""
+        held = (reviews.c.lease_owner == owner) & reviews.c.label.is_(None)
+        with self._database.write() as connection:
+            connection.execute(sa.update(reviews).where(held).values(lease_owner=None, lease_until=None))
+
+    def find_last(self, owner: str) -> int | None:
+        """Return the number of the image that an owner labeled last; None if there is none."""
+        query = (
+            sa.select(reviews.c.number)
+            .where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None))
+            .order_by(reviews.c.reviewed_at.desc(), reviews.c.number.desc())
+            .limit(1)
+        )
+        return next((number for (number,) in self._database.fetch(query)), None)
+
+    def counts(self) -> ReviewCounts:
+        """Count the images by what became of them."""
+        is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
+        totals = [
+            sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
+            for name, condition in [*IN_STATE.items(), ("leased", is_leased)]
+        ]
+        (row,) = self._database.fetch(sa.select(*totals))
+        return ReviewCounts(**row._mapping)
+
+    def pace(self, owner: str) -> ReviewPace:
+        """Return how fast an owner, and everyone together, reviews."""
+        recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
+        # Imported labels have no owner, and say nothing about the time that people need.
+        owned = reviews.c.lease_owner.is_not(None)
+        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned)
+        found = self._database.fetch(query)
+        own = compute_pace([at for by, at in found if by == owner])
+        return ReviewPace(own=own, everyone=compute_pace([at for _, at in found]))
+
+    def read(self, number: int) -> StoredDecision:
+        """Return one image of the queue."""
+        with self._database.read() as connection:
+            found = _read_items(connection, [number])
+        if not found:
+            raise make_unknown_error(number)
+        return found[0]
+
+    def read_image(self, number: int) -> StoredImage | None:
+        """Return the stored file of an image; None if there is none."""
+        query = sa.select(images.c.media_type, images.c.content).where(images.c.number == number)
+        return next((StoredImage(kind, bytes(content)) for kind, content in self._database.fetch(query)), None)
+
+    def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[StoredDecision]]:
+        """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
+        chosen = [IN_STATE[state] for state in states]
+        query = sa.select(reviews.c.number).where(sa.or_(*chosen))
+        order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
+        numbers = [number for (number,) in self._database.fetch(query.order_by(*order))]
+        for start in range(0, len(numbers), block):
+            wanted = numbers[start : start + block]
+            with self._database.read() as connection:
+                found = {item.number: item for item in _read_items(connection, wanted)}
+            yield [found[number] for number in wanted]
+
+    def add_labels(self, labels: Sequence[NewLabel], reviewer: str) -> int:
+        """Record labels from outside, all of them or none, and return how many are new."""
+        now = self._clock()
+        with self._database.write() as connection:
+            rows = fetch_by_id(connection, SELECT_STATE, [one.id for one in labels])
+            changed = [one for one in labels if _is_new(one, rows.get(one.id))]
+            if changed:
+                values = {"reviewer": reviewer, "reviewed_at": now, "lease_owner": None, "lease_until": None}
+                row = reviews.c.number == sa.bindparam("of_number")
+                update = sa.update(reviews).where(row).values(label=sa.bindparam("of_label"), **values)
+                numbered = [{"of_number": rows[one.id].number, "of_label": one.label} for one in changed]
+                connection.execute(update, numbered)
+        return len(changed)
+
+    def labels(self, deployment_numbers: Sequence[int]) -> dict[str, int]:
+        """Return the labels of images that some deployments decided about, by id."""
+        query = SELECT_STATE.where(decisions.c.deployment.in_(deployment_numbers), IN_STATE["done"])
+        columns = query.with_only_columns(decisions.c.id, reviews.c.label).order_by(reviews.c.number)
+        return dict(tuple(row) for row in self._database.fetch(columns))
+
+    def remove_expired(self, keep: float) -> int:
+        """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many.
+
+        Each transaction removes some of them: one of all would hold up decisions for long.
+        """
+        is_old = images.c.stored_at < self._clock() - keep
+        query = sa.select(images.c.number).where(is_old).order_by(images.c.stored_at).limit(MAX_IDS)
+        removed = 0
+        while True:
+            with self._database.write() as connection:
+                numbers = connection.execute(query).scalars().all()
+                if not numbers:
+                    return removed
+                removed += len(numbers)
+                is_lost = reviews.c.number.in_(numbers) & reviews.c.label.is_(None)
+                connection.execute(sa.update(reviews).where(is_lost).values(expired=True))
+                connection.execute(sa.delete(images).where(images.c.number.in_(numbers)))
+
+    def _check_lease(self, row: sa.Row[Any], owner: str, now: float) -> None:
+        if row.lease_owner not in (None, owner) and (row.lease_until or 0) > now:
+            message = f"image {row.number} is with another reviewer, since this one was silent; go on with the next."
+            raise RequestError(409, "lease_lost", message)
+
+
+def make_unknown_error(number: int) -> RequestError:
+    """Return the error of a number that no image of the queue has."""
+    return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
+
+
+def compute_pace(times: Sequence[float]) -> float | None:
+    """Return events per minute from the first to the last of them; None if that cannot be told."""
+    seconds = max(times) - min(times) if times else 0
+    return 60 * (len(times) - 1) / seconds if seconds > 0 else None
+
+
+def _update(connection: sa.Connection, numbers: Sequence[int], **values: Any) -> None:
+    connection.execute(sa.update(reviews).where(reviews.c.number.in_(numbers)).values(**values))
+
+
+def _read_items(connection: sa.Connection, numbers: Sequence[int]) -> Sequence[StoredDecision]:
+    return connection.execute(SELECT_DECISION.where(reviews.c.number.in_(numbers))).all()
+
+
+def _read_state(connection: sa.Connection, number: int) -> sa.Row[Any]:
+    row = connection.execute(SELECT_STATE.where(reviews.c.number == number)).first()
+    if row is None:
+        raise make_unknown_error(number)
+    return row
+
+
+def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
+    """Whether a label from outside changes something; raise an error if it cannot be recorded."""
+    if row is None:
+        message = f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
+        raise RequestError(422, "unknown_id", message)
+    if row.label not in (None, new.label):
+        message = f"{new.where}: image {new.id!r} was reviewed by {row.reviewer!r} with another result; remove the row."
+        raise RequestError(409, "already_reviewed", message)
+    return row.label is None
+
+
+def _make_reviewed_error(row: sa.Row[Any]) -> RequestError:
+    message = f"image {row.number} was reviewed by {row.reviewer!r} with another result; go on with the next image."
+    return RequestError(409, "already_reviewed", message)
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewedService:
+    """The images that the policy in force decided about, as far as accepted ones were audited."""
+
+    policy: Policy
+    tables: tuple["pa.Table", ...]
+    """Rows as in score files, in the order of the stream."""
+    labels: dict[str, int]
+    """The class that a reviewer found, by the id of the image."""
+    left_out: int
+    """Number of images that were decided without audits, which reviews say nothing about."""
+    where: str
+    """The database, without a password."""
+
+
+def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
+    """Read the decisions and reviews of a service, which may be running."""
+    database = open_database(options.data_dir, options.database, create=False)
+    try:
+        store = DecisionStore(database)
+        deployment = store.latest_deployment()
+        if deployment is None:
+            raise ServingError(f"no policy was ever in force in {database.place}; expected the database of a service.")
+        policy, audits = deployment.policy, store.find_audits(deployment.policy)
+        audited = {number: audit for number, audit in audits.items() if audit is not None}
+        others = {number: None for number in audits if number not in audited}
+        # Before the images: a service that runs may store and label further ones meanwhile.
+        labels = ReviewStore(database, options.lease_seconds).labels(list(audited))
+        tables = tuple(rows for _, rows in store.iter_score_tables(policy, audited))
+        left_out = sum(len(rows) for _, rows in store.iter_score_tables(policy, others))
+        if not tables:
+            fault = f"the service decided about {left_out:,} images without audits, so accepted ones are unknown"
+            raise ServingError(fault, repair=Repair("serve with {audit}, for example", audit=0.05))
+        return ReviewedService(policy, tables, labels, left_out, database.place)
+    finally:
+        database.close()
