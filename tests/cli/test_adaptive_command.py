@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import secondlook as sl
-from secondlook.cli.options import require_partner
+from secondlook.cli.options import refuse
 from secondlook.errors import DecisionError
 from secondlook.policies import Schedule
 from tests.cli.conftest import calibrate, create_digits_run
@@ -136,7 +136,7 @@ def test_invalid_option_is_one_sentence(here: Here, run: Path, line: str, told: 
     ("data", "views", "told"),
     [
         ("folder:val/?limit=200", VIEWS, ("at least 100 images", "50")),
-        ("folder:val/", "identity", ("two views", "more views")),
+        ("folder:val/", "identity", ("two views", "secondlook evaluate --views")),
     ],
     ids=["too few images", "one view"],
 )
@@ -152,12 +152,11 @@ def test_run_that_cannot_be_adaptive_is_one_sentence(
     assert done.err.strip().count("\n") == 0
 
 
-@pytest.mark.parametrize("value", [0, 0.0, "", [], "text", 3, True])
+@pytest.mark.parametrize("value", [0, 0.0, "", "text", 3, True])
 def test_option_that_was_given_needs_its_partner(value: object) -> None:
-    require_partner({"--a": value}, "--b", True)
-    require_partner({"--a": None, "--c": False}, "--b", None)
+    refuse({"--a": None, "--c": False, "--d": []}, "without --b")
     with pytest.raises(DecisionError, match="--a has no effect without --b"):
-        require_partner({"--a": value}, "--b", None)
+        refuse({"--a": value}, "without --b")
 
 
 def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:

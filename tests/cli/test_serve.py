@@ -63,7 +63,7 @@ class TestServe:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            ("--host 0.0.0.0", "secondlook token add"),
+            ("--host 0.0.0.0", "secondlook token add NAME --role admin --data-dir DIR"),
             ("--keep 3x", "'3x'"),
             ("--lease 0m", "'0m'"),
             ("--data-dir /dev/null/service", "'/dev/null/service'"),

@@ -81,7 +81,7 @@ def test_a_service_for_others_without_a_token_says_how_to_make_one(run: Run, tmp
     code, _, err = run("serve", "--policy", "policy.json", "--data-dir", "service", "--host", "0.0.0.0")
     assert code == 2
     assert "--host 0.0.0.0 can be reached by other machines" in err
-    assert "make one first with 'secondlook token add'" in err
+    assert "make one first with 'secondlook token add NAME --role admin --data-dir DIR'" in err
 
 
 def test_the_roles_are_those_of_the_service() -> None:

@@ -131,7 +131,6 @@ def _describe_policy(policy: Policy) -> Facts:
 
 
 def _describe_exported_file(path: Path) -> Facts:
-    """Return all facts about the policy of an exported file, and how the file is used."""
     exported = compile_policy(load_policy(path, execution=Execution("cpu")))
     record = exported.record
     looks = "one look after another, until the decision is clear" if record.adaptive else "all views of every image"
@@ -174,14 +173,12 @@ def list_kind(
     """
     registries = REGISTRIES[kind]
     if as_json:
-        rows = {title: registry.to_rows() for title, registry in registries.items()}
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps({title: registry.to_rows() for title, registry in registries.items()}, indent=2))
         return
-    console = Console()
     for title, registry in registries.items():
         table = Table(title, "summary", box=None, pad_edge=False)
         for record in registry.values():
             table.add_row(escape(record.form), escape(record.summary))
             if warning := getattr(record, "warning", None):
                 table.add_row("", f"[yellow]{escape(warning)}[/]")
-        console.print(table)
+        Console().print(table)

@@ -20,9 +20,7 @@ def show_views(
         Path | None, Option("--output", "-o", help="Image file to write.", show_default="IMAGE-views.png")
     ] = None,
     paper: Annotated[bool, Option("--paper", help="Also print the views in the notation of the paper.")] = False,
-    max_pixels: Annotated[
-        int, Option(min=1, help="Maximum number of pixels of the image, checked before decoding.")
-    ] = 100_000_000,
+    max_pixels: Annotated[int, Option(min=1, help="Maximum number of pixels of the image.")] = 100_000_000,
 ) -> None:
     """Draw every view of an image, each with its text below.
 

@@ -278,7 +278,7 @@ def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
             "can be reached by other machines, and the service has no token, so everyone could use it",
             argument="host",
             value=options.host,
-            repair="make one first with 'secondlook token add'",
+            repair="make one first with 'secondlook token add NAME --role admin --data-dir DIR'",
         )
 
 

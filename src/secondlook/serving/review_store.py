@@ -396,7 +396,7 @@ def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
             raise ServingError(
                 f"the service decided about {left_out:,} images by its policy without audits, so reviews say nothing "
                 "about the accepted ones",
-                repair=Repair("serve with {audit}, for example", audit=0.05),
+                repair=Repair("serve with {audit}, for example", of="serve", audit=0.05),
             )
         return ReviewedService(policy, tables, labels, left_out, database.place)
     finally:
