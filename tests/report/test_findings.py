@@ -13,7 +13,7 @@ from secondlook.evaluation import Evaluation, evaluate
 from secondlook.metrics import coverage_at, rank
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
-from secondlook.report.findings import Headline, compute_findings, coverage_metric, write_headline
+from secondlook.report.findings import Headline, compute_findings, write_headline
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import Study, build_study
 
@@ -22,7 +22,7 @@ RISK = 0.2
 
 
 def evaluate_study(study: Study, **options: Any) -> Evaluation:
-    metrics = ["auroc", coverage_metric(RISK)]
+    metrics = ["auroc", f"coverage_at:{RISK:g}"]
     return evaluate(study.preds, study.confidences, metrics, **options)
 
 
@@ -45,7 +45,7 @@ def test_second_look_that_helps(make_predictions: PredictionFactory) -> None:
     headline, evaluation = headline_of(noisy_predictions(make_predictions, 0.1))
     assert headline.verdict == "better"
     after, before = (100 * (evaluation[name, "auroc"].value or 0) for name in ("mean", "msr"))
-    more, fewer = (100 * (evaluation[name, coverage_metric(RISK)].value or 0) for name in ("mean", "msr"))
+    more, fewer = (100 * (evaluation[name, f"coverage_at:{RISK:g}"].value or 0) for name in ("mean", "msr"))
     assert after > before
     assert more > fewer
     assert headline.sentence == (
@@ -133,7 +133,7 @@ def test_single_view_has_no_second_look(preds: Predictions) -> None:
 def test_headline_does_not_need_auroc_among_the_metrics(preds: Predictions) -> None:
     study = build_study(preds, methods=["msr", "mean"], metrics=["aurc"], resamples=20)
     findings = compute_findings(study, risk=0.1, delta=0.05)
-    assert {row.metric for row in findings.evaluation.rows} == {"aurc", coverage_metric(0.1)}
+    assert {row.metric for row in findings.evaluation.rows} == {"aurc", "coverage_at:0.1"}
     assert findings.headline.verdict == "better"
 
 
@@ -144,7 +144,7 @@ def test_evaluation_is_that_of_evaluate(preds: Predictions) -> None:
     expected = evaluate(
         preds,
         ["msr", "mean"],
-        ["auroc", coverage_metric(0.1)],
+        ["auroc", "coverage_at:0.1"],
         **options,
     )
     assert findings.evaluation == expected

@@ -39,7 +39,7 @@ MODULES = {
     **dict.fromkeys(("check", "compare", "report", "search"), "evaluate"),
     "verify": "export",
     "monitor": "score",
-    "list": "info",
+    **dict.fromkeys(("list", "views"), "info"),
     "token": "serve",
 }
 """Modules of the commands that have none of their own."""

@@ -62,8 +62,8 @@ def demo(
         if not quiet:
             typer.echo(f"\n$ secondlook {shlex.join(arguments)}")
         # An earlier version may have decided otherwise on the same digits; its files are the demo's own.
-        replacing = ["--force"] if arguments[0] in ("calibrate", "score") else []
-        app([*arguments, *replacing, *(["--quiet"] if quiet else [])], prog_name="secondlook", standalone_mode=False)
+        more = ["--force"] * (arguments[0] in ("calibrate", "score")) + ["--quiet"] * quiet
+        app([*arguments, *more], prog_name="secondlook", standalone_mode=False)
     if serve:
         # The service has decisions by an earlier policy that decides alike, and shows them.
         with suppress(ValidationError):
@@ -129,10 +129,7 @@ def _clear_rejected(folder: Path) -> None:
     if (folder / REJECTED_LIST).is_file():
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ReportError(
-            f"the demo writes rejected images to {str(folder)!r}, which exists and has no {REJECTED_LIST}, so it "
-            "is not of an earlier demo; move it or choose another --out."
-        )
+        raise ReportError(f"{str(folder)!r} is not of an earlier demo; move it or choose another --out.")
 
 
 def _flags(**values: str) -> list[str]:
@@ -145,12 +142,9 @@ def write_digits(out: Path) -> None:
     unseen = split_digits()[1]
     names = np.array([str(digit) for digit in range(10)])
     labeled, new = unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
-        np.savez(out / "new.npz", images=images[new], class_names=names)
-    except OSError as error:
-        raise ReportError(f"the demo cannot write to {str(out)!r}: {error.strerror}; choose another --out.") from None
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
+    np.savez(out / "new.npz", images=images[new], class_names=names)
 
 
 def digit_images() -> tuple[Array, IntArray]:

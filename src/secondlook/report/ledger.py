@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,15 +16,6 @@ from secondlook.predictions import PredictFrom
 
 LEDGER = "calibrations.json"
 LOCK = "calibrations.lock"
-
-ADAPTIVE_NOTE = (
-    "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of this "
-    "page are with all looks, at the same risk and delta."
-)
-PER_CLASS_NOTE = (
-    "The latest calibration has a threshold for each predicted class: they are in its policy. The operating points of "
-    "this page have one for all classes, at the largest risk of any class and the same delta."
-)
 
 
 class CalibrationWarning(SecondLookWarning):
@@ -60,11 +52,6 @@ class RecordedCalibration(FrozenRecord):
     def is_per_class(self) -> bool:
         """Whether every predicted class has a threshold of its own."""
         return self.class_risks is not None
-
-    @property
-    def terms(self) -> tuple[object, ...]:
-        """What the methods of one calibration share."""
-        return self.risk, self.delta, self.tolerance, self.max_looks, self.class_risks
 
 
 class Ledger(SealedRecord):
@@ -116,7 +103,8 @@ def record_calibrations(folder: Path, new: Sequence[RecordedCalibration]) -> tup
 def latest_calibration(calibrations: Sequence[RecordedCalibration]) -> tuple[RecordedCalibration, ...]:
     """Return the last records with the same terms: one for each method of a calibration of several."""
     last = tuple(calibrations[-1:])
-    group = tuple(itertools.takewhile(lambda one: one.terms == last[0].terms, reversed(calibrations)))[::-1]
+    terms = attrgetter("risk", "delta", "tolerance", "max_looks", "class_risks")
+    group = tuple(itertools.takewhile(lambda one: terms(one) == terms(last[0]), reversed(calibrations)))[::-1]
     return group if joint_failure_probability(group) < 1 else last
 
 
@@ -147,7 +135,13 @@ def note_calibrations(calibration: Sequence[RecordedCalibration], others: Sequen
             f"fails is up to {100 * joint_failure_probability(others):.4g} %."
         )
     if calibration and calibration[0].is_adaptive:
-        notes.append(ADAPTIVE_NOTE)
+        notes.append(
+            "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of "
+            "this page are with all looks, at the same risk and delta."
+        )
     if calibration and calibration[0].is_per_class:
-        notes.append(PER_CLASS_NOTE)
+        notes.append(
+            "The latest calibration has a threshold for each predicted class: they are in its policy. The operating "
+            "points of this page have one for all classes, at the largest risk of any class and the same delta."
+        )
     return notes

@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import find_method, split_method, tuning_positions
-from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.metrics import Ranking, rank
 from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
@@ -60,24 +60,6 @@ def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
     return _point_of_block(ranking, int(tolerated[-1])) if len(tolerated) else NOTHING_ACCEPTED
 
 
-def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
-    """Return the highest threshold that accepts at least this fraction; equal confidences are accepted together."""
-    count = count_for_coverage(coverage, ranking.n_images)
-    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, count)))
-
-
-def point_at_threshold(ranking: Ranking, threshold: float) -> OperatingPoint:
-    """Return the point of one of the confidences of the ranking as threshold; it accepts nothing at infinity."""
-    block = int(np.searchsorted(-ranking.confidences, -threshold))
-    return NOTHING_ACCEPTED if threshold == math.inf else _point_of_block(ranking, block)
-
-
-def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoint:
-    """Return the point that `certify` finds; it accepts nothing if nothing can be guaranteed."""
-    accepted = largest_certified_count(ranking, risk, delta) if 0 < risk < 1 else None
-    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
-
-
 def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, list[OperatingPoint] | str]:
     """Return the certified point of each method for each risk, or the reason why it has none.
 
@@ -90,11 +72,21 @@ def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str
 
 
 def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> list[OperatingPoint]:
-    """Return the certified point of a method for each risk, where copies of images count once."""
+    """Return the point that `certify` finds for each risk, where copies of images count once.
+
+    It accepts nothing where nothing can be guaranteed.
+    """
     confidence, ranking = study.confidences[method], study.rankings[method]
-    distinct = ranking if study.distinct.all() else rank(study.correct[study.distinct], confidence[study.distinct])
-    certified = (certified_point(distinct, risk, delta) for risk in risks.tolist())
-    return [point_at_threshold(ranking, point.threshold) for point in certified]
+    distinct = rank(study.correct[study.distinct], confidence[study.distinct])
+    points = []
+    for risk in risks.tolist():
+        accepted = largest_certified_count(distinct, risk, delta) if 0 < risk < 1 else None
+        point = NOTHING_ACCEPTED
+        if accepted:
+            threshold = distinct.confidences[np.searchsorted(distinct.accepted, accepted)]
+            point = _point_of_block(ranking, int(np.searchsorted(-ranking.confidences, -threshold)))
+        points.append(point)
+    return points
 
 
 def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> str:
@@ -136,19 +128,17 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
 def _find_reason_against(study: Study, method: str) -> str | None:
     if study.calibrated and method not in study.calibrated:
         return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
+    policy = Policy(threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method])
     try:
-        Policy(
-            threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method]
-        ).check_transfers()
+        policy.check_transfers()
     except DecisionError as error:
         return str(error)
     return None
 
 
 def _is_ambiguous(values: list[float], decimals: int) -> bool:
-    rounded = [round(value, decimals) for value in values]
-    at_an_end = any(short in (0, 100) and short != value for short, value in zip(rounded, values, strict=True))
-    return rounded[0] == rounded[1] or at_an_end
+    first, second = rounded = [round(value, decimals) for value in values]
+    return first == second or any(short in (0, 100) and short not in values for short in rounded)
 
 
 def _point_of_block(ranking: Ranking, block: int) -> OperatingPoint:
@@ -223,7 +213,8 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
     """
     if study.preds.n_views < 2:
         return "there is only one view"
-    able = [name for name in (method, *SECOND_LOOK_METHODS, *study.confidences) if _can_be_adaptive(study, name)]
+    names = [name for name in (method, *SECOND_LOOK_METHODS, *study.confidences) if name in study.confidences]
+    able = [name for name in names if find_method(name).is_mean_over_views]
     if not able:
         return "none of the methods of this page is a mean over views"
     tuning = study.fitted.tuning
@@ -261,7 +252,3 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
         accepted=frontier.policy.accept(confidence, method=frontier.policy.method),
         ranked=ranked[looks[ranked] > 1],
     )
-
-
-def _can_be_adaptive(study: Study, method: str) -> bool:
-    return method in study.confidences and find_method(method).is_mean_over_views

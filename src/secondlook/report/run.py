@@ -5,7 +5,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,7 +33,6 @@ from secondlook.files import (
 from secondlook.monitoring import learn_shifts
 from secondlook.policies import (
     DEFAULT_DELTA,
-    Guarantee,
     Policy,
     Schedule,
     ShiftModel,
@@ -52,7 +51,8 @@ from secondlook.report.ledger import (
     note_calibrations,
     record_calibrations,
 )
-from secondlook.report.writer import ReportContext, write_report
+from secondlook.report.study import EvaluationSettings, build_study
+from secondlook.report.writer import check_page_path, write_study
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
 from secondlook.tables import format_html
@@ -270,15 +270,9 @@ class Run:
     @property
     def _options(self) -> dict[str, Any]:
         """The options of `evaluate` that the run was evaluated with."""
-        return {
-            "methods": self.settings.get("method"),
-            "metrics": self.settings.get("metric") or DEFAULT_METRICS,
-            "predict_from": self.predict_from,
-            "top_k": self.top_k,
-            "level": self.settings.get("level", 0.95),
-            "resamples": self.settings.get("resamples", 500),
-            "seed": self.settings.get("seed", 0),
-        }
+        lists = {"methods": self.settings.get("method"), "metrics": self.settings.get("metric") or DEFAULT_METRICS}
+        given = {**self.settings, **lists}
+        return {one.name: given.get(one.name, one.default) for one in fields(EvaluationSettings)}
 
     @property
     def _tuning(self) -> IntArray | None:
@@ -333,13 +327,11 @@ class Run:
                 max_looks=max_looks,
                 **options,
             )
-        # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
+        # Recorded before anything is told, and also if nothing could be certified: a retry counts as another test.
         terms: dict[str, Any] = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
         if policy.grouped_by is not None:
             terms["class_risks"] = tuple(group.risk for group in policy.groups)
-        stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
-        assert stated is not None, "certify states what is guaranteed or what could not be"
-        joint_delta = self._record(policy, methods or (policy.method,), options, stated, terms)
+        joint_delta = self._record(policy, methods or (policy.method,), options, terms)
         if not policy.certified:
             raise DecisionError(f"{policy.shortfall}.")
         return self._complete(policy, joint_delta)
@@ -351,15 +343,11 @@ class Run:
             warnings.warn(message, category, stacklevel=3)
 
     def _record(
-        self,
-        policy: Policy,
-        methods: tuple[str, ...],
-        options: Mapping[str, object],
-        stated: Guarantee,
-        terms: Mapping[str, Any],
+        self, policy: Policy, methods: tuple[str, ...], options: Mapping[str, Any], terms: Mapping[str, Any]
     ) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
-        asked = [split_method(text) for text in methods]
+        stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
+        assert stated is not None, "certify states what is guaranteed or what could not be"
         try:
             new = [
                 RecordedCalibration(
@@ -367,36 +355,28 @@ class Run:
                     predictions=self.record.predictions,
                     views=self.record.views,
                     method=method,
-                    # As asked for: fitted numbers follow from the images.
-                    options={**own, **options},  # type: ignore[dict-item]  # validated
+                    options={**own, **options},  # as asked for: fitted numbers follow from the images
                     predict_from=policy.predict_from,
                     top_k=policy.top_k,
                     risk=stated.risk,
                     delta=stated.delta / len(methods),
                     **terms,
                 )
-                for method, own in asked
+                for method, own in map(split_method, methods)
             ]
         except ValidationError as error:
-            raise DecisionError(
-                f"a policy cannot store the options of the method, {describe_invalid(error)}."
-            ) from None
+            raise DecisionError(f"a policy cannot store options of the method, {describe_invalid(error)}.") from None
         calibrations = record_calibrations(self.path, new)
         if len(calibrations) == len(new):
             return None
         joint_delta = joint_failure_probability(calibrations)
-        warnings.warn(
-            CalibrationWarning(
-                f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
-                f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas",
-                repair=Repair(
-                    "to choose the best of several methods, pass them together in {method}, or calibrate on other "
-                    "images",
-                    method=ANY,
-                ),
-            ),
-            stacklevel=3,
+        advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
+        warning = CalibrationWarning(
+            f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
+            f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas",
+            repair=Repair(advice, method=ANY),
         )
+        warnings.warn(warning, stacklevel=3)
         return joint_delta
 
     def threshold_for(
@@ -437,35 +417,21 @@ class Run:
     ) -> Policy:
         """Return a policy of the run that can also estimate accuracy when images change.
 
-        The classifier is shown corrupted versions of some labeled images of the run, and how confidences and predicted
-        classes tell its accuracy for them becomes part of the policy. Threshold and guarantee stay as they are: both
-        were chosen without corrupted images. Outputs are kept in the folder of the run, so that an interrupted job
-        resumes.
-
-        Parameters
-        ----------
-        policy
-            A policy of this run, from `certify` or `threshold_for`.
-        classifier
-            The classifier of the run; by default it is loaded from its local file.
-        n_images, seed
-            How many labeled images to corrupt, and the random seed that they are drawn with.
-        execution
-            Where and how the classifier runs; its `batch_size`, `device` and `progress` are used.
+        The classifier, by default loaded from its local file, is shown corrupted versions of `n_images` labeled images
+        of the run, drawn with `seed`; how confidences and predicted classes tell its accuracy for them becomes part of
+        the policy. Threshold and guarantee stay as they are: both were chosen without corrupted images. Outputs are
+        kept in the folder of the run, so that an interrupted job resumes. Of `execution`, the batch size, the device
+        and the progress are used.
         """
         if policy.calibration is None or policy.calibration.digest != self.record.data.digest:
-            raise DecisionError(
-                f"the policy was calibrated on other images than those of the run {str(self.path)!r}; pass a policy of "
-                "this run."
-            )
+            raise DecisionError("the policy was calibrated on other images than those of the run; pass one of the run.")
         loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
         left_out = {*self.record.tuning, *self.record.data.duplicates}
-        judged = np.array([id_ not in left_out for id_ in self.predictions.ids], dtype=np.bool_)
         model = learn_shifts(
             policy,
             loaded,
             self.source,
-            self.predictions.select(images=judged),
+            self.predictions.select(images=np.array([id_ not in left_out for id_ in self.predictions.ids])),
             n_images=n_images,
             seed=seed,
             store=self.path / self.SHIFTS,
@@ -494,8 +460,7 @@ class Run:
         given, all methods of the report share `delta`, by default 0.001. The images are shown where they are still
         available; otherwise a note says why not.
         """
-        target = self.path / self.REPORT if path is None else Path(path)
-        settings = self.settings
+        target = check_page_path(path or self.path / self.REPORT)
         calibrations = Ledger.read(self.path).on_images(self.record.data.digest)
         shown = (self.record.predictions, self.record.views, self.predict_from, self.top_k)
         concerned = [
@@ -504,9 +469,9 @@ class Run:
             if not one.options and (one.predictions, one.views, one.predict_from, one.top_k) == shown
         ]
         calibration = latest_calibration(concerned) if delta is None else ()
-        notes = note_calibrations(calibration, calibrations)
-        if "ood" in settings:
-            ood = f"This run was also evaluated on out-of-distribution images of {settings['ood']}"
+        terms, notes = describe_terms(calibration, delta), note_calibrations(calibration, calibrations)
+        if "ood" in self.settings:
+            ood = f"This run was also evaluated on out-of-distribution images of {self.settings['ood']}"
             notes.insert(0, f"{ood}; those numbers are in {EVALUATION}, not on this page.")
         image = None
         if galleries:
@@ -515,32 +480,33 @@ class Run:
                 image = self.image
             except SecondLookError as error:
                 notes.append(f"No images in the report: {error}")
-        terms = describe_terms(calibration, delta)
         if calibration:
             delta = joint_failure_probability(calibration)
-        write_report(
+        study = build_study(
             self.predictions,
+            calibrated=[one.method for one in calibration if not one.is_adaptive and not one.is_per_class],
+            duplicates=self.record.data.duplicates,
+            tuning=self._tuning,
+            progress=progress,
+            **self._options,
+        )
+        write_study(
+            study,
             target,
             title=self.title,
             risk=calibration[0].risk if calibration else None,
             delta=DEFAULT_DELTA if delta is None else delta,
-            tuning=self._tuning,
             image=image,
-            facts={**self._facts(), "risk and delta": terms},
-            context=ReportContext(
-                calibrated=tuple(one.method for one in calibration if not one.is_adaptive and not one.is_per_class),
-                duplicates=frozenset(self.record.data.duplicates),
-                warnings=self.record.warnings,
-                notes=tuple(notes),
-                command=self.command,
-            ),
-            progress=progress,
-            **self._options,
+            facts={**self.facts, "risk and delta": terms},
+            warnings=self.record.warnings,
+            notes=notes,
+            command=self.command,
         )
         return RunReport(target, tuple(notes), terms)
 
-    def _facts(self) -> dict[str, str]:
-        """Return how the run came about, as the report shows it."""
+    @property
+    def facts(self) -> dict[str, str]:
+        """How the run came about, as the report shows it."""
         classifier, data = self.record.classifier, self.record.data
         return {
             "classifier": classifier.name,
@@ -577,7 +543,7 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
     """Write the settings, the evaluation and the record of a run, the record last; remove the report of another one."""
     options = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in record.settings.items()]
     contents = {
-        SETTINGS: f"[evaluate]\n{''.join(options)}",  # as the option `--config` reads it
+        SETTINGS: f"[evaluate]\n{''.join(options)}",  # as the command line reads it
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
         RECORD: record.model_dump_json(indent=2) + "\n",
     }

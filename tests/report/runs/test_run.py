@@ -49,7 +49,7 @@ def test_unknown_options_are_rejected_before_anything_is_computed(
     classifier: sl.Classifier, archive: str, tmp_path: Path
 ) -> None:
     with pytest.raises(TypeError, match="resample"):
-        sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", resample=5)  # type: ignore[call-arg]
+        sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", resample=5)
     assert not (tmp_path / "run").exists()
 
 
