@@ -185,14 +185,6 @@ def test_edge_cases_are_reported(
     assert ("A second look" in path.read_text("utf-8")) == (0 < wrong.sum() < n_images)
 
 
-def test_equal_confidences(make_predictions: PredictionFactory, tmp_path: Path) -> None:
-    same = np.full(40, 0.7)
-    path = write_report(
-        make_predictions(same, same, np.arange(40) < 10), tmp_path / "r.html", title="t", artifacts=False
-    )
-    assert "AUROC 50.0, as before" in path.read_text("utf-8")
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -98,8 +98,8 @@ def calibrate(
     model: options.PolicyModel = None,
     batch_size: options.BatchSize = None,
     device: options.Device = "auto",
-    predict_from: options.PredictFromOfRun = None,
-    top_k: options.TopKOfRun = None,
+    predict_from: options.PredictFromOption = None,
+    top_k: options.TopK = None,
     overwrite: options.Overwrite = False,
     printing: Printing,
 ) -> None:
@@ -147,9 +147,7 @@ def calibrate(
         calibrated.save(out, overwrite=overwrite)
         calibrated = Policy.model_validate_json(out.read_bytes())  # with the time when it was made
     except OSError as error:
-        raise DecisionError(
-            f"the policy cannot be written to {str(out)!r}: {error.strerror}; choose another --out."
-        ) from None
+        raise DecisionError(f"{str(out)!r} cannot be written: {error.strerror}; choose another --out.") from None
     about = [str(calibrated), describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
     swap = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
     next_step = swap if reviewed is not None and _is_service(reviewed) else _describe_next_step(calibrated, out)
@@ -169,10 +167,8 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
 
     if not _is_service(reviewed):
         if policy is None or not scores:
-            raise DecisionError(
-                f"--reviewed needs {'--policy' if policy is None else '--scores'}: the policy and all scores of the "
-                "images that were reviewed, unless it is the data folder of a service."
-            )
+            missing = "--policy" if policy is None else "--scores"
+            raise DecisionError(f"--reviewed needs {missing}, unless it is the data folder of a service.")
         made = recertify(read_policy(policy), scores, reviewed, data=" ".join(scores), **terms)
         return made.policy, ["", "What changed:", str(made)]
     options.refuse({"--policy": policy, "--scores": scores}, "with --reviewed of a service, which has it")
@@ -238,9 +234,7 @@ def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | 
         except ValueError:
             risks[name] = math.nan
         if not separator or not 0 < risks[name] < 1:
-            raise DecisionError(
-                f"--class-risk {text!r} is not NAME=RISK with a risk between 0 and 1, such as 'cat=0.05'."
-            )
+            raise DecisionError(f"--class-risk {text!r} is not NAME=RISK with a risk between 0 and 1.")
     return {"groups": "class", "risk": {"*": risk, **risks}} if risks else {"groups": "class"}
 
 

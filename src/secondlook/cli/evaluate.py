@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from secondlook.cli import options
-from secondlook.cli.options import ClusterExecution, LocalExecution, ModelOptions, Printing
+from secondlook.cli.options import ClusterExecution, EvaluationOptions, LocalExecution, ModelOptions, Printing
 from secondlook.errors import MetricError
 from secondlook.policies import DEFAULT_DELTA
 from secondlook.views import AUTO, ViewWarning
@@ -55,17 +55,11 @@ def evaluate(
             help=f"'auto' chooses views that suit the classifier and the images. {options.VIEWS_HELP}",
         ),
     ] = AUTO,
-    method: options.Methods = None,
-    metric: options.Metrics = None,
-    predict_from: options.PredictFromOption = "image",
-    top_k: options.TopK = 1,
+    evaluating: EvaluationOptions,
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
     ood: Annotated[
         str | None, Option(metavar="SPEC", help="Out-of-distribution images, which count as errors.")
     ] = None,
-    level: options.Level = 0.95,
-    resamples: options.Resamples = 500,
-    seed: options.Seed = 0,
     no_check: Annotated[bool, Option("--no-check", help="Omit the check of preprocessing and class order.")] = False,
     execution: ClusterExecution,
     printing: Printing,
@@ -88,19 +82,13 @@ def evaluate(
             per_class=per_class,
             check_setup=not no_check,
             execution=settings,
-            methods=method,
-            metrics=metric,
-            predict_from=predict_from,
-            top_k=top_k,
-            level=level,
-            resamples=resamples,
-            seed=seed,
+            **evaluating.make(),
         )
     folder, lines = quote(str(run.path)), [str(run.evaluation)]
     if run.record.view_choice is not None:
         lines.insert(0, str(run.record.view_choice))
     compared = run.evaluation.image_or_views
-    if compared is not None and compared.recommended not in (None, predict_from):
+    if compared is not None and compared.recommended not in (None, run.predict_from):
         lines.append(f"Options to add: --predict-from {compared.recommended}")
     if had_report and not report_file.exists():
         lines.append(f"Removed {report_file}, which showed the evaluation before this one.")
@@ -153,13 +141,7 @@ def report(
 def compare(
     *,
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders on the same images.")],
-    method: options.Methods = None,
-    metric: options.Metrics = None,
-    predict_from: options.PredictFromOfRun = None,
-    top_k: options.TopKOfRun = None,
-    level: options.Level = 0.95,
-    resamples: options.Resamples = 500,
-    seed: options.Seed = 0,
+    evaluating: EvaluationOptions,
     printing: Printing,
 ) -> None:
     """Compare runs on the images they share; differences are to the first row.
@@ -176,17 +158,8 @@ def compare(
             raise MetricError(f"duplicate run {str(runs[index])!r}; give each run once.")
     opened = {str(path): open_run(path) for path in runs}
     first = next(iter(opened.values()))
-    chosen = {name: value for name, value in {"methods": method, "metrics": metric}.items() if value}
-    result = compare_predictions(
-        opened,
-        **chosen,
-        predict_from=predict_from or first.predict_from,
-        top_k=top_k or first.top_k,
-        level=level,
-        resamples=resamples,
-        seed=seed,
-        execution=Execution(progress=printing.progress),
-    )
+    chosen = {"predict_from": first.predict_from, "top_k": first.top_k, **evaluating.make()}
+    result = compare_predictions(opened, **chosen, execution=Execution(progress=printing.progress))
     printing.print(result.to_dict(), result)
 
 

@@ -79,9 +79,7 @@ def describe(what: str) -> Facts:
         return _describe_exported_file(path) if is_exported else _describe_model(f"onnx:{path}")
     if ":" in what:
         return _describe_model(what)
-    raise SecondLookError(
-        f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE; check the path."
-    )
+    raise SecondLookError(f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE.")
 
 
 def _describe_run(path: Path) -> Facts:

@@ -28,8 +28,6 @@ from secondlook.views import PRESETS, ViewWarning
 
 VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
 METHODS_HELP = ", ".join(method.form for method in METHODS.values())
-PREDICT_FROM_HELP = "Predict the class from the image itself or from the mean over views."
-TOP_K_HELP = "Count a prediction as correct if the label is among the top k classes."
 ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
 SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
 
@@ -42,27 +40,18 @@ PolicyModel = Annotated[
     Option(metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."),
 ]
 Data = Annotated[str, Option(metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
-Methods = Annotated[
-    list[str] | None,
-    Option(
-        metavar="NAME",
-        help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
-        f"Methods: {METHODS_HELP}.",
-    ),
-]
-Metrics = Annotated[
-    list[str] | None,
-    Option(
-        metavar="NAME",
-        help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
-    ),
-]
 Level = Annotated[float, Option(help="Confidence level of the intervals.")]
-Resamples = Annotated[int, Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
-PredictFromOption = Annotated[PredictFrom, Option(help=PREDICT_FROM_HELP)]
-PredictFromOfRun = Annotated[PredictFrom | None, Option(help=PREDICT_FROM_HELP, show_default="as in the run")]
-TopK = Annotated[int, Option(min=1, help=TOP_K_HELP)]
-TopKOfRun = Annotated[int | None, Option(min=1, help=TOP_K_HELP, show_default="as in the run")]
+PredictFromOption = Annotated[
+    PredictFrom | None,
+    Option(
+        help="Predict the class from the image itself or from the mean over views.",
+        show_default="image, or as in the run",
+    ),
+]
+TopK = Annotated[
+    int | None,
+    Option(min=1, help="Count the label among the top k classes as correct.", show_default="1, or as in the run"),
+]
 Seed = Annotated[int, Option(min=0, help="Random seed.")]
 AllowMismatch = Annotated[
     bool, Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost.")
@@ -118,10 +107,7 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
     command = context.command.name or ""
     table = _read_toml(path)
     if not isinstance(table.get(command), dict):
-        raise SecondLookError(
-            f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}. "
-            f"Options of this command go under [{command}]."
-        )
+        raise SecondLookError(f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}.")
     parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
     by_flag = {flag.lstrip("-"): one for one in parameters for flag in one.opts if not re.fullmatch("-.", flag)}
     # Parameter names are accepted too: they differ from the flags of options that can be repeated.
@@ -186,6 +172,40 @@ class Printing:
         """Print the content as JSON, or the text, or nothing."""
         if self.as_json or not self.quiet:
             typer.echo(json.dumps(content) if self.as_json else str(text))
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is evaluated, and how."""
+
+    method: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
+            f"Methods: {METHODS_HELP}.",
+        ),
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
+        ),
+    ] = None
+    predict_from: PredictFromOption = None
+    top_k: TopK = None
+    level: Level = 0.95
+    resamples: Annotated[int, Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")] = (
+        500
+    )
+    seed: Seed = 0
+
+    def make(self) -> dict[str, Any]:
+        """Return the arguments of the library, without those that have their default."""
+        named = {name: value for name, value in asdict(self).items() if name not in ("method", "metric")}
+        given = {"methods": self.method, "metrics": self.metric, **named}
+        return {name: value for name, value in given.items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)

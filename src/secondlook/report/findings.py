@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ReportError
 from secondlook.estimators import class_mass, top_class_mass
-from secondlook.evaluation import Comparison, Estimate, Evaluation, evaluate
+from secondlook.evaluation import Comparison, Evaluation, evaluate
 from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
 from secondlook.predictions import Execution, top_classes
 from secondlook.progress import progress_bar
@@ -57,32 +57,20 @@ class RiskBand:
     high: Float64Array
 
 
-@dataclass(frozen=True)
-class ClassRisk:
+class ClassRisk(NamedTuple):
     """Counts over the images of one true class, and over those that are accepted."""
 
     name: str
     images: int
     errors: int
+    error_rate: float
     accepted: int
+    coverage: float
     errors_accepted: int
+    risk: float | None
+    """Error rate among the accepted predictions; None if none is accepted."""
     auroc: float | None
     """AUROC of the confidence within the class; None if all of its predictions are correct or all are wrong."""
-
-    @property
-    def error_rate(self) -> float:
-        """Fraction of wrong predictions."""
-        return self.errors / self.images
-
-    @property
-    def coverage(self) -> float:
-        """Fraction of accepted predictions."""
-        return self.accepted / self.images
-
-    @property
-    def risk(self) -> float | None:
-        """Error rate among the accepted predictions; None if none is accepted."""
-        return self.errors_accepted / self.accepted if self.accepted else None
 
 
 @dataclass(frozen=True)
@@ -173,11 +161,7 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     If methods of the study were calibrated, `risk` and `delta` are those of their calibration.
     """
     if not 0 < delta < 1:
-        raise ReportError(
-            "is no failure probability between 0 and 1, such as 0.001 for 99.9 % confidence",
-            argument="delta",
-            value=delta,
-        )
+        raise ReportError("is no failure probability between 0 and 1, such as 0.001", argument="delta", value=delta)
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
     risks = slider_risks(study.error_rate, headline_risk)
     metrics = study.settings.metrics
@@ -255,8 +239,15 @@ def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassR
     rows = []
     for index, members in _class_members(study).items():
         wrong = members[~study.correct[members]]
-        counts = (len(members), len(wrong), int(accept[members].sum()), int(accept[wrong].sum()))
-        rows.append(ClassRisk(study.class_names[index], *counts, aurocs.get(index)))
+        images, errors, accepted, missed = (
+            len(members),
+            len(wrong),
+            int(accept[members].sum()),
+            int(accept[wrong].sum()),
+        )
+        shares = (images, errors, errors / images, accepted, accepted / images)
+        risk = missed / accepted if accepted else None
+        rows.append(ClassRisk(study.class_names[index], *shares, missed, risk, aurocs.get(index)))
     return rows
 
 
@@ -344,9 +335,7 @@ def choose_images(study: Study, method: str, most_looks: IntArray | None = None)
     The others are the correct predictions that are rejected first, the images whose rank the second look changes most,
     and those that need most looks, as far as these are known.
     """
-    confidence = study.confidences[method]
-    rising = np.argsort(confidence, kind="stable")
-    falling = np.argsort(-confidence, kind="stable")
+    rising, falling = (np.argsort(sign * study.confidences[method], kind="stable") for sign in (1, -1))
     changed = np.argsort(-np.abs(rank_changes(study)), kind="stable") if study.second_look else rising[:0]
     surest, least_sure = falling[~study.correct[falling]], rising[~study.correct[rising]]
     others = (rising[study.correct[rising]], changed, rising[:0] if most_looks is None else most_looks)
@@ -401,7 +390,12 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
         return Headline(sentence, "none")
     pair = format_pair(auroc.value or 0.0, before.value or 0.0, 1)
     detects = f"it detects errors with AUROC {pair}"
-    end = f"{_describe_coverage(coverages[study.second_look], coverage, at_risk, auroc)}."
+    gained = coverages[study.second_look] - coverage
+    end = f"{at_risk} it accepts {format_pair(coverages[study.second_look], coverage, 0, ' %')} of the images."
+    if not gained:
+        end = f"{at_risk} both accept {format_percent(coverage, 1)} of the images."
+    elif gained * (auroc.difference or 0.0) < 0:
+        end = f"but {end}"
     match auroc.verdict:
         case "better":
             return Headline(f"A second look detects errors with AUROC {pair}; {end}", "better")
@@ -425,15 +419,6 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
 def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:
     options = {**vars(study.settings), "methods": study.confidences, "metrics": metrics}
     return evaluate(study.preds, execution=Execution(progress=study.progress), **options)
-
-
-def _describe_coverage(after: float, before: float, at_risk: str, auroc: Estimate) -> str:
-    """Describe the coverage at a risk, with 'but' if it changes in the other direction than the AUROC."""
-    if after == before:
-        return f"{at_risk} both accept {format_percent(after, 1)} of the images"
-    opposed = (auroc.difference or 0.0) * (after - before) < 0
-    accepts = f"{at_risk} it accepts {format_pair(after, before, 0, ' %')} of the images"
-    return f"but {accepts}" if opposed else accepts
 
 
 def _pluralize(count: int, noun: str) -> str:

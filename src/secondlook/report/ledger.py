@@ -94,8 +94,7 @@ def record_calibrations(folder: Path, new: Sequence[RecordedCalibration]) -> tup
                 write_bytes_atomically(folder / LEDGER, ledger.model_dump_json(indent=2).encode() + b"\n")
     except OSError as error:
         raise DecisionError(
-            f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}; make the folder "
-            "writable, or copy the run to one that is."
+            f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}; make it writable."
         ) from None
     return ledger.on_images(new[0].images)
 

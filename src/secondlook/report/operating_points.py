@@ -44,9 +44,7 @@ def choose_headline_risk(error_rate: float) -> float:
 def slider_risks(error_rate: float, headline_risk: float) -> Float64Array:
     """Return the tolerated risks of the slider: even steps from 0 to the error rate, and the risk of the headline."""
     if not 0 < headline_risk < 1:
-        raise ReportError(
-            "is no error rate between 0 and 1, such as 0.01 for 1 %", argument="risk", value=headline_risk
-        )
+        raise ReportError("is no error rate between 0 and 1, such as 0.01", argument="risk", value=headline_risk)
     highest = max(error_rate, 0.01)
     step = _round_to_125(highest / MAX_RISK_STEPS, up=True)
     # Rounded so that a step is the float nearest to its decimal: 3 * 0.1 is 0.30000000000000004.

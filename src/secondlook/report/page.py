@@ -344,6 +344,5 @@ def write_file(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(path, content)
     except OSError as error:
-        raise ReportError(
-            f"cannot write the report to {str(path)!r}: {error.strerror or error}; choose a writable location."
-        ) from None
+        reason = error.strerror or error
+        raise ReportError(f"{str(path)!r} cannot be written: {reason}; choose a writable location.") from None

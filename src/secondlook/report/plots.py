@@ -109,7 +109,7 @@ def draw_reliability(
     if isinstance(confidence, str) and not find_method(confidence).is_probability:
         probabilities = ", ".join(one.form for one in METHODS.values() if one.is_probability)
         raise MetricError(
-            f"reliability needs a probability, and {confidence!r} is another score; choose one of: {probabilities}."
+            f"reliability needs a probability, and {confidence!r} is none; choose one of: {probabilities}."
         )
     ranking, name = _rank(data, confidence, name)
     curve = ranking.reliability(bins)
@@ -324,7 +324,6 @@ def render_plots(findings: Findings) -> Iterator[tuple[str, bytes]]:
 
 
 def _draw_curves(findings: Findings) -> "Figure":
-    """Draw risk over coverage: every method with its band, and the perfect and the worst ranking."""
     study = findings.study
     figure, (axes,) = _new_figure(7.2, 4.4)
     for place, (name, curve) in enumerate(findings.curves.items()):
@@ -342,7 +341,6 @@ def _draw_curves(findings: Findings) -> "Figure":
 
 
 def _draw_adaptive_looking(findings: Findings) -> "Figure":
-    """Draw the certified coverage over the mean number of looks, with the default tolerance and all looks marked."""
     adaptive = findings.adaptive
     figure, (axes,) = _new_figure(7.2, 4.0)
     if isinstance(adaptive, str):
@@ -358,7 +356,6 @@ def _draw_adaptive_looking(findings: Findings) -> "Figure":
 
 
 def _draw_histograms(findings: Findings) -> "Figure":
-    """Draw the confidence of correct (up) and wrong (down) predictions, for each method."""
     study = findings.study
     n_methods = len(study.confidences)
     figure, panels = _new_figure(7.2, 2.0 * n_methods + 0.6, rows=n_methods)
@@ -368,7 +365,6 @@ def _draw_histograms(findings: Findings) -> "Figure":
 
 
 def _draw_reliability_curves(findings: Findings) -> "Figure":
-    """Draw accuracy against confidence for the methods whose confidence is a probability."""
     study = findings.study
     figure, (axes,) = _new_figure(4.8, 4.6)
     for place, (name, values) in enumerate(study.confidences.items()):
@@ -379,13 +375,10 @@ def _draw_reliability_curves(findings: Findings) -> "Figure":
 
 
 def _draw_classes(findings: Findings) -> "Figure":
-    """Draw the error rate of each class, over all predictions and over the accepted ones."""
     classes = sorted(findings.classes, key=lambda one: one.error_rate)[-MAX_CLASSES:]
     figure, (axes,) = _new_figure(7.2, max(2.5, ROW_HEIGHT * len(classes) + 1.2))
     if len(classes) < len(findings.classes):
-        axes.set_title(
-            f"the {len(classes)} of {len(findings.classes):,} classes with the highest error rates", loc="left"
-        )
+        axes.set_title(f"{len(classes)} of {len(findings.classes):,} classes, those with most errors", loc="left")
     positions = np.arange(len(classes))
     axes.barh(positions, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all predictions")
     risks = [100 * (one.risk or 0.0) for one in classes]
@@ -397,7 +390,6 @@ def _draw_classes(findings: Findings) -> "Figure":
 
 
 def _draw_contributions(findings: Findings) -> "Figure":
-    """Draw the AUROC of each view alone, and how the AUROC of the mean changes without it."""
     figure, (alone, change) = _new_figure(8.4, max(2.5, ROW_HEIGHT * len(findings.views) + 1.2), columns=2)
     positions = np.arange(len(findings.views))[::-1]
     alone.set_yticks(positions, [one.text for one in findings.views])

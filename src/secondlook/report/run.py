@@ -215,10 +215,8 @@ class Run:
                 raise ValueError("it was changed after it was written")
             Evaluation.from_dict(content)
         except (OSError, ValueError, SecondLookError) as error:
-            raise PredictionsError(
-                f"the evaluation {str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}; evaluate "
-                "again to recreate it."
-            ) from None
+            reason = f"{str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}"
+            raise PredictionsError(f"{reason}; evaluate again to recreate it.") from None
         return content
 
     @property
@@ -231,10 +229,8 @@ class Run:
         """The images, if they have not changed since the run."""
         source = open_source(self.record.data.spec)
         if source.digest != self.record.data.digest:
-            raise SourceError(
-                f"the images of {self.record.data.spec!r} have changed since the run {str(self.path)!r}; "
-                "restore them, or evaluate again."
-            )
+            changed = f"the images of {self.record.data.spec!r} have changed since the run"
+            raise SourceError(f"{changed}; restore them, or evaluate again.")
         return source
 
     def image(self, position: int) -> Array:
@@ -515,8 +511,6 @@ class Run:
             "preprocessing": str(self.preprocessing),
             "images": data.spec,
             "images digest": data.digest,
-            "views": " ".join(self.record.views),
-            "seed": str(self.settings.get("seed", 0)),
             "secondlook": self.record.secondlook,
         }
 
@@ -528,10 +522,7 @@ def open_run(path: str | Path) -> Run:
     try:
         return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
     except OSError as error:
-        raise PredictionsError(
-            f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}; expected a folder that an "
-            "evaluation wrote."
-        ) from None
+        raise PredictionsError(f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}.") from None
     except ValidationError as error:
         raise PredictionsError(
             f"the run {str(record)!r} is damaged or of another version, {describe_invalid(error)}; evaluate again into "

@@ -246,11 +246,6 @@ def _reliability_rows(findings: Findings) -> Rows:
         yield from _zip_arrays(name, curve.confidence, curve.accuracy, curve.images)
 
 
-def _class_rows(findings: Findings) -> Rows:
-    fields = ("name", *TABLES["classes"][0].split()[1:])
-    return ([getattr(one, name) for name in fields] for one in findings.classes)
-
-
 def _view_rows(findings: Findings) -> Rows:
     for one in findings.views:
         yield one.text, one.accuracy, one.auroc_alone, one.auroc_without, one.change, *_ends(one.change_interval)
@@ -291,7 +286,10 @@ TABLES: dict[str, tuple[str, Callable[[Findings], Rows]]] = {
     "adaptive-looking": ("margin looks certified_coverage differing default_tolerance", _adaptive_rows),
     "histograms": ("method from to correct wrong", _histogram_rows),
     "reliability": ("method confidence accuracy images", _reliability_rows),
-    "classes": ("class images errors error_rate accepted coverage errors_accepted risk auroc", _class_rows),
+    "classes": (
+        "class images errors error_rate accepted coverage errors_accepted risk auroc",
+        lambda findings: findings.classes,
+    ),
     "views": ("view accuracy auroc_alone auroc_without change change_low change_high", _view_rows),
     "confusions": ("label predicted correct images accepted", _confusion_rows),
     "galleries": ("id index label predicted correct accepted looks", _gallery_rows),

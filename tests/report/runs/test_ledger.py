@@ -131,14 +131,6 @@ def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) 
         certify(run, risk=0.3)
 
 
-def test_classes_and_several_methods_share_delta(run: sl.Run) -> None:
-    certify(run, ["msr", "mean"], risk=0.3, groups="class")
-    assert [(one["method"], one["delta"], one["class_risks"]) for one in recorded(run)] == [
-        ("msr", 0.05, [0.3, 0.3]),
-        ("mean", 0.05, [0.3, 0.3]),
-    ]
-
-
 def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
     with pytest.raises(DecisionError, match="every predicted class"):
         certify(run, risk={"dark": 0.0001, "bright": 0.0002}, groups="class")
