@@ -47,9 +47,8 @@ from secondlook.report.ledger import (
     RecordedCalibration,
     describe_terms,
     joint_failure_probability,
-    latest_calibration,
-    note_calibrations,
-    record_calibrations,
+    note_calibration,
+    record_calibration,
 )
 from secondlook.report.study import EvaluationSettings, build_study
 from secondlook.report.writer import check_page_path, write_study
@@ -345,25 +344,22 @@ class Run:
         stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
         assert stated is not None, "certify states what is guaranteed or what could not be"
         try:
-            new = [
-                RecordedCalibration(
-                    images=self.record.data.digest,
-                    predictions=self.record.predictions,
-                    views=self.record.views,
-                    method=method,
-                    options={**own, **options},  # as asked for: fitted numbers follow from the images
-                    predict_from=policy.predict_from,
-                    top_k=policy.top_k,
-                    risk=stated.risk,
-                    delta=stated.delta / len(methods),
-                    **terms,
-                )
-                for method, own in map(split_method, methods)
-            ]
+            new = RecordedCalibration(
+                images=self.record.data.digest,
+                predictions=self.record.predictions,
+                views=self.record.views,
+                methods=methods,
+                options=dict(options),  # as asked for: fitted numbers follow from the images
+                predict_from=policy.predict_from,
+                top_k=policy.top_k,
+                risk=stated.risk,
+                delta=stated.delta,
+                **terms,
+            )
         except ValidationError as error:
             raise DecisionError(f"a policy cannot store options of the method, {describe_invalid(error)}.") from None
-        calibrations = record_calibrations(self.path, new)
-        if len(calibrations) == len(new):
+        calibrations = record_calibration(self.path, new)
+        if len(calibrations) == 1:
             return None
         joint_delta = joint_failure_probability(calibrations)
         advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
@@ -462,10 +458,12 @@ class Run:
         concerned = [
             one
             for one in calibrations
-            if not one.options and (one.predictions, one.views, one.predict_from, one.top_k) == shown
+            if (one.predictions, one.views, one.predict_from, one.top_k) == shown
+            and not (one.options or any(split_method(name)[1] for name in one.methods))
         ]
-        calibration = latest_calibration(concerned) if delta is None else ()
-        terms, notes = describe_terms(calibration, delta), note_calibrations(calibration, calibrations)
+        calibration = concerned[-1] if concerned and delta is None else None
+        terms = describe_terms(calibration, delta)
+        notes = [] if calibration is None else note_calibration(calibration, calibrations)
         if "ood" in self.settings:
             ood = f"This run was also evaluated on out-of-distribution images of {self.settings['ood']}"
             notes.insert(0, f"{ood}; those numbers are in {EVALUATION}, not on this page.")
@@ -476,11 +474,14 @@ class Run:
                 image = self.image
             except SecondLookError as error:
                 notes.append(f"No images in the report: {error}")
-        if calibration:
-            delta = joint_failure_probability(calibration)
+        risk: float | None = None
+        calibrated: tuple[str, ...] = ()
+        if calibration is not None:
+            risk, delta = calibration.risk, calibration.delta
+            calibrated = () if calibration.is_adaptive or calibration.is_per_class else calibration.methods
         study = build_study(
             self.predictions,
-            calibrated=[one.method for one in calibration if not one.is_adaptive and not one.is_per_class],
+            calibrated=calibrated,
             duplicates=self.record.data.duplicates,
             tuning=self._tuning,
             progress=progress,
@@ -490,7 +491,7 @@ class Run:
             study,
             target,
             title=self.title,
-            risk=calibration[0].risk if calibration else None,
+            risk=risk,
             delta=DEFAULT_DELTA if delta is None else delta,
             image=image,
             facts={**self.facts, "risk and delta": terms},
