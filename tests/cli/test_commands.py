@@ -99,17 +99,6 @@ def test_calibrate_writes_a_policy_that_info_describes(here: Here, run: Path) ->
     assert "5 % errors" in here("info", "policy.json").out
 
 
-def test_compare_pairs_runs_on_the_same_images(here: Here, run: Path) -> None:
-    other = [word if word != "run" else "ensemble" for word in EVALUATE]
-    assert here(*other, "--model", "onnx:m.onnx", "--quiet").code == 0
-    done = here("compare", "run", "ensemble", "--metric", "auroc", "--method", "mean", "--resamples", "20", "--json")
-    first, second = done.json["rows"]
-    assert (first["method"], second["method"]) == ("run mean", "ensemble mean")
-    # An ensemble of a model with itself is that model.
-    assert second["difference"] == pytest.approx(0.0, abs=1e-9)
-    assert done.json["n_images"] == 400
-
-
 def test_search_chooses_from_a_pool(here: Here) -> None:
     assert here("views", "candidates", "digits", "--image-size", "16", "-n", "14", "-o", "pool.txt").code == 0
     pool = [word if word != "digits" else "pool.txt" for word in EVALUATE]
