@@ -26,7 +26,7 @@ class Repair:
     "score.audit" instead of "audit".
     """
 
-    def __init__(self, text: str, *, of: str = "", **arguments: object) -> None:
+    def __init__(self, text: str, *, of: object = "", **arguments: object) -> None:
         self.text = text
         self.arguments = {name: (f"{of}.{name}".lstrip("."), value) for name, value in arguments.items()}
 

@@ -37,9 +37,7 @@ The same with your own model and images:
 
 def demo(
     out: Annotated[Path, Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path("demo"),
-    serve: Annotated[
-        bool, Option("--serve", help="Then serve decisions, with a page to review images, and open it.")
-    ] = False,
+    serve: Annotated[bool, Option("--serve", help="Then serve decisions, and open the page to review images.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")] = 8000,
     quiet: options.Quiet = False,
 ) -> None:

@@ -57,9 +57,7 @@ def evaluate(
     ] = AUTO,
     evaluating: EvaluationOptions,
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
-    ood: Annotated[
-        str | None, Option(metavar="SPEC", help="Out-of-distribution images, which count as errors.")
-    ] = None,
+    ood: Annotated[str | None, Option(metavar="SPEC", help="Out-of-distribution images; they count as errors.")] = None,
     no_check: Annotated[bool, Option("--no-check", help="Omit the check of preprocessing and class order.")] = False,
     execution: ClusterExecution,
     printing: Printing,
@@ -93,12 +91,9 @@ def evaluate(
     if had_report and not report_file.exists():
         lines.append(f"Removed {report_file}, which showed the evaluation before this one.")
     if run.skipped:
-        lines.append(
-            f"{len(run.skipped)} image(s) could not be read and were skipped; secondlook info {folder} lists them."
-        )
-    lines.append(
-        f"Saved in {run.path}. Next: secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-    )
+        lines.append(f"{len(run.skipped)} unreadable image(s) were skipped; secondlook info {folder} lists them.")
+    calibrate = f"secondlook calibrate --run {folder} --risk 0.01"
+    lines.append(f"Saved in {run.path}. Next: secondlook report {folder}, or {calibrate}")
     printing.print(run.evaluation_content, "\n\n".join(lines))
 
 

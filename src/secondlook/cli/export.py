@@ -20,9 +20,7 @@ def export(
     model: options.PolicyModel = None,
     image_shape: Annotated[
         str | None,
-        Option(
-            metavar="H,W,C", help="Height, width and channels of the images, where the classifier leaves them open."
-        ),
+        Option(metavar="H,W,C", help="Height, width and channels of the images, where the classifier leaves it open."),
     ] = None,
     pixels: Annotated[
         Literal["uint8", "float32"], Option(help="Pixels that the file takes: uint8, or float32 in [0, 1].")
@@ -57,9 +55,7 @@ def verify(
     policy: Annotated[Path, Option(metavar="FILE", help="Policy file that was exported.")],
     data: options.Data,
     model: options.PolicyModel = None,
-    tolerance: Annotated[
-        float, Option(min=0, help="Largest difference of a confidence that is taken for rounding.")
-    ] = 0.001,
+    tolerance: Annotated[float, Option(min=0, help="Largest difference of confidences taken for rounding.")] = 0.001,
     limit: Annotated[
         int | None,
         Option(min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"),

@@ -32,9 +32,7 @@ ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
 SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
 
 PolicyFile = Annotated[Path, Option(metavar="FILE", help="Policy file that calibrate wrote.")]
-PolicyOrExport = Annotated[
-    Path, Option(metavar="FILE", help="Policy file that calibrate wrote, or ONNX file that export wrote.")
-]
+PolicyOrExport = Annotated[Path, Option(metavar="FILE", help="Policy file of calibrate, or ONNX file of export.")]
 PolicyModel = Annotated[
     list[str] | None,
     Option(metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."),
@@ -63,9 +61,7 @@ HeaderFromEnv = Annotated[
         help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
     ),
 ]
-BatchSize = Annotated[
-    int | None, Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
-]
+BatchSize = Annotated[int | None, Option(min=1, help="Images per call of the model.", show_default="by image size")]
 Overwrite = Annotated[bool, Option("--force", help="Replace an existing file that has other content.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
@@ -196,9 +192,7 @@ class EvaluationOptions:
     predict_from: PredictFromOption = None
     top_k: TopK = None
     level: Level = 0.95
-    resamples: Annotated[int, Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")] = (
-        500
-    )
+    resamples: Annotated[int, Option(min=1, help="Number of bootstrap resamples for the intervals.")] = 500
     seed: Seed = 0
 
     def make(self) -> dict[str, Any]:
@@ -222,9 +216,7 @@ class ModelOptions:
     output: Annotated[Output | None, Option(help="What the model outputs, where its file does not tell.")] = None
     mean: Annotated[str | None, Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
     std: Annotated[str | None, Option(metavar="S[,S,S]", help="Standard deviation to divide by.")] = None
-    resize: Annotated[
-        str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
-    ] = None
+    resize: Annotated[str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to both.")] = None
     crop: Annotated[str | None, Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")] = None
     model_options: Annotated[
         list[str] | None,

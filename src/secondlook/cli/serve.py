@@ -57,9 +57,7 @@ def serve(
     max_waiting: Annotated[int, Option(min=1, help="Queue limit; excess requests get HTTP 429.")] = 512,
     max_body: Annotated[int, Option(metavar="MB", min=1, help="Largest request.")] = 32,
     max_pixels: Annotated[int, Option(min=1, help="Largest image.")] = 50_000_000,
-    certificate: Annotated[
-        Path | None, Option(metavar="FILE", help="TLS certificate as a PEM file, for https.")
-    ] = None,
+    certificate: Annotated[Path | None, Option(metavar="FILE", help="TLS certificate (PEM), for https.")] = None,
     key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate.")] = None,
     device: options.Device = "auto",
     config: options.Config = None,

@@ -178,12 +178,11 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
         method = max(certified_points, key=lambda name: certified_points[name].accepted)
     point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
     adaptive = study_adaptive_looking(study, method, headline_risk, delta)
+    compared = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",))
     return Findings(
         study=study,
         evaluation=evaluation,
-        headline=write_headline(
-            study, evaluation if "auroc" in metrics else _evaluate(study, ("auroc",)), headline_risk
-        ),
+        headline=write_headline(study, compared, headline_risk),
         method=method,
         risk=headline_risk,
         point=point,

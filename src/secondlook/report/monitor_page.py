@@ -161,9 +161,7 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
             f"{', and bounded from the reviewed audits so far' if status.audit and status.audit.labels else ''}."
             f"{interval}"
         ),
-        "evidence": (
-            f"Evidence after each window, on a logarithmic scale. The alarm is raised when it reaches {limit}. {raised}"
-        ),
+        "evidence": (f"Evidence after each window, on a logarithmic scale. The alarm is raised at {limit}. {raised}"),
         "coverage": "A falling coverage sends more images to review; a rising one may mean overconfident predictions.",
         "confidence": "Mean over the images of each window.",
         "disagreement": "Mean over the images of each window that had more than one look.",

@@ -109,7 +109,7 @@ def draw_reliability(
     if isinstance(confidence, str) and not find_method(confidence).is_probability:
         probabilities = ", ".join(one.form for one in METHODS.values() if one.is_probability)
         raise MetricError(
-            f"reliability needs a probability, and {confidence!r} is none; choose one of: {probabilities}."
+            f"reliability needs a probability, and {confidence!r} is none; choose among: {probabilities}."
         )
     ranking, name = _rank(data, confidence, name)
     curve = ranking.reliability(bins)

@@ -234,13 +234,9 @@ class Run:
 
     def image(self, position: int) -> Array:
         """Return one image of the predictions as the classifier saw it. uint8 or float32 [H, W, C]"""
-        index = self._source_index[self.predictions.ids[position]]
+        index = self.source.ids.index(self.predictions.ids[position])
         image: Array = self.preprocessing.fit([self.source.read(index)])[0]
         return image
-
-    @cached_property
-    def _source_index(self) -> dict[str, int]:
-        return {id_: index for index, id_ in enumerate(self.source.ids)}
 
     def evaluate(
         self,
@@ -258,9 +254,8 @@ class Run:
         """
         given = self._options | options
         given |= {"methods": methods or given["methods"], "metrics": metrics or given["metrics"]}
-        return evaluate(
-            self.predictions, groups=groups, tuning=self._tuning, execution=Execution(progress=progress), **given
-        )
+        execution = Execution(progress=progress)
+        return evaluate(self.predictions, groups=groups, tuning=self._tuning, execution=execution, **given)
 
     @property
     def _options(self) -> dict[str, Any]:

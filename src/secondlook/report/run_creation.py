@@ -114,7 +114,7 @@ def create_run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
-    wrong = _find_setup_warnings(folder, loaded, source, execution.batch_size) if check_setup else ()
+    wrong = _check_setup(folder, loaded, source, execution.batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
     store = folder / PREDICTIONS
@@ -183,9 +183,7 @@ def create_run(
     return write_run(folder, record, content)
 
 
-def _find_setup_warnings(
-    folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize
-) -> tuple[str, ...]:
+def _check_setup(folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize) -> tuple[str, ...]:
     """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
     with suppress(SecondLookError):
         record = open_run(folder).record
