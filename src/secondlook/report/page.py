@@ -27,7 +27,6 @@ from secondlook.report.operating_points import (
 )
 from secondlook.report.study import Study, explain_method
 from secondlook.tables import ARROWS, format_difference, format_value
-from secondlook.views import apply_view
 
 SCRIPTS = (
     "arrays.js",
@@ -238,6 +237,8 @@ def shrink(pixels: Array, side: int) -> Array:
 
 
 def _draw_image(study: Study, pixels: Array, outputs: Array) -> Picture:
+    from secondlook.views import apply_view
+
     leading = outputs.argmax(axis=1)
     blank = np.zeros_like(pixels)  # for a view that is only a name
     views = (blank if view.name else apply_view(pixels[None], view)[0] for view in study.preds.views)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger(__name__)
 LOGIN_PAGE = "/login"
 WRONG_TOKEN = "This token is not valid. Check that it is complete; it begins with sl_."
+ADD_TOKEN = "secondlook token add NAME --role admin --data-dir DIR"
+"""The command that makes a token, whoever starts the service."""
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FOREIGN_SITES = frozenset({"cross-site", "same-site"})
@@ -278,7 +280,7 @@ def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
             "can be reached by other machines, and the service has no token, so everyone could use it",
             argument="host",
             value=options.host,
-            repair="make one first with 'secondlook token add NAME --role admin --data-dir DIR'",
+            repair=f"make one first with {ADD_TOKEN!r}",
         )
 
 
