@@ -10,9 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from secondlook.predictions import Predictions
-from secondlook.report import write_report
-from secondlook.report.writer import ReportContext
 from secondlook.views import ViewSet
+from tests.report.references import write_run_report
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
@@ -43,13 +42,14 @@ def preds() -> Predictions:
 @pytest.fixture(scope="session")
 def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     noise = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    return write_report(
+    return write_run_report(
         preds,
         tmp_path_factory.mktemp("report") / "report.html",
         title="Cats, dogs and birds",
         methods=METHODS,
         image=lambda index: np.roll(noise, index, axis=1),
-        context=ReportContext(notes=("synthetic predictions",), command="secondlook report run/"),
+        notes=["synthetic predictions"],
+        command="secondlook report run/",
         delta=0.01,
         artifacts=False,
     )
@@ -58,14 +58,14 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="session")
 def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("calibrated") / "report.html"
-    return write_report(
+    return write_run_report(
         preds,
         path,
         title="Calibrated",
         methods=["msr", "mean"],
         risk=0.05,
         delta=0.05,
-        context=ReportContext(calibrated=("mean",)),
+        calibrated=["mean"],
         artifacts=False,
     )
 
@@ -73,17 +73,13 @@ def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def tuned_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a report whose methods include one with options and one that is fitted on images set apart."""
-    return write_report(
+    return write_run_report(
         preds,
         tmp_path_factory.mktemp("tuned") / "report.html",
         title="Images set apart",
         methods=["msr", "mean", "blend", OPTIONS_METHOD, "view:hflip", "learned"],
         image=lambda index: np.full((32, 32, 3), index % 256, dtype=np.uint8),
-        context=ReportContext(
-            warnings=(
-                "view 'vflip' is <b>harmful</b>: it changes 40.0 % of the confident predictions; pass views='auto'.",
-            )
-        ),
+        warnings=["view 'vflip' is <b>harmful</b>: it changes 40.0 % of the confident predictions; pass views='auto'."],
         resamples=50,
         artifacts=False,
     )
@@ -100,13 +96,13 @@ def class_rich_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"n{index:08d} a class with a rather long name" for index in range(1000)]
     preds = Predictions(logits=logits, views=ViewSet(["identity", "hflip"]), labels=labels, class_names=names)
     path = tmp_path_factory.mktemp("classes") / "report.html"
-    return write_report(preds, path, title="A thousand classes", resamples=20, artifacts=False)
+    return write_run_report(preds, path, title="A thousand classes", resamples=20, artifacts=False)
 
 
 @pytest.fixture(scope="session")
 def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "report.html"
-    return write_report(make_predictions(10_000), path, title="Ten thousand images", artifacts=False)
+    return write_run_report(make_predictions(10_000), path, title="Ten thousand images", artifacts=False)
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,11 @@ from secondlook.report.operating_points import (
     certify_methods,
     choose_headline_risk,
     describe_decisions,
-    point_at_coverage,
     point_at_risk,
     slider_risks,
 )
 from secondlook.report.study import Study, build_study
+from tests.report.references import point_at_coverage
 from tests_browser.conftest import METHODS
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"

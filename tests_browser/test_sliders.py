@@ -12,13 +12,13 @@ from secondlook.metrics import Ranking
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import (
     OperatingPoint,
-    certified_point,
+    certify_points,
     choose_headline_risk,
-    point_at_coverage,
     point_at_risk,
     slider_risks,
 )
 from secondlook.report.study import Study, build_study
+from tests.report.references import point_at_coverage
 from tests_browser.conftest import METHODS
 
 SHARING = 3
@@ -120,7 +120,7 @@ def test_guarantees_equal_those_in_python(page: Page, study: Study) -> None:
     for index in range(0, len(risks), 5):
         page.locator("#tolerated").evaluate(MOVE, str(index))
         sentence = page.inner_text("#guarantee").replace("\u00a0", " ")
-        point = certified_point(study.rankings["mean"], float(risks[index]), 0.01 / SHARING)
+        (point,) = certify_points(study, "mean", risks[index : index + 1], 0.01 / SHARING)
         seen.add(point.accepted > 0)
         if point.accepted:
             assert sentence.startswith("Certified: ")

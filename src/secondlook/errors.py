@@ -20,20 +20,24 @@ LONGEST_REASON = 300
 
 
 class Repair:
-    """A repair that names arguments: `Repair("pass {overwrite} to replace it", overwrite=True)`."""
+    """A repair that names arguments: `Repair("pass {overwrite} to replace it", overwrite=True)`.
 
-    def __init__(self, text: str, **arguments: object) -> None:
+    `of` is the function that takes them, where several do and another one raises the error: a front end is given
+    "score.audit" instead of "audit".
+    """
+
+    def __init__(self, text: str, *, of: object = "", **arguments: object) -> None:
         self.text = text
-        self.arguments = arguments
+        self.arguments = {name: (f"{of}.{name}".lstrip("."), value) for name, value in arguments.items()}
 
     def word(self, name_argument: NameArgument) -> str:
         """Return the sentence with its arguments in the language of a front end."""
-        return self.text.format(**{name: name_argument(name, value) for name, value in self.arguments.items()})
+        return self.text.format(**{name: name_argument(*argument) for name, argument in self.arguments.items()})
 
 
 def name_in_python(name: str, value: object) -> str:
     """Return an argument as it is written in Python; with `ANY`, its name alone."""
-    return f"{name}=" if value is ANY else f"{name}={value!r}"
+    return f"{name.rpartition('.')[2]}={'' if value is ANY else repr(value)}"
 
 
 class Message:

@@ -72,7 +72,7 @@ def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path) -
     without = here(*CALIBRATE)
     assert without.code == 2
     assert "98 images" in without.err
-    assert "--audit" in without.err
+    assert "serve with secondlook serve --audit 0.05" in without.err
     service = review_stream(database, tmp_path / "service")
     done = here(*CALIBRATE)
     assert done.code == 0, done.err

@@ -53,6 +53,7 @@ def test_subset_of_the_same_images_is_paired(here: Here, evaluate: Evaluate) -> 
     done = here("compare", "run-a", "run-b", "--resamples", "5", "--json")
     assert done.code == 0, done.err
     assert done.json["n_images"] == 40
+    assert {row["method"].split()[0] for row in done.json["rows"]} == {"run-a", "run-b"}
 
 
 def test_duplicate_run_is_rejected(here: Here, evaluate: Evaluate) -> None:

@@ -56,8 +56,8 @@ def test_export_tells_what_it_wrote(exported: Here) -> None:
     [
         ((), "--force"),
         (("--out", "decide.json"), "decide.json"),
-        (("--image-shape", "16,16"), "--image-shape '16,16'"),
-        (("--image-shape", "16,16,x"), "16,16,x"),
+        (("--force", "--image-shape", "16,16"), "--image-shape 16,16 "),
+        (("--force", "--image-shape", "16,16,x"), "--image-shape 16,16,x "),
         (("--force", "--image-shape", "17,17,3"), "--image-shape 17,17,3"),
         (("--force", "--policy", "absent.json"), "absent.json"),
         (("--force", "--out", "model.onnx"), "model.onnx"),
@@ -138,7 +138,7 @@ def test_score_is_that_of_the_policy(exported: Here) -> None:
         (("score", "--policy", "absent.onnx", "--data", "folder:new", "--out", "s.csv"), "absent.onnx"),
         (
             ("score", "--policy", "decide.onnx", "--data", "npz:photo.npz", "--out", "s.csv"),
-            "export the policy with --image-shape for them",
+            "export the policy for them with secondlook export --image-shape",
         ),
     ],
 )
@@ -149,6 +149,7 @@ def test_wrong_use_of_a_file_is_one_sentence(exported: Here, words: tuple[str, .
     done = exported(*words)
     assert done.code == 2
     assert told in done.err
+    assert "=" not in done.err.replace("'", "").split("[")[0], done.err
     assert not Path("s.csv").exists()
 
 

@@ -14,8 +14,8 @@ from secondlook.cli.app import COMMANDS, find_flags, load_command
 from secondlook.cli.wording import (
     PARAMETER_OF_ARGUMENT,
     WITHOUT_OPTION,
-    make_name_argument,
     model_options,
+    name_option,
     source_options,
     word,
 )
@@ -73,13 +73,16 @@ ARGUMENT = re.compile(r"(?<![\w?&.<-])(?<!--model-option )(?P<name>[a-z][a-z_]*)
         ("check", "n_images", 10, "--images 10"),
         ("calibrate", "max_looks", 1, "--max-looks 1"),
         ("views candidates", "image_size", ANY, "--image-size"),
-        ("calibrate", "audit", 0.05, "--audit 0.05"),
-        ("score", "image_shape", ANY, "--image-shape"),
+        ("calibrate", "serve.audit", 0.05, "secondlook serve --audit 0.05"),
+        ("calibrate", "score.audit", ANY, "secondlook score --audit"),
+        ("calibrate", "views", ANY, "secondlook evaluate --views"),
+        ("score", "image_shape", ANY, "secondlook export --image-shape"),
+        ("verify", "allow_mismatch", True, "secondlook score --allow-mismatch"),
         ("", "whatever", ANY, "whatever="),
     ],
 )
 def test_arguments_are_options_of_the_command(command: str, name: str, value: object, expected: str) -> None:
-    assert make_name_argument(find_flags(command.split()))(name, value) == expected
+    assert name_option(find_flags(command.split()), name, value) == expected
 
 
 @pytest.mark.parametrize("kind", [DecisionError, SecondLookWarning])
@@ -108,7 +111,7 @@ def arguments_in_fields() -> Iterator[tuple[str, str]]:
             for one in node.keywords:
                 value = one.value.value if isinstance(one.value, ast.Constant) else None
                 name = one.arg if is_repair else value if one.arg == "argument" else None
-                if isinstance(name, str):
+                if isinstance(name, str) and name != "of":
                     yield f"{path.relative_to(PACKAGE)}:{node.lineno}", name
 
 

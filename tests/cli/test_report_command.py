@@ -45,9 +45,10 @@ def test_images_set_apart_by_the_run_are_not_reported(here: Here) -> None:
     assert not pictures & set(sl.open_run("run").record.tuning)
 
 
-def test_recommendation_names_no_argument_of_python(here: Here) -> None:
+def test_recommendation_names_the_option(here: Here) -> None:
     """Without the views 'identity' is the worst."""
     done = here(*EVALUATE, "--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views", "--method", "mean")
     assert done.code == 0, done.err
     assert "Predict from the image: " in done.out
+    assert "Options to add: --predict-from image" in done.out
     assert "predict_from" not in done.out

@@ -63,7 +63,6 @@ class TestServe:
     @pytest.mark.parametrize(
         ("words", "told"),
         [
-            ("--host 0.0.0.0", "secondlook token add"),
             ("--keep 3x", "'3x'"),
             ("--lease 0m", "'0m'"),
             ("--data-dir /dev/null/service", "'/dev/null/service'"),
@@ -71,7 +70,7 @@ class TestServe:
             ("--database postgresql://a:secret@127.0.0.1:1/c", "a:***@"),
             ("--model onnx:missing.onnx", "missing.onnx"),
             ("--policy missing.json", "missing.json"),
-            ("--audit 2", "audit"),
+            ("--audit 2", "--audit 2.0"),
         ],
     )
     def test_mistakes_are_one_sentence(self, here: Here, policy: str, served: list[Any], words: str, told: str) -> None:

@@ -1,63 +1,44 @@
 """`secondlook token`: tokens are made, listed and removed, and a service that others can reach needs one."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from secondlook.cli import app, serve
+from secondlook.cli import serve
 from secondlook.serving import ServiceOptions
 from secondlook.serving.tokens import PERMISSIONS
 
-Run = Callable[..., "tuple[int, str, str]"]
+Here = Callable[..., Any]
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the command line in this process, in an empty folder; returns the exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run_command(*arguments: str) -> "tuple[int, str, str]":
-        monkeypatch.setattr("sys.argv", ["secondlook", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            app.main()
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return run_command
-
-
-def test_a_token_is_shown_once_and_works(run: Run, tmp_path: Path) -> None:
-    code, out, _ = run("token", "add", "Anna", "--role", "reviewer", "--data-dir", "service")
-    assert code == 0
-    (made,) = [line for line in out.splitlines() if line.startswith("sl_")]
+def test_a_token_is_shown_once_and_works(here: Here, tmp_path: Path) -> None:
+    done = here("token", "add", "Anna", "--role", "reviewer", "--data-dir", "service")
+    assert done.code == 0
+    (made,) = [line for line in done.out.splitlines() if line.startswith("sl_")]
     principal = ServiceOptions(tmp_path / "service").open_tokens().check(made)
     assert principal is not None
     assert (principal.name, principal.role) == ("Anna", "reviewer")
-    _, listed, _ = run("token", "list", "--data-dir", "service")
+    listed = here("token", "list", "--data-dir", "service").out
     assert "Anna" in listed
     assert made not in listed
 
 
-def test_json(run: Run, tmp_path: Path) -> None:
-    _, out, _ = run("token", "add", "robot", "--role", "client", "--data-dir", "service", "--json")
-    made: dict[str, Any] = json.loads(out)
+def test_json(here: Here, tmp_path: Path) -> None:
+    made = here("token", "add", "robot", "--role", "client", "--data-dir", "service", "--json").json
     assert ServiceOptions(tmp_path / "service").open_tokens().check(made.pop("token")) is not None
     assert made == {"name": "robot", "role": "client"}
-    _, out, _ = run("token", "list", "--data-dir", "service", "--json")
-    (row,) = json.loads(out)
+    (row,) = here("token", "list", "--data-dir", "service", "--json").json
     assert (row["name"], row["role"]) == ("robot", "client")
     assert row["created"].endswith("+00:00")
 
 
-def test_a_removed_token_is_gone(run: Run, tmp_path: Path) -> None:
-    _, out, _ = run("token", "add", "Anna", "--role", "admin", "--data-dir", "service", "--json")
-    assert run("token", "remove", "Anna", "--data-dir", "service")[0] == 0
-    assert ServiceOptions(tmp_path / "service").open_tokens().check(json.loads(out)["token"]) is None
-    _, out, _ = run("token", "list", "--data-dir", "service")
-    assert "No tokens" in out
+def test_a_removed_token_is_gone(here: Here, tmp_path: Path) -> None:
+    made = here("token", "add", "Anna", "--role", "admin", "--data-dir", "service", "--json").json
+    assert here("token", "remove", "Anna", "--data-dir", "service").code == 0
+    assert ServiceOptions(tmp_path / "service").open_tokens().check(made["token"]) is None
+    assert "No tokens" in here("token", "list", "--data-dir", "service").out
 
 
 @pytest.mark.parametrize(
@@ -69,19 +50,19 @@ def test_a_removed_token_is_gone(run: Run, tmp_path: Path) -> None:
         ("remove", "Anna", "--data-dir", "service"),
     ],
 )
-def test_mistakes_exit_with_2(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    code, _, err = run("token", *arguments)
-    assert code == 2
-    assert err
+def test_mistakes_exit_with_2(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = here("token", *arguments)
+    assert done.code == 2
+    assert done.err
     assert not (tmp_path / "service" / "tokens.json").exists()
 
 
-def test_a_service_for_others_without_a_token_says_how_to_make_one(run: Run, tmp_path: Path) -> None:
+def test_a_service_for_others_without_a_token_says_how_to_make_one(here: Here, tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text("{}")
-    code, _, err = run("serve", "--policy", "policy.json", "--data-dir", "service", "--host", "0.0.0.0")
-    assert code == 2
-    assert "--host 0.0.0.0 can be reached by other machines" in err
-    assert "make one first with 'secondlook token add'" in err
+    done = here("serve", "--policy", "policy.json", "--data-dir", "service", "--host", "0.0.0.0")
+    assert done.code == 2
+    assert "--host 0.0.0.0 can be reached by other machines" in done.err
+    assert "make one first with 'secondlook token add NAME --role admin --data-dir DIR'" in done.err
 
 
 def test_the_roles_are_those_of_the_service() -> None:

@@ -14,11 +14,11 @@ from secondlook.estimators import tuning_positions
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report import write_report
-from secondlook.report.galleries import choose_images
+from secondlook.report.findings import choose_images
 from secondlook.report.operating_points import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.page import MAX_MOST_LOOKS
 from secondlook.report.study import build_study
-from secondlook.report.writer import ReportContext
+from tests.report.references import write_run_report
 
 ImageReader = Callable[[int], Array]
 PageDataReader = Callable[[Path], dict[str, Any]]
@@ -29,7 +29,6 @@ SHOWN: dict[str, Any] = {
     "title": "t",
     "methods": ["msr", "mean"],
     "resamples": 5,
-    "context": ReportContext(warnings=()),
     **TERMS,
 }
 
@@ -256,9 +255,8 @@ def test_coverage_with_all_looks_is_that_of_the_same_calibration(
     preds: Predictions, tmp_path: Path, read_page_data: PageDataReader
 ) -> None:
     """With images set apart and one calibrated method, the section and the operating points certify the same."""
-    context = ReportContext(calibrated=("mean",), warnings=())
-    options: dict[str, Any] = {**SHOWN, "tuning": np.arange(200), "context": context, "artifacts": False}
-    path = write_report(preds, tmp_path / "r.html", **options)
+    options: dict[str, Any] = {**SHOWN, "tuning": np.arange(200), "calibrated": ("mean",), "artifacts": False}
+    path = write_run_report(preds, tmp_path / "r.html", **options)
     data = read_page_data(path)
     certified = data["methods"][1]["certified"]["accepted"][data["risks"].tolist().index(RISK)]
     assert data["adaptive"]["all_looks"]["coverage"] == certified / data["images"] > 0

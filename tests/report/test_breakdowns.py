@@ -6,7 +6,7 @@ import pytest
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Predictions
-from secondlook.report.breakdowns import class_aurocs, class_risks, view_contributions
+from secondlook.report.findings import class_aurocs, class_risks, view_contributions
 from secondlook.report.operating_points import NOTHING_ACCEPTED, point_at_risk
 from secondlook.report.study import Study, build_study
 from secondlook.views import ViewSet

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from secondlook.predictions import Predictions
-from secondlook.report import breakdowns
-from secondlook.report.breakdowns import find_cells, rank_cells
+from secondlook.report import findings
+from secondlook.report.findings import find_cells, rank_cells
 from secondlook.report.study import Study, build_study
 from secondlook.views import ViewSet
 
@@ -62,7 +62,7 @@ def test_more_than_256_cells_take_two_bytes() -> None:
 
 def test_page_has_room_for_the_first_method(monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study()
-    monkeypatch.setattr(breakdowns, "MAX_CELL_BYTES", 500)
+    monkeypatch.setattr(findings, "MAX_CELL_BYTES", 500)
     assert set(rank_cells(study, find_cells(study), "mean")) == {"mean"}
-    monkeypatch.setattr(breakdowns, "MAX_CELL_BYTES", 299)
+    monkeypatch.setattr(findings, "MAX_CELL_BYTES", 299)
     assert rank_cells(study, find_cells(study), "mean") == {}

@@ -5,7 +5,7 @@ import pytest
 
 from secondlook.metrics import rank
 from secondlook.predictions import Predictions
-from secondlook.report.breakdowns import risk_bands, spread_counts
+from secondlook.report.findings import risk_bands, spread_counts
 from secondlook.report.study import Study, build_study
 
 

@@ -12,8 +12,9 @@ from PIL import Image
 
 from secondlook.errors import ReportError
 from secondlook.predictions import Predictions
-from secondlook.report import galleries
-from secondlook.report.galleries import MAX_IMAGES, choose_images, rank_changes, read_images
+from secondlook.report import page
+from secondlook.report.findings import MAX_IMAGES, choose_images, rank_changes
+from secondlook.report.page import read_images
 from secondlook.report.study import Study, build_study
 from secondlook.views import apply_view
 
@@ -74,14 +75,14 @@ def test_sheet_holds_every_view(study: Study, preds: Predictions) -> None:
 
 def test_many_views_are_in_rows() -> None:
     tiles = [np.full((4, 6, 1), place, dtype=np.uint8) for place in range(18)]
-    sheet = galleries._join_tiles(tiles)
+    sheet = page._join_tiles(tiles)
     assert sheet.shape == (8, 16 * 6, 1)
     assert [sheet[4 * (place // 16), 6 * (place % 16), 0] for place in range(18)] == list(range(18))
 
 
 def test_large_pictures_are_fewer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
-    monkeypatch.setattr(galleries, "MAX_BYTES", 200_000)
+    monkeypatch.setattr(page, "MAX_BYTES", 200_000)
     images = read_images(study, choose_images(study, "mean"), lambda _: noise)
     assert 0 < len(images) < 20
     assert sum(len(one["picture"]) + len(one["sheet"]) for one in images.values()) <= 200_000

@@ -20,12 +20,12 @@ from secondlook.report.operating_points import (
     choose_headline_risk,
     describe_decisions,
     format_percent,
-    point_at_coverage,
     point_at_risk,
     slider_risks,
     thin_ranking,
 )
 from secondlook.report.study import build_study
+from tests.report.references import point_at_coverage
 
 images = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.1, 0.2, 0.25, 0.5, 0.75, 0.9, 1.0])), min_size=1, max_size=40

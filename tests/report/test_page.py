@@ -14,11 +14,11 @@ from secondlook.metrics import rank
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.report import page, write_report
-from secondlook.report.galleries import choose_images
-from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_coverage, point_at_risk
+from secondlook.report.findings import choose_images
+from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_risk
 from secondlook.report.study import build_study
-from secondlook.report.writer import ReportContext
 from secondlook.views import ViewSet
+from tests.report.references import point_at_coverage, write_run_report
 
 PageDataReader = Callable[[Path], dict[str, Any]]
 ImageReader = Callable[[int], Array]
@@ -139,13 +139,14 @@ def test_names_cannot_inject_markup(preds: Predictions, read_image: ImageReader,
         ids=[f"{evil}{place}.png" for place in range(600)],
         skipped=[(evil, evil)],
     )
-    path = write_report(
+    path = write_run_report(
         hostile,
         tmp_path / "report.html",
         title=evil,
         image=read_image,
         facts={evil: evil},
-        context=ReportContext(notes=(evil,), command=evil),
+        notes=(evil,),
+        command=evil,
         methods=["msr", "mean"],
         artifacts=False,
     )
@@ -202,8 +203,9 @@ def test_calibrated_operating_point_is_the_first_one(
     methods = ["mean", "entropy"]
     rule = certify(preds, methods, risk=0.15, delta=0.1)
     options: dict[str, Any] = {"risk": 0.15, "delta": 0.1, "artifacts": False, "resamples": 10}
-    options["context"] = ReportContext(calibrated=tuple(methods))
-    path = write_report(preds, tmp_path / "report.html", title="t", methods=["msr", "mean"], **options)
+    path = write_run_report(
+        preds, tmp_path / "report.html", title="t", methods=["msr", "mean"], calibrated=methods, **options
+    )
     data = read_page_data(path)
     assert rule.calibration is not None
     assert rule.calibration.errors is not None
@@ -235,13 +237,14 @@ def test_provenance_is_shown(preds: Predictions, tmp_path: Path) -> None:
         labels=preds.labels,
         skipped=[("a/b.png", "truncated")],
     )
-    path = write_report(
+    path = write_run_report(
         labeled,
         tmp_path / "report.html",
         title="t",
         methods=["msr"],
         facts={"classifier": "onnx:m.onnx"},
-        context=ReportContext(notes=("the lamp was new",), command="secondlook report run/"),
+        notes=["the lamp was new"],
+        command="secondlook report run/",
     )
     text = path.read_text("utf-8")
     for expected in (

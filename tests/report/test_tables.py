@@ -6,9 +6,9 @@ import io
 import numpy as np
 
 from secondlook.predictions import Predictions
-from secondlook.report.csv_tables import render_tables
 from secondlook.report.findings import compute_findings
 from secondlook.report.study import build_study
+from secondlook.report.writer import render_tables
 from secondlook.tables import unescape_formula
 
 

@@ -18,7 +18,7 @@ from secondlook.predictions import Predictions
 from secondlook.report import write_report, writer
 from secondlook.report.operating_points import point_at_risk
 from secondlook.report.study import build_study
-from secondlook.report.writer import ReportContext
+from tests.report.references import write_run_report
 
 PredictionFactory = Callable[..., Predictions]
 ImageReader = Callable[[int], Array]
@@ -83,10 +83,10 @@ def test_report_is_about_judged_images(
         "title": "t",
         "methods": ["msr", "mean"],
         "resamples": 10,
-        "context": ReportContext(warnings=()),
+        "warnings": (),
     }
-    path = write_report(preds, tmp_path / "a.html", tuning=tuning, image=reader, **options)
-    alone = write_report(
+    path = write_run_report(preds, tmp_path / "a.html", tuning=tuning, image=reader, **options)
+    alone = write_run_report(
         preds.select(images=judged), tmp_path / "b.html", image=lambda index: reader(index + 200), **options
     )
     data, expected = read_page_data(path), read_page_data(alone)
@@ -118,8 +118,8 @@ def test_methods_are_fitted_on_images_set_apart(
     """The page has the thresholds that `certify` finds with the same images set apart."""
     options: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "tuning": np.arange(0, 600, 2)}
     shown: dict[str, Any] = {"title": "t", "artifacts": False, "resamples": 5}
-    shown["context"] = ReportContext(calibrated=("learned",))
-    path = write_report(preds, tmp_path / "r.html", **shown, **options)
+    shown["calibrated"] = ("learned",)
+    path = write_run_report(preds, tmp_path / "r.html", **shown, **options)
     data = read_page_data(path)
     assert [method["name"] for method in data["methods"]] == ["msr", "mean", "bootstrap", "blend", "learned"]
     assert (data["images"], data["method"], data["guaranteed"]) == (300, "learned", True)
@@ -134,8 +134,8 @@ def test_methods_are_fitted_on_images_set_apart(
 
 def test_recommendation_and_warnings_are_at_the_top(preds: Predictions, tmp_path: Path) -> None:
     options: dict[str, Any] = {"title": "t", "methods": ["msr", "mean"], "resamples": 20, "artifacts": False}
-    context = ReportContext(warnings=("view 'x' & more is harmful.",))
-    text = write_report(preds, tmp_path / "r.html", context=context, **options).read_text("utf-8")
+    warnings = ("view 'x' & more is harmful.",)
+    text = write_run_report(preds, tmp_path / "r.html", warnings=warnings, **options).read_text("utf-8")
     assert text.index("view &#39;x&#39; &amp; more is harmful.") < text.index('id="operate"')
     sentence = evaluate(preds, ["mean"], ["auroc"], resamples=20).recommendation
     assert sentence is not None
@@ -155,7 +155,7 @@ def test_harmful_views_are_warned_of_by_default(tmp_path: Path) -> None:
     text = write_report(harmed, tmp_path / "r.html", **options).read_text("utf-8")
     (warning,) = re.findall(r'<p class="warning".*?</p>', text)
     assert "vflip" in warning
-    path = write_report(harmed, tmp_path / "r.html", context=ReportContext(warnings=()), **options)
+    path = write_run_report(harmed, tmp_path / "r.html", warnings=(), **options)
     assert 'class="warning"' not in path.read_text("utf-8")
 
 
@@ -183,14 +183,6 @@ def test_edge_cases_are_reported(
     preds = make_predictions(values, values, wrong)
     path = write_report(preds, tmp_path / "r.html", title="t", image=read_image, artifacts=plots)
     assert ("A second look" in path.read_text("utf-8")) == (0 < wrong.sum() < n_images)
-
-
-def test_equal_confidences(make_predictions: PredictionFactory, tmp_path: Path) -> None:
-    same = np.full(40, 0.7)
-    path = write_report(
-        make_predictions(same, same, np.arange(40) < 10), tmp_path / "r.html", title="t", artifacts=False
-    )
-    assert "AUROC 50.0, as before" in path.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from secondlook import __version__
 from secondlook.cli import INTERRUPTED, Interrupted, exit_at_once, interrupt
-from secondlook.errors import SecondLookError
+from secondlook.errors import Message, SecondLookError
 
 COMMANDS = {
     "demo": "Run all steps on handwritten digits; no data and no model needed.",
@@ -39,13 +39,12 @@ MODULES = {
     **dict.fromkeys(("check", "compare", "report", "search"), "evaluate"),
     "verify": "export",
     "monitor": "score",
-    "list": "info",
+    **dict.fromkeys(("list", "views"), "info"),
     "token": "serve",
 }
 """Modules of the commands that have none of their own."""
 LONGEST_MESSAGE = 1000
 """Characters of an error or warning that are printed at most; the beginning and the end are kept."""
-OMISSION = " ... "
 
 
 class LazyGroup(TyperGroup):
@@ -107,14 +106,15 @@ def find_flags(words: Sequence[str]) -> dict[str, str]:
 
 def main() -> None:
     """Run the command line and exit the process with its exit code."""
-    warnings.showwarning = _show_warning
+    # Without its place in the code.
+    warnings.showwarning = lambda message, *_, **__: _print_message("[bold yellow]warning:[/]", message)
     signal.signal(signal.SIGINT, interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that its encoding lacks
     try:
         app()
     except SecondLookError as error:
-        _exit_with_error(_word(error))
+        _exit_with_error(error)
     except OSError as error:
         # A full disk or missing permissions: the user can repair it, and the path says where.
         place = f" ({error.filename!r})" if error.filename else ""
@@ -128,32 +128,21 @@ def main() -> None:
         signal.signal(signal.SIGINT, exit_at_once)
 
 
-def _word(message: object) -> str:
-    from secondlook.cli.wording import word
-
-    return word(message, find_flags(sys.argv[1:]))
-
-
-def shorten(message: str) -> str:
-    """Return a message with its middle left out where it is longer than a terminal shows well."""
-    if len(message) <= LONGEST_MESSAGE:
-        return message
-    half = (LONGEST_MESSAGE - len(OMISSION)) // 2
-    return f"{message[:half]}{OMISSION}{message[-half:]}"
-
-
-def _exit_with_error(message: str) -> None:
+def _exit_with_error(message: object) -> None:
     _print_message("[bold red]error:[/]", message)
     sys.exit(2)
 
 
-def _print_message(heading: str, message: str) -> None:
+def _print_message(heading: str, message: object) -> None:
+    """Print a message in the language of the command line, without its middle if it is very long."""
     from rich.console import Console
     from rich.markup import escape
 
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(shorten(message))}")
+    if isinstance(message, Message):
+        from secondlook.cli.wording import word
 
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print the message of a warning without its place in the code."""
-    _print_message("[bold yellow]warning:[/]", _word(message))
+        message = word(message, find_flags(sys.argv[1:]))
+    text = str(message)
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(text)}")

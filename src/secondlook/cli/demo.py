@@ -5,20 +5,23 @@ import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import numpy as np
 import typer
+from pydantic import ValidationError
 from typer import Option
 
 from secondlook.arrays import Array, IntArray
 from secondlook.cli import options
+from secondlook.decisions import Review
 from secondlook.errors import ReportError, SecondLookError
+from secondlook.files import write_bytes_atomically
+from secondlook.policies import Policy, read_policy
 
 RISK, DELTA = "0.02", "0.05"
 REJECTED = "rejected"
-AUDIT = 0.05
-"""Share of the accepted digits that the service has reviewed."""
 SIDE = 16
 TRAINING_IMAGES = 200
 """So few that the network makes enough errors to be interesting."""
@@ -34,9 +37,7 @@ The same with your own model and images:
 
 def demo(
     out: Annotated[Path, Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path("demo"),
-    serve: Annotated[
-        bool, Option("--serve", help="Then serve decisions, with a page to review images, and open it.")
-    ] = False,
+    serve: Annotated[bool, Option("--serve", help="Then serve decisions, and open the page to review images.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")] = 8000,
     quiet: options.Quiet = False,
 ) -> None:
@@ -59,36 +60,20 @@ def demo(
         if not quiet:
             typer.echo(f"\n$ secondlook {shlex.join(arguments)}")
         # An earlier version may have decided otherwise on the same digits; its files are the demo's own.
-        replacing = ["--force"] if arguments[0] in ("calibrate", "score") else []
-        app([*arguments, *replacing, *(["--quiet"] if quiet else [])], prog_name="secondlook", standalone_mode=False)
+        more = ["--force"] * (arguments[0] in ("calibrate", "score")) + ["--quiet"] * quiet
+        app([*arguments, *more], prog_name="secondlook", standalone_mode=False)
     if serve:
-        _keep_earlier(policy, earlier)
+        # The service has decisions by an earlier policy that decides alike, and shows them.
+        with suppress(ValidationError):
+            if earlier is not None and read_policy(policy).decides_like(Policy.model_validate_json(earlier)):
+                write_bytes_atomically(policy, earlier)
         serve_digits(out, port)
     elif not quiet:
         typer.echo(CLOSING.format(command=find_command()))
 
 
-def _keep_earlier(policy: Path, earlier: bytes | None) -> None:
-    """Put an earlier policy back if the new one decides alike: the service has decisions by it, and shows them."""
-    from pydantic import ValidationError
-
-    from secondlook.files import write_bytes_atomically
-    from secondlook.policies import Policy, read_policy
-
-    if earlier is None:
-        return
-    try:
-        is_same = read_policy(policy).decides_like(Policy.model_validate_json(earlier))
-    except ValidationError:
-        return
-    if is_same:
-        write_bytes_atomically(policy, earlier)
-
-
 def serve_digits(out: Path, port: int) -> None:
     """Serve the policy of the demo, send it the new digits in the background, and open the review page."""
-    from threading import Thread
-
     from secondlook.cli.serve import start
 
     def show(url: str) -> None:
@@ -100,7 +85,7 @@ def serve_digits(out: Path, port: int) -> None:
         Thread(target=_send_digits, args=(out / "new.npz", url), daemon=True).start()
         typer.launch(f"{url}/review")
 
-    settings = {"data_dir": out / "service", "port": port, "audit": AUDIT}
+    settings = {"data_dir": out / "service", "port": port, "audit": 0.05}
     start(out / "policy.json", settings, ready=show, quiet=True)
 
 
@@ -119,42 +104,30 @@ def _send_digits(archive: Path, url: str) -> None:
 
 def find_command() -> str:
     """Return what to type to run this installation: its name, or its path where the shell does not find it by name."""
-    installed = Path(sys.executable).with_name("secondlook")
-    found = shutil.which("secondlook")
-    if not installed.exists() or (found is not None and Path(found).samefile(installed)):
-        return "secondlook"
-    try:
-        return shlex.quote(str(installed.relative_to(Path.cwd())))
-    except ValueError:
-        return shlex.quote(str(installed))
+    found, typed = shutil.which("secondlook"), sys.argv[0]
+    is_found = found is not None and Path(found).resolve() == Path(typed).resolve()
+    return "secondlook" if is_found else shlex.quote(typed)
 
 
 def commands(out: Path) -> list[list[str]]:
     """Return the four commands of the demo."""
     model = Path(__file__).parent / "demo_data" / "digits.onnx"
     run, policy = f"{out}/run", f"{out}/policy.json"
+    scores = {"out": f"{out}/scores.csv", "rejected": f"{out}/{REJECTED}"}
     return [
         ["evaluate", *_flags(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", out=run)],
         ["calibrate", *_flags(run=run, risk=RISK, delta=DELTA, out=policy)],
-        [
-            "score",
-            *_flags(policy=policy, data=f"npz:{out}/new.npz", out=f"{out}/scores.csv", rejected=f"{out}/{REJECTED}"),
-        ],
+        ["score", *_flags(policy=policy, data=f"npz:{out}/new.npz", **scores)],
         ["report", run],
     ]
 
 
 def _clear_rejected(folder: Path) -> None:
     """Remove the rejected images of an earlier demo; a folder with anything else in it is left alone."""
-    from secondlook.decisions import Review
-
     if (folder / Review.LIST).is_file():
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ReportError(
-            f"the demo writes rejected images to {str(folder)!r}, which exists and has no {Review.LIST}, so it "
-            "is not of an earlier demo; move it or choose another --out."
-        )
+        raise ReportError(f"{str(folder)!r} is not of an earlier demo; move it or choose another --out.")
 
 
 def _flags(**values: str) -> list[str]:
@@ -167,12 +140,9 @@ def write_digits(out: Path) -> None:
     unseen = split_digits()[1]
     names = np.array([str(digit) for digit in range(10)])
     labeled, new = unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
-        np.savez(out / "new.npz", images=images[new], class_names=names)
-    except OSError as error:
-        raise ReportError(f"the demo cannot write to {str(out)!r}: {error.strerror}; choose another --out.") from None
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
+    np.savez(out / "new.npz", images=images[new], class_names=names)
 
 
 def digit_images() -> tuple[Array, IntArray]:

@@ -9,8 +9,7 @@ import typer
 from typer import Argument, Option
 
 from secondlook.cli import options
-from secondlook.cli.options import ClusterExecution, LocalExecution, ModelOptions, Printing
-from secondlook.cli.wording import make_name_argument
+from secondlook.cli.options import ClusterExecution, EvaluationOptions, LocalExecution, ModelOptions, Printing
 from secondlook.errors import MetricError
 from secondlook.policies import DEFAULT_DELTA
 from secondlook.views import AUTO, ViewWarning
@@ -20,9 +19,7 @@ def check(
     *,
     model: ModelOptions,
     data: options.Data,
-    images: Annotated[
-        int, Option("--images", min=1, help="Number of images to use, spread evenly over the data.")
-    ] = 256,
+    images: Annotated[int, Option(min=1, help="Number of images to use, spread evenly over the data.")] = 256,
     execution: LocalExecution,
     printing: Printing,
 ) -> None:
@@ -33,13 +30,14 @@ def check(
     Example: secondlook check --model onnx:m.onnx --data folder:val/
     """
     from secondlook.cli.app import find_flags
+    from secondlook.cli.wording import name_option
     from secondlook.diagnosis import check_setup
 
-    result = check_setup(model.load(), data, n_images=images, execution=execution.make(printing.progress))
-    name_argument = make_name_argument(find_flags(["check"]))
+    settings = execution.make(printing.progress)  # checked before the model is loaded
+    result = check_setup(model.load(), data, n_images=images, execution=settings)
     # The options of an ensemble apply to all its members, which may need different ones.
-    settings = result.better.settings if result.better and not result.members else {}
-    to_add = " ".join(name_argument(name, value) for name, value in settings.items())
+    better = result.better.settings if result.better and not result.members else {}
+    to_add = " ".join(name_option(find_flags(["check"]), name, value) for name, value in better.items())
     printing.print({**result.to_dict(), "options": to_add}, f"{result}\nOptions to add: {to_add}" if to_add else result)
     if not result.looks_right:
         raise typer.Exit(1)
@@ -49,24 +47,18 @@ def evaluate(
     *,
     model: ModelOptions,
     data: options.Data,
-    out: Annotated[
-        Path, Option("--out", metavar="DIR", help="Folder of the run; stored predictions in it are reused.")
-    ],
-    views: options.Views = AUTO,
-    method: options.Methods = None,
-    metric: options.Metrics = None,
-    predict_from: options.PredictFromOption = "image",
-    top_k: options.TopK = 1,
+    out: Annotated[Path, Option(metavar="DIR", help="Folder of the run; stored predictions in it are reused.")],
+    views: Annotated[
+        str,
+        Option(
+            metavar="SET",
+            help=f"'auto' chooses views that suit the classifier and the images. {options.VIEWS_HELP}",
+        ),
+    ] = AUTO,
+    evaluating: EvaluationOptions,
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
-    ood: Annotated[
-        str | None, Option("--ood", metavar="SPEC", help="Out-of-distribution images, which count as errors.")
-    ] = None,
-    level: options.Level = 0.95,
-    resamples: options.Resamples = 500,
-    seed: options.Seed = 0,
-    no_check: Annotated[
-        bool, Option("--no-check", help="Omit the check of preprocessing and class order on a few hundred images.")
-    ] = False,
+    ood: Annotated[str | None, Option(metavar="SPEC", help="Out-of-distribution images; they count as errors.")] = None,
+    no_check: Annotated[bool, Option("--no-check", help="Omit the check of preprocessing and class order.")] = False,
     execution: ClusterExecution,
     printing: Printing,
 ) -> None:
@@ -74,17 +66,13 @@ def evaluate(
 
     Example: secondlook evaluate --model onnx:m.onnx --data folder:val/ --out run/
     """
-    from secondlook.diagnosis import SetupWarning
     from secondlook.report import Run, create_run
 
-    classifier, report_file = model.load(), out / Run.REPORT
+    report_file = out / Run.REPORT
     had_report = report_file.is_file()
-    with warnings.catch_warnings(), execution.open(printing.progress) as settings:
-        if printing.quiet:
-            warnings.simplefilter("ignore", ViewWarning)
-            warnings.simplefilter("ignore", SetupWarning)
+    with execution.open(printing.progress) as settings:
         run = create_run(
-            classifier,
+            model.load(),
             data,
             views,
             out=out,
@@ -92,26 +80,20 @@ def evaluate(
             per_class=per_class,
             check_setup=not no_check,
             execution=settings,
-            methods=method,
-            metrics=metric,
-            predict_from=predict_from,
-            top_k=top_k,
-            level=level,
-            resamples=resamples,
-            seed=seed,
+            **evaluating.make(),
         )
     folder, lines = quote(str(run.path)), [str(run.evaluation)]
     if run.record.view_choice is not None:
         lines.insert(0, str(run.record.view_choice))
+    compared = run.evaluation.image_or_views
+    if compared is not None and compared.recommended not in (None, run.predict_from):
+        lines.append(f"Options to add: --predict-from {compared.recommended}")
     if had_report and not report_file.exists():
         lines.append(f"Removed {report_file}, which showed the evaluation before this one.")
     if run.skipped:
-        lines.append(
-            f"{len(run.skipped)} image(s) could not be read and were skipped; secondlook info {folder} lists them."
-        )
-    lines.append(
-        f"Saved in {run.path}. Next: secondlook report {folder}, or secondlook calibrate --run {folder} --risk 0.01"
-    )
+        lines.append(f"{len(run.skipped)} unreadable image(s) were skipped; secondlook info {folder} lists them.")
+    calibrate = f"secondlook calibrate --run {folder} --risk 0.01"
+    lines.append(f"Saved in {run.path}. Next: secondlook report {folder}, or {calibrate}")
     printing.print(run.evaluation_content, "\n\n".join(lines))
 
 
@@ -119,7 +101,7 @@ def report(
     *,
     run: Annotated[Path, Argument(metavar="RUN", help="Run folder that secondlook evaluate wrote.")],
     out: Annotated[
-        Path | None, Option("--out", metavar="FILE", help="HTML file to write.", show_default="RUN/report.html")
+        Path | None, Option(metavar="FILE", help="HTML file to write.", show_default="RUN/report.html")
     ] = None,
     delta: Annotated[
         float | None,
@@ -139,7 +121,7 @@ def report(
 
     opened = open_run(run)
     written = opened.report(out, delta=delta, galleries=galleries, progress=printing.progress)
-    for message in () if printing.quiet else opened.record.warnings:
+    for message in opened.record.warnings:
         warnings.warn(message, ViewWarning, stacklevel=1)
     content = {
         "report": str(written.path),
@@ -154,13 +136,7 @@ def report(
 def compare(
     *,
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders on the same images.")],
-    method: options.Methods = None,
-    metric: options.Metrics = None,
-    predict_from: options.PredictFromOfRun = None,
-    top_k: options.TopKOfRun = None,
-    level: options.Level = 0.95,
-    resamples: options.Resamples = 500,
-    seed: options.Seed = 0,
+    evaluating: EvaluationOptions,
     printing: Printing,
 ) -> None:
     """Compare runs on the images they share; differences are to the first row.
@@ -177,25 +153,16 @@ def compare(
             raise MetricError(f"duplicate run {str(runs[index])!r}; give each run once.")
     opened = {str(path): open_run(path) for path in runs}
     first = next(iter(opened.values()))
-    chosen = {name: value for name, value in {"methods": method, "metrics": metric}.items() if value}
-    result = compare_predictions(
-        opened,
-        **chosen,
-        predict_from=predict_from or first.predict_from,
-        top_k=top_k or first.top_k,
-        level=level,
-        resamples=resamples,
-        seed=seed,
-        execution=Execution(progress=printing.progress),
-    )
+    chosen = {"predict_from": first.predict_from, "top_k": first.top_k, **evaluating.make()}
+    result = compare_predictions(opened, **chosen, execution=Execution(progress=printing.progress))
     printing.print(result.to_dict(), result)
 
 
 def search(
     *,
-    run: Annotated[Path, Option("--run", metavar="DIR", help="Run folder with all candidate views.")],
+    run: Annotated[Path, Option(metavar="DIR", help="Run folder with all candidate views.")],
     budget: Annotated[int, Option(help="Largest number of views to choose, in addition to the image itself.")] = 12,
-    out: Annotated[Path | None, Option("--out", metavar="FILE.txt", help="Text file for the chosen views.")] = None,
+    out: Annotated[Path | None, Option(metavar="FILE.txt", help="Text file for the chosen views.")] = None,
     printing: Printing,
 ) -> None:
     """Choose the first views of a run that do not harm its classifier, from the stored predictions.

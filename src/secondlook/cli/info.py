@@ -1,4 +1,4 @@
-"""`info` describes a run, a policy, an exported file or a model; `list` lists everything that is registered."""
+"""`info` describes a run, a policy, an exported file or a model; `list` and `views` show what can be chosen."""
 
 import json
 from collections.abc import Mapping
@@ -9,20 +9,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from typer import Argument
+from typer import Argument, Option
 
 from secondlook.classifiers import MODELS, OnnxFile, Preprocessing, load_classifier
 from secondlook.cli import options
 from secondlook.decisions import EXPORTS, SCORE_FORMATS, ExportedFile, compile_policy, load_policy
-from secondlook.errors import SecondLookError
+from secondlook.diagnosis import candidate_views
+from secondlook.errors import SecondLookError, ViewError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
 from secondlook.policies import Policy, read_policy
 from secondlook.predictions import Execution
 from secondlook.registry import Registry
-from secondlook.sources import SOURCES
+from secondlook.sources import SOURCES, UnreadableImageError, read_image
 from secondlook.tables import describe_prediction
-from secondlook.views import PRESETS, STEPS
+from secondlook.views import PRESETS, STEPS, ViewSet, contact_sheet
 
 Facts = Mapping[str, object]
 
@@ -78,9 +79,7 @@ def describe(what: str) -> Facts:
         return _describe_exported_file(path) if is_exported else _describe_model(f"onnx:{path}")
     if ":" in what:
         return _describe_model(what)
-    raise SecondLookError(
-        f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE; check the path."
-    )
+    raise SecondLookError(f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE.")
 
 
 def _describe_run(path: Path) -> Facts:
@@ -90,12 +89,7 @@ def _describe_run(path: Path) -> Facts:
     record, preds = run.record, run.predictions
     return {
         "what": "run of secondlook evaluate",
-        "classifier": record.classifier.name,
-        "classifier digest": record.classifier.digest,
-        "output": record.classifier.output,
-        "preprocessing": str(run.preprocessing),
-        "images": record.data.spec,
-        "images digest": record.data.digest,
+        **run.facts,
         "predictions": f"{preds.n_images:,} images x {preds.n_views} views x {preds.n_classes} classes",
         "accuracy from image": round(float(preds.correct("image").mean()), 4),
         "accuracy from views": round(float(preds.correct("views").mean()), 4),
@@ -104,7 +98,6 @@ def _describe_run(path: Path) -> Facts:
         "tuning images": f"{len(record.tuning):,}, not judged" if record.tuning else "none",
         "skipped": [f"{id_}: {reason}" for id_, reason in run.skipped],
         "warnings": list(record.warnings),
-        "secondlook": record.secondlook,
         "command": run.command,
     }
 
@@ -131,7 +124,6 @@ def _describe_policy(policy: Policy) -> Facts:
 
 
 def _describe_exported_file(path: Path) -> Facts:
-    """Return all facts about the policy of an exported file, and how the file is used."""
     exported = compile_policy(load_policy(path, execution=Execution("cpu")))
     assert isinstance(exported, ExportedFile), "its policy came from the file"
     record = exported.record
@@ -175,14 +167,68 @@ def list_kind(
     """
     registries = REGISTRIES[kind]
     if as_json:
-        rows = {title: registry.to_rows() for title, registry in registries.items()}
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps({title: registry.to_rows() for title, registry in registries.items()}, indent=2))
         return
-    console = Console()
     for title, registry in registries.items():
         table = Table(title, "summary", box=None, pad_edge=False)
         for record in registry.values():
             table.add_row(escape(record.form), escape(record.summary))
             if warning := getattr(record, "warning", None):
                 table.add_row("", f"[yellow]{escape(warning)}[/]")
-        console.print(table)
+        Console().print(table)
+
+
+views = typer.Typer(help="Draw views of an image, or propose candidate views.", no_args_is_help=True)
+
+
+@views.command("show")
+def show_views(
+    views: Annotated[str, Argument(metavar="SET", help=options.VIEWS_HELP)],
+    image: Annotated[Path, Argument(metavar="IMAGE", help="Image file: JPEG, PNG, WebP, BMP or TIFF.")],
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Image file to write.", show_default="IMAGE-views.png")
+    ] = None,
+    paper: Annotated[bool, Option("--paper", help="Also print the views in the notation of the paper.")] = False,
+    max_pixels: Annotated[int, Option(min=1, help="Maximum number of pixels of the image.")] = 100_000_000,
+) -> None:
+    """Draw every view of an image, each with its text below.
+
+    Example: secondlook views show natural photo.jpg -o sheet.png
+    """
+    view_set = ViewSet(views)
+    target = output or Path(f"{image.stem}-views.png")
+    try:
+        pixels = read_image(image, max_pixels=max_pixels, max_bytes=3 * max_pixels)
+    except UnreadableImageError as error:
+        repair = "make it smaller, or raise --max-pixels" if error.limit is not None else "repair it"
+        raise ViewError(f"image {image} cannot be read: {error.reason}; {repair}.") from None
+    sheet = contact_sheet(pixels, view_set)
+    try:
+        sheet.save(target)
+    except (OSError, ValueError) as error:
+        raise ViewError(f"the image cannot be written to {str(target)!r}: {error}; choose another --output.") from None
+    if paper:
+        for view in view_set:
+            typer.echo(view.to_paper_notation())
+    typer.echo(f"{len(view_set)} views of {image} written to {target}")
+
+
+@views.command("candidates")
+def propose_views(
+    kind: Annotated[str, Argument(help="Kind of images: natural, digits, harmful or auto.")] = "natural",
+    image_size: Annotated[int, Option(help="Side of the classifier's input in pixels.")] = 32,
+    number: Annotated[int, Option("-n", "--number", help="Number of views, the gentlest first.")] = 100,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Text file to write.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Propose candidate views for secondlook search.
+
+    Example: secondlook views candidates natural --image-size 32 -o pool.txt
+    """
+    text = "\n".join([*candidate_views(kind, image_size, number).texts, ""])
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    output.write_text(text, encoding="utf-8")
+    typer.echo(f"{number} views written to {output}")

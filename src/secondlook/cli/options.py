@@ -4,11 +4,12 @@ import inspect
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from typer import Option
@@ -23,60 +24,32 @@ from secondlook.progress import hide_hugging_face_bars
 from secondlook.registry import did_you_mean
 from secondlook.sources import SOURCES, OnError
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
-from secondlook.views import PRESETS
-
-if TYPE_CHECKING:
-    from secondlook.classifiers import Classifier
+from secondlook.views import PRESETS, ViewWarning
 
 VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
 METHODS_HELP = ", ".join(method.form for method in METHODS.values())
-PREDICT_FROM_HELP = "Predict the class from the image itself or from the mean over views."
-TOP_K_HELP = "Count a prediction as correct if the label is among the top k classes."
 ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
 SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
 
-PolicyFile = Annotated[Path, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote.")]
-PolicyOrExport = Annotated[
-    Path, Option("--policy", metavar="FILE", help="Policy file that calibrate wrote, or ONNX file that export wrote.")
-]
+PolicyFile = Annotated[Path, Option(metavar="FILE", help="Policy file that calibrate wrote.")]
+PolicyOrExport = Annotated[Path, Option(metavar="FILE", help="Policy file of calibrate, or ONNX file of export.")]
 PolicyModel = Annotated[
     list[str] | None,
-    Option(
-        "--model", metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."
-    ),
+    Option(metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."),
 ]
-Data = Annotated[str, Option("--data", metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
-Views = Annotated[
-    str,
-    Option(
-        "--views", metavar="SET", help=f"'auto' chooses views that suit the classifier and the images. {VIEWS_HELP}"
-    ),
-]
-Methods = Annotated[
-    list[str] | None,
-    Option(
-        "--method",
-        metavar="NAME",
-        help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
-        f"Methods: {METHODS_HELP}.",
-    ),
-]
-Metrics = Annotated[
-    list[str] | None,
-    Option(
-        "--metric",
-        metavar="NAME",
-        help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
-    ),
-]
+Data = Annotated[str, Option(metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
 Level = Annotated[float, Option(help="Confidence level of the intervals.")]
-Resamples = Annotated[int, Option(min=1, help="Number of bootstrap resamples of the images for the intervals.")]
-PredictFromOption = Annotated[PredictFrom, Option("--predict-from", help=PREDICT_FROM_HELP)]
-PredictFromOfRun = Annotated[
-    PredictFrom | None, Option("--predict-from", help=PREDICT_FROM_HELP, show_default="as in the run")
+PredictFromOption = Annotated[
+    PredictFrom | None,
+    Option(
+        help="Predict the class from the image itself or from the mean over views.",
+        show_default="image, or as in the run",
+    ),
 ]
-TopK = Annotated[int, Option("--top-k", min=1, help=TOP_K_HELP)]
-TopKOfRun = Annotated[int | None, Option("--top-k", min=1, help=TOP_K_HELP, show_default="as in the run")]
+TopK = Annotated[
+    int | None,
+    Option(min=1, help="Count the label among the top k classes as correct.", show_default="1, or as in the run"),
+]
 Seed = Annotated[int, Option(min=0, help="Random seed.")]
 AllowMismatch = Annotated[
     bool, Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost.")
@@ -84,18 +57,11 @@ AllowMismatch = Annotated[
 HeaderFromEnv = Annotated[
     str | None,
     Option(
-        "--header-from-env",
         metavar="NAME",
         help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
     ),
 ]
-BatchSize = Annotated[
-    int | None, Option(min=1, help="Images per call of the model.", show_default="chosen by image size")
-]
-PartSize = Annotated[
-    int | None,
-    Option("--part-size", min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray"),
-]
+BatchSize = Annotated[int | None, Option(min=1, help="Images per call of the model.", show_default="by image size")]
 Overwrite = Annotated[bool, Option("--force", help="Replace an existing file that has other content.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
@@ -106,20 +72,25 @@ def _hide_bars(wanted: bool) -> bool:
     return wanted
 
 
-Quiet = Annotated[bool, Option("--quiet", "-q", callback=_hide_bars, help="Print errors only.")]
+def _hide_warnings(wanted: bool) -> bool:
+    """Hide warnings that a run and its policy keep; a policy that was changed is warned of all the same."""
+    if wanted:
+        from secondlook.diagnosis import SetupWarning
+        from secondlook.report import CalibrationWarning
+
+        for category in (SetupWarning, ViewWarning, CalibrationWarning):
+            warnings.simplefilter("ignore", category)
+    return _hide_bars(wanted)
+
+
+Quiet = Annotated[bool, Option("--quiet", "-q", callback=_hide_warnings, help="Print errors only.")]
 NoProgress = Annotated[bool, Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
-
-
-def _check_device(device: str) -> str:
-    Classifier.check_device(device)
-    return device
 
 
 Device = Annotated[
     str,
     Option(
         metavar="auto|cpu|cuda[:N]",
-        callback=_check_device,
         help="Where to run the model: auto uses GPUs if it can, cuda all GPUs, cuda:N one of them.",
     ),
 ]
@@ -132,10 +103,7 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
     command = context.command.name or ""
     table = _read_toml(path)
     if not isinstance(table.get(command), dict):
-        raise SecondLookError(
-            f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}. "
-            f"Options of this command go under [{command}]."
-        )
+        raise SecondLookError(f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}.")
     parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
     by_flag = {flag.lstrip("-"): one for one in parameters for flag in one.opts if not re.fullmatch("-.", flag)}
     # Parameter names are accepted too: they differ from the flags of options that can be repeated.
@@ -198,14 +166,40 @@ class Printing:
 
     def print(self, content: Any, text: object) -> None:
         """Print the content as JSON, or the text, or nothing."""
-        if self.as_json:
-            typer.echo(json.dumps(content))
-        self.print_text(text)
+        if self.as_json or not self.quiet:
+            typer.echo(json.dumps(content) if self.as_json else str(text))
 
-    def print_text(self, text: object) -> None:
-        """Print for people: not with --json, and not with --quiet."""
-        if not (self.as_json or self.quiet):
-            typer.echo(str(text))
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What is evaluated, and how."""
+
+    method: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
+            f"Methods: {METHODS_HELP}.",
+        ),
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME",
+            help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
+        ),
+    ] = None
+    predict_from: PredictFromOption = None
+    top_k: TopK = None
+    level: Level = 0.95
+    resamples: Annotated[int, Option(min=1, help="Number of bootstrap resamples for the intervals.")] = 500
+    seed: Seed = 0
+
+    def make(self) -> dict[str, Any]:
+        """Return the arguments of the library, without those that have their default."""
+        named = {name: value for name, value in asdict(self).items() if name not in ("method", "metric")}
+        given = {"methods": self.method, "metrics": self.metric, **named}
+        return {name: value for name, value in given.items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)
@@ -215,19 +209,14 @@ class ModelOptions:
     model: Annotated[
         list[str],
         Option(
-            "--model",
             metavar="SPEC",
             help=f"Classifier, such as onnx:model.onnx; repeat for an ensemble. Schemes: {', '.join(MODELS)}.",
         ),
     ]
-    output: Annotated[
-        Output | None, Option("--output", help="What the model outputs, where its file does not tell.")
-    ] = None
+    output: Annotated[Output | None, Option(help="What the model outputs, where its file does not tell.")] = None
     mean: Annotated[str | None, Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
     std: Annotated[str | None, Option(metavar="S[,S,S]", help="Standard deviation to divide by.")] = None
-    resize: Annotated[
-        str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to height and width.")
-    ] = None
+    resize: Annotated[str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to both.")] = None
     crop: Annotated[str | None, Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")] = None
     model_options: Annotated[
         list[str] | None,
@@ -235,7 +224,7 @@ class ModelOptions:
     ] = None
     header_from_env: HeaderFromEnv = None
 
-    def load(self) -> "Classifier":
+    def load(self) -> Classifier:
         """Load the classifier, or ensemble; its options become part of its spec, from which it can be loaded again."""
         named = {name: value for name, value in asdict(self).items() if name not in ("model", "model_options")}
         texts = [add_options(spec, named | _parse_pairs(self.model_options or [])) for spec in self.model]
@@ -272,7 +261,7 @@ class LocalExecution:
 
     batch_size: BatchSize = None
     device: Device = "auto"
-    on_error: Annotated[OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail")] = None
+    on_error: Annotated[OnError | None, Option(help=ON_ERROR_HELP, show_default="fail")] = None
 
     def make(self, progress: bool) -> Execution:
         """Return the settings of the library."""
@@ -283,31 +272,21 @@ class LocalExecution:
 class ClusterExecution(LocalExecution):
     """How a command runs a model, in this process or on a cluster."""
 
-    on_error: Annotated[
-        OnError | None, Option("--on-error", help=ON_ERROR_HELP, show_default="fail; skip with --engine ray")
-    ] = None
-    engine: Annotated[
-        Literal["local", "ray"], Option("--engine", help="Compute in this process, or on a Ray cluster.")
-    ] = "local"
+    on_error: Annotated[OnError | None, Option(help=ON_ERROR_HELP, show_default="fail; skip with --engine ray")] = None
+    engine: Annotated[Literal["local", "ray"], Option(help="Compute in this process, or on a Ray cluster.")] = "local"
     address: Annotated[
         str | None,
         Option(
-            "--address",
             metavar="HOST:PORT",
             help="Head node of the Ray cluster, or 'auto' for the cluster of this machine.",
             show_default="RAY_ADDRESS, or a Ray that is started on this machine",
         ),
     ] = None
     workers: Annotated[
-        int | None,
-        Option("--workers", min=1, help="Maximum number of workers.", show_default="as many as the cluster holds"),
+        int | None, Option(min=1, help="Maximum number of workers.", show_default="as many as the cluster holds")
     ] = None
-    cpus_per_worker: Annotated[
-        float | None, Option("--cpus-per-worker", min=0, help="CPUs per worker.", show_default="1")
-    ] = None
-    gpus_per_worker: Annotated[
-        float | None, Option("--gpus-per-worker", min=0, help="GPUs per worker.", show_default="0")
-    ] = None
+    cpus_per_worker: Annotated[float | None, Option(min=0, help="CPUs per worker.", show_default="1")] = None
+    gpus_per_worker: Annotated[float | None, Option(min=0, help="GPUs per worker.", show_default="0")] = None
 
     @contextmanager
     def open(self, progress: bool, part_size: int | None = None) -> Iterator[Execution]:
@@ -316,7 +295,7 @@ class ClusterExecution(LocalExecution):
         names = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.engine == "local":
-            require_partner({f"--{name.replace('_', '-')}": True for name in given}, "--engine ray", None)
+            refuse({f"--{name.replace('_', '-')}": True for name in given}, "without --engine ray")
             yield settings
             return
         from secondlook.cluster import RayEngine
@@ -325,11 +304,11 @@ class ClusterExecution(LocalExecution):
             yield replace(settings, engine=engine)
 
 
-def require_partner(given: Mapping[str, object], partner: str, partner_value: object) -> None:
-    """Raise an error for an option that was given (neither None nor False) without the one that it belongs to."""
-    for option, value in given.items():
-        if value is not None and value is not False and not partner_value:
-            raise DecisionError(f"{option} has no effect without {partner}; add {partner} or omit {option}.")
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Raise an error for the first option that was given: one whose value is not None, False or an empty list."""
+    for option, value in options.items():
+        if value is not None and value is not False and value != []:
+            raise DecisionError(f"{option} has no effect {reason}; omit it.")
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:

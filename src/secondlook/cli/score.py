@@ -26,10 +26,8 @@ def score(
     out: Annotated[
         str,
         Option(
-            "--out",
             metavar="FILE|DIR|URL",
-            help="File to write (.parquet, .csv or .jsonl), or a folder or URL such as s3://bucket/scores for Parquet "
-            "parts.",
+            help="File to write (.parquet, .csv, .jsonl), or a folder or URL such as s3://bucket/scores for Parquet.",
         ),
     ],
     model: options.PolicyModel = None,
@@ -40,19 +38,14 @@ def score(
     audit: Annotated[
         float | None,
         Option(
-            "--audit",
             metavar="FRACTION",
-            help="Mark about this fraction of the accepted images for review, such as 0.01; secondlook monitor tells "
-            "from the reviewed ones whether the guarantee still holds.",
+            help="Mark about this fraction of the accepted images for review, such as 0.01, for secondlook monitor.",
         ),
     ] = None,
-    rejected: Annotated[
-        Path | None, Option("--rejected", metavar="DIR", help="Folder for rejected images, by predicted class.")
-    ] = None,
+    rejected: Annotated[Path | None, Option(metavar="DIR", help="Folder for rejected images, by class.")] = None,
     link: Annotated[bool, Option("--link", help="Link rejected images instead of copying them.")] = False,
     export: Annotated[
-        list[str] | None,
-        Option("--export", metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE."),
+        list[str] | None, Option(metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE.")
     ] = None,
     export_all: Annotated[bool, Option("--export-all", help="Export accepted images too.")] = False,
     image_prefix: Annotated[
@@ -61,7 +54,9 @@ def score(
     level: options.Level = 0.95,
     seed: options.Seed = 0,
     execution: ClusterExecution,
-    part_size: options.PartSize = None,
+    part_size: Annotated[
+        int | None, Option(min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray")
+    ] = None,
     allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
     printing: Printing,
@@ -73,9 +68,12 @@ def score(
     from secondlook.decisions import Review, load_policy
     from secondlook.decisions import score as score_images
 
-    options.require_partner({"--header-from-env": header_from_env}, "--model", model)
-    options.require_partner({"--link": link}, "--rejected", rejected)
-    options.require_partner({"--export-all": export_all, "--image-prefix": image_prefix}, "--export", export)
+    if not model:
+        options.refuse({"--header-from-env": header_from_env}, "without --model")
+    if rejected is None:
+        options.refuse({"--link": link}, "without --rejected")
+    if not export:
+        options.refuse({"--export-all": export_all, "--image-prefix": image_prefix}, "without --export")
     specs = [options.add_options(spec, {"header_from_env": header_from_env}) for spec in model or ()] or None
     with execution.open(printing.progress, part_size) as settings:
         summary = score_images(
@@ -109,23 +107,16 @@ def monitor(
     scores: Annotated[
         list[str],
         Option(
-            "--scores",
             metavar="PATTERN|DIR|URL",
             help="Score files in Parquet, such as 'scores/*.parquet', or a folder or URL of parts; may be repeated.",
         ),
     ],
-    out: Annotated[Path, Option("--out", metavar="DIR", help="Folder for the page, the numbers and the state.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for the page, the numbers and the state.")],
     reviewed: Annotated[
-        Path | None,
-        Option("--reviewed", metavar="FILE.csv", help="Reviewed audits: a CSV file with the columns id,label."),
+        Path | None, Option(metavar="FILE.csv", help="Reviewed audits: a CSV file with the columns id,label.")
     ] = None,
     data: Annotated[
-        str | None,
-        Option(
-            "--data",
-            metavar="SPEC",
-            help=f"The images that were scored, to show the worst of them. {options.SOURCES_HELP}",
-        ),
+        str | None, Option(metavar="SPEC", help=f"The scored images, to show the worst. {options.SOURCES_HELP}")
     ] = None,
     alpha: Annotated[
         float | None,
@@ -138,15 +129,11 @@ def monitor(
         int | None, Option(min=1, help="Images per window of the timeline.", show_default="500, or as before")
     ] = None,
     burn_in: Annotated[
-        int | None,
-        Option("--burn-in", min=0, help="Images needed to say that all is well.", show_default="100, or as before"),
+        int | None, Option(min=0, help="Images needed to say that all is well.", show_default="100, or as before")
     ] = None,
     seed: Annotated[int | None, Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
     shuffle: Annotated[
-        bool,
-        Option(
-            "--shuffle", help="Read the images of each file in random order: for folders sorted by class, not by time."
-        ),
+        bool, Option("--shuffle", help="Read each file in random order: for folders sorted by class, not by time.")
     ] = False,
     printing: Printing,
 ) -> None:

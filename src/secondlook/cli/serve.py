@@ -15,16 +15,13 @@ from secondlook.errors import ServingError
 from secondlook.imports import import_extra
 from secondlook.tables import format_table
 
-DATABASE_VARIABLE = "SECONDLOOK_DATABASE"
 PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def serve(
     policy: options.PolicyFile,
-    data_dir: Annotated[
-        Path, Option("--data-dir", metavar="DIR", help="Folder for decisions, images to review and tokens.")
-    ],
+    data_dir: Annotated[Path, Option(metavar="DIR", help="Folder for decisions, images to review and tokens.")],
     model: options.PolicyModel = None,
     host: Annotated[
         str, Option(help="Address to listen on; beyond this machine, tokens are needed (secondlook token).")
@@ -34,7 +31,7 @@ def serve(
         str | None,
         Option(
             metavar="URL",
-            envvar=DATABASE_VARIABLE,
+            envvar="SECONDLOOK_DATABASE",
             help="PostgreSQL database for several instances: postgresql://USER:PASSWORD@HOST/NAME.",
             show_default="SQLite in --data-dir",
         ),
@@ -51,24 +48,16 @@ def serve(
             show_default="never",
         ),
     ] = None,
-    no_store: Annotated[
-        bool, Option("--no-store", help="Store no images: reviewers see ids and file names only.")
-    ] = False,
+    no_store: Annotated[bool, Option("--no-store", help="Store no images: reviewers see ids and names only.")] = False,
     lease: Annotated[
         str, Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
     ] = "5m",
-    batch_size: Annotated[int, Option("--batch-size", min=1, help="Images that are looked at together.")] = 32,
-    max_wait: Annotated[
-        float, Option("--max-wait", metavar="MS", min=0, help="Milliseconds that an image waits for others.")
-    ] = 2.0,
-    max_waiting: Annotated[
-        int, Option("--max-waiting", min=1, help="Queue limit; excess requests get HTTP 429.")
-    ] = 512,
-    max_body: Annotated[int, Option("--max-body", metavar="MB", min=1, help="Largest request.")] = 32,
-    max_pixels: Annotated[int, Option("--max-pixels", min=1, help="Largest image.")] = 50_000_000,
-    certificate: Annotated[
-        Path | None, Option(metavar="FILE", help="TLS certificate as a PEM file, to serve https.")
-    ] = None,
+    batch_size: Annotated[int, Option(min=1, help="Images that are looked at together.")] = 32,
+    max_wait: Annotated[float, Option(metavar="MS", min=0, help="Milliseconds that an image waits for others.")] = 2.0,
+    max_waiting: Annotated[int, Option(min=1, help="Queue limit; excess requests get HTTP 429.")] = 512,
+    max_body: Annotated[int, Option(metavar="MB", min=1, help="Largest request.")] = 32,
+    max_pixels: Annotated[int, Option(min=1, help="Largest image.")] = 50_000_000,
+    certificate: Annotated[Path | None, Option(metavar="FILE", help="TLS certificate (PEM), for https.")] = None,
     key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate.")] = None,
     device: options.Device = "auto",
     config: options.Config = None,
@@ -121,13 +110,11 @@ def _announce(url: str) -> None:
 
 token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
 
-DataDir = Annotated[Path, Option("--data-dir", metavar="DIR", help="Data folder of the service.")]
+DataDir = Annotated[Path, Option(metavar="DIR", help="Data folder of the service.")]
 Name = Annotated[str, Argument(metavar="NAME", help="Token owner; recorded with each review.")]
 RoleOption = Annotated[
     Literal["client", "reviewer", "admin"],
-    Option(
-        "--role", help="What it is for: client sends images, reviewer reviews them, admin does both and swaps policies."
-    ),
+    Option(help="What it is for: client sends images, reviewer reviews them, admin does both and swaps policies."),
 ]
 
 
@@ -141,11 +128,10 @@ def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.
     if as_json:
         typer.echo(json.dumps({"name": name, "role": role, "token": made}))
         return
-    typer.echo(f"Token of {name} ({role}), shown only now:\n\n{made}\n")
-    if role == "client":
-        typer.echo("Programs send it as the header 'Authorization: Bearer TOKEN', or as Client(url, token=TOKEN).")
-    else:
-        typer.echo("Paste it into the login page of the service; programs send it as 'Authorization: Bearer TOKEN'.")
+    typer.echo(
+        f"Token of {name} ({role}), shown only now:\n\n{made}\n\nPaste it into the login page of the service; programs "
+        "send it as the header 'Authorization: Bearer TOKEN', or as Client(url, token=TOKEN)."
+    )
 
 
 @token.command("list")
@@ -154,18 +140,15 @@ def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
 
     Example: secondlook token list --data-dir service/
     """
+    columns = ("name", "role", "created")
     rows = [
-        {
-            "name": record.name,
-            "role": record.role,
-            "created": datetime.fromtimestamp(record.created_at, UTC).isoformat(timespec="seconds"),
-        }
+        (record.name, record.role, datetime.fromtimestamp(record.created_at, UTC).isoformat(timespec="seconds"))
         for record in _open_tokens(data_dir).list()
     ]
     if as_json:
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
     elif rows:
-        typer.echo(format_table([list(rows[0]), *(list(row.values()) for row in rows)]))
+        typer.echo(format_table([columns, *rows]))
     else:
         typer.echo(f"No tokens in {data_dir}: a service with it serves only this machine, and everyone on it.")
 

@@ -155,7 +155,7 @@ class ExportedFile(CompiledPolicy):
             raise DecisionError(
                 f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} "
                 f"takes {self.record.describe_input()}",
-                repair=Repair("convert them, or export the policy with {image_shape} for them", image_shape=ANY),
+                repair=Repair("convert them, or export the policy for them with {image_shape}", image_shape=ANY),
             )
         height, width = self._compute_resized_size(shape)
         if (height, width) != shape[:2] and height * width > Preprocessing.MAX_RESIZED_PIXELS:

@@ -174,7 +174,7 @@ class _Stream:
             raise MonitoringError(
                 f"image {rows.ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
                 "probability, so reviewed images say nothing about it",
-                repair=Repair("score with {audit}", audit=ANY),
+                repair=Repair("score images with {audit}", of="score", audit=ANY),
             )
         is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         for id_, label in collect_labels(labels).items():

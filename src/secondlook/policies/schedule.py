@@ -308,7 +308,10 @@ def check_confidence_range(running: Float64Array, method: str) -> None:
 def check_view_count(n_views: int) -> None:
     """Raise an error if there is only one view."""
     if n_views < 2:
-        raise DecisionError("adaptive looking needs at least two views, got one; collect with more views.")
+        raise DecisionError(
+            "adaptive looking needs at least two views, got one",
+            repair=Repair("name more of them with {views}", views=ANY),
+        )
 
 
 def check_image_count(n_images: int) -> None:

@@ -1,25 +1,19 @@
 """The results of a report: all numbers that the page, the tables and the plots show, and the headline about them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
-from secondlook.arrays import Float64Array, IntArray
+import numpy as np
+
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ReportError
-from secondlook.evaluation import Estimate, Evaluation, evaluate
-from secondlook.metrics import Interval
-from secondlook.predictions import Execution
-from secondlook.report.breakdowns import (
-    ClassRisk,
-    ConfusionCells,
-    RiskBand,
-    ViewContribution,
-    class_risks,
-    find_cells,
-    risk_bands,
-    view_contributions,
-)
-from secondlook.report.galleries import choose_images
+from secondlook.estimators import class_mass, top_class_mass
+from secondlook.evaluation import Comparison, Evaluation, evaluate
+from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
+from secondlook.predictions import Execution, top_classes
+from secondlook.progress import progress_bar
 from secondlook.report.operating_points import (
     AdaptiveLooking,
     OperatingPoint,
@@ -33,6 +27,16 @@ from secondlook.report.operating_points import (
 )
 from secondlook.report.study import Study
 
+CURVE_POINTS = 1000
+BAND_POINTS = 100
+RESAMPLES = 200
+"""Resamples of the images for the bands of curves and the changes per view."""
+MAX_CELL_BYTES = 2_000_000
+"""Bytes of the ranked cells of all methods on a page: 500,000 images by 4 methods, if there are at most 256 cells."""
+ALL_VIEWS = "all views"
+MAX_IMAGES = 200
+"""Example images of a page."""
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -40,6 +44,79 @@ class Headline:
 
     sentence: str
     verdict: Literal["better", "worse", "unclear", "none"]
+
+
+@dataclass(frozen=True, eq=False)
+class RiskBand:
+    """Risk among the n most confident images for some n, with its interval over resamples of the images."""
+
+    accepted: IntArray
+    risk: Float64Array
+    band_coverage: Float64Array
+    low: Float64Array
+    high: Float64Array
+
+
+class ClassRisk(NamedTuple):
+    """Counts over the images of one true class, and over those that are accepted."""
+
+    name: str
+    images: int
+    errors: int
+    error_rate: float
+    accepted: int
+    coverage: float
+    errors_accepted: int
+    risk: float | None
+    """Error rate among the accepted predictions; None if none is accepted."""
+    auroc: float | None
+    """AUROC of the confidence within the class; None if all of its predictions are correct or all are wrong."""
+
+
+@dataclass(frozen=True)
+class ViewContribution:
+    """What one view contributes.
+
+    AUROC is None if all predictions are correct or all are wrong; without a second view there is no change either.
+    """
+
+    text: str
+    accuracy: float
+    """Accuracy of the class predicted from this view alone."""
+    auroc_alone: float | None = None
+    """AUROC of the highest probability of this view alone."""
+    auroc_without: float | None = None
+    """AUROC of the mean over all other views."""
+    change: float | None = None
+    """`auroc_without` minus the AUROC of the mean over all views: negative if the view helps."""
+    change_interval: Interval | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ConfusionCells:
+    """The P pairs of true and predicted class that occur, and the pair of each image.
+
+    With `top_k` above 1 the predicted class is the most probable one, and a prediction can be correct although the two
+    differ: such images have a cell of their own.
+    """
+
+    labels: IntArray
+    """int64 [P]"""
+    predicted: IntArray
+    """int64 [P]"""
+    correct: BoolArray
+    """bool [P]"""
+    of_image: IntArray
+    """The cell of each image. int64 [N]"""
+
+    @property
+    def images(self) -> IntArray:
+        """Number of images of each cell. int64 [P]"""
+        return np.bincount(self.of_image, minlength=len(self.labels))
+
+    def count(self, chosen: BoolArray) -> IntArray:
+        """Count the chosen images of each cell. bool [N] -> int64 [P]"""
+        return np.bincount(self.of_image[chosen], minlength=len(self.labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,30 +161,28 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     If methods of the study were calibrated, `risk` and `delta` are those of their calibration.
     """
     if not 0 < delta < 1:
-        raise ReportError(
-            "is no failure probability between 0 and 1, such as 0.001 for 99.9 % confidence",
-            argument="delta",
-            value=delta,
-        )
+        raise ReportError("is no failure probability between 0 and 1, such as 0.001", argument="delta", value=delta)
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
     risks = slider_risks(study.error_rate, headline_risk)
     metrics = study.settings.metrics
-    evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, coverage_metric(headline_risk)])))
+    evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, f"coverage_at:{headline_risk:.12g}"])))
     certified = certify_methods(study, risks, delta)
     certified_points: dict[str, OperatingPoint] = {}
     if study.calibrated:
         place = int(risks.searchsorted(headline_risk))
         points = {name: one[place] for name, one in certified.items() if not isinstance(one, str)}
         certified_points = {name: point for name, point in points.items() if point.accepted}
-    method = _choose_method(study, certified_points)
+    # After a calibration, the method that `certify` chooses; otherwise the choice never depends on the results.
+    method = (*study.calibrated, study.second_look or study.baseline)[0]
+    if certified_points:
+        method = max(certified_points, key=lambda name: certified_points[name].accepted)
     point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
     adaptive = study_adaptive_looking(study, method, headline_risk, delta)
+    compared = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",))
     return Findings(
         study=study,
         evaluation=evaluation,
-        headline=write_headline(
-            study, evaluation if "auroc" in metrics else _evaluate(study, ("auroc",)), headline_risk
-        ),
+        headline=write_headline(study, compared, headline_risk),
         method=method,
         risk=headline_risk,
         point=point,
@@ -124,9 +199,170 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     )
 
 
-def coverage_metric(risk: float) -> str:
-    """Return the name of the metric for the coverage at this risk."""
-    return f"coverage_at:{risk:.12g}"
+def risk_bands(study: Study) -> dict[str, RiskBand]:
+    """Return the risk-coverage curve of each method, with its band."""
+    accepted = spread_counts(study.n_images, CURVE_POINTS)
+    coverage = spread_counts(study.n_images, BAND_POINTS) / study.n_images
+    drawn, level = coverage * study.n_images, study.settings.level
+    entries = {name: (study.correct, values) for name, values in study.confidences.items()}
+    with progress_bar("bands", RESAMPLES, "resamples", enabled=study.progress) as advance:
+        resampled = resample_metrics(
+            entries, lambda _, ranking: interpolate_risk(ranking, drawn), RESAMPLES, study.settings.seed, advance
+        )
+    bands = {name: np.quantile(one, ((1 - level) / 2, (1 + level) / 2), axis=0) for name, one in resampled.items()}
+    return {
+        name: RiskBand(accepted, interpolate_risk(ranking, accepted), coverage, *bands[name])
+        for name, ranking in study.rankings.items()
+    }
+
+
+def spread_counts(n_images: int, max_counts: int) -> IntArray:
+    """Return at most this many numbers from 1 to N: half of them spaced evenly, half geometrically."""
+    if n_images <= max_counts:
+        return np.arange(1, n_images + 1)
+    even, geometric = np.linspace(1, n_images, max_counts // 2), np.geomspace(1, n_images, max_counts // 2)
+    return np.unique(np.rint(np.concatenate([even, geometric])).astype(np.int64))
+
+
+def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Float64Array:
+    """Return the expected error rate among the n most confident images, ties in random order. [P] -> [P]"""
+    errors = np.interp(accepted, np.append(0, ranking.accepted), np.append(0, ranking.errors))
+    risk: Float64Array = errors / accepted
+    return risk
+
+
+def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassRisk]:
+    """Return each class that has images, where the point on the confidence of this method decides."""
+    accept = study.confidences[method] >= point.threshold
+    aurocs = class_aurocs(study, method)
+    rows = []
+    for index, members in _class_members(study).items():
+        wrong = members[~study.correct[members]]
+        images, errors, accepted, missed = (
+            len(members),
+            len(wrong),
+            int(accept[members].sum()),
+            int(accept[wrong].sum()),
+        )
+        shares = (images, errors, errors / images, accepted, accepted / images)
+        risk = missed / accepted if accepted else None
+        rows.append(ClassRisk(study.class_names[index], *shares, missed, risk, aurocs.get(index)))
+    return rows
+
+
+def class_aurocs(study: Study, method: str) -> dict[int, float]:
+    """Return the AUROC of a confidence within each class that has correct and wrong predictions."""
+    return {
+        index: auroc(study.correct[members], study.confidences[method][members])
+        for index, members in _class_members(study).items()
+        if 0 < study.correct[members].sum() < len(members)
+    }
+
+
+def view_contributions(study: Study) -> list[ViewContribution]:
+    """Return the contribution of every view, in order, from one pass over the predictions."""
+    highest, masses, correct = _read_views(study)
+    rows = list(zip(study.preds.views.texts, correct.mean(axis=0).tolist(), highest.T, strict=True))
+    if not study.has_correct_and_wrong:
+        return [ViewContribution(text, accuracy) for text, accuracy, _ in rows]
+    alone = [ViewContribution(text, accuracy, auroc(study.correct, values)) for text, accuracy, values in rows]
+    if len(alone) == 1:
+        return alone
+    means = {ALL_VIEWS: masses.mean(axis=1)}
+    means |= {str(view): np.delete(masses, view, axis=1).mean(axis=1) for view in range(len(alone))}
+    compared = Comparison.from_confidences(
+        {name: (study.correct, values) for name, values in means.items()},
+        ["auroc"],
+        level=study.settings.level,
+        resamples=RESAMPLES,
+        seed=study.settings.seed,
+        execution=Execution(progress=study.progress),
+    )
+    return [
+        replace(one, auroc_without=row.value, change=row.difference, change_interval=row.difference_interval)
+        for one, row in zip(alone, compared.rows[1:], strict=True)
+    ]
+
+
+def _class_members(study: Study) -> dict[int, IntArray]:
+    """Return the positions of the images of each class that has any."""
+    order = np.argsort(study.preds.labels, kind="stable")
+    classes, starts = np.unique(study.preds.labels[order], return_index=True)
+    return dict(zip(classes.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
+    """Return per view its highest probability, its mass on the predicted classes, and whether it is correct. [N, V]"""
+    preds, top_k = study.preds, study.settings.top_k
+    shape = preds.n_images, preds.n_views
+    highest, masses, correct = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
+    classes = preds.predicted(study.settings.predict_from, top_k).reshape(-1, top_k)
+    with preds.show_progress("views", 1, enabled=study.progress) as table:
+        for rows, block in table.blocks():
+            masses[rows] = class_mass(block, classes[rows])
+            for view in range(preds.n_views):
+                highest[rows, view] = top_class_mass(block[:, view], top_k)
+                leading = top_classes(block[:, view], top_k)
+                correct[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
+    return highest, masses, correct
+
+
+def find_cells(study: Study) -> ConfusionCells:
+    """Return the cells of the confusion matrix that have images, by true class and then by predicted class."""
+    triples = np.stack([study.preds.labels, study.leading, study.correct], axis=1).astype(np.int64)
+    cells, of_image = np.unique(triples, axis=0, return_inverse=True)
+    return ConfusionCells(cells[:, 0], cells[:, 1], cells[:, 2].astype(np.bool_), of_image.reshape(-1))
+
+
+def rank_cells(study: Study, cells: ConfusionCells, first: str) -> Mapping[str, Array]:
+    """Return the cell of each image, most confident image first, for `first` and for as many methods as there is room.
+
+    The first n of them are the cells of the n images that a threshold accepts, so that a page can count any operating
+    point. uint8, uint16 or uint32 [N] each
+    """
+    kind = np.min_scalar_type(max(len(cells.labels) - 1, 0))
+    n_methods = MAX_CELL_BYTES // (kind.itemsize * study.n_images)
+    names = sorted(study.confidences, key=lambda name: name != first)[:n_methods]
+    orders = {name: np.argsort(-study.confidences[name], kind="stable") for name in names}
+    return {name: cells.of_image[order].astype(kind) for name, order in orders.items()}
+
+
+def choose_images(study: Study, method: str, most_looks: IntArray | None = None) -> IntArray:
+    """Return the images of the galleries, the most interesting first; equal confidences keep the order of the images.
+
+    Four of seven are errors, from both ends of the ranking, since wherever the threshold is, either end is of interest.
+    The others are the correct predictions that are rejected first, the images whose rank the second look changes most,
+    and those that need most looks, as far as these are known.
+    """
+    rising, falling = (np.argsort(sign * study.confidences[method], kind="stable") for sign in (1, -1))
+    changed = np.argsort(-np.abs(rank_changes(study)), kind="stable") if study.second_look else rising[:0]
+    surest, least_sure = falling[~study.correct[falling]], rising[~study.correct[rising]]
+    others = (rising[study.correct[rising]], changed, rising[:0] if most_looks is None else most_looks)
+    lists = [iter(one.tolist()) for one in (surest, least_sure)]
+    in_turn = _take_in_turn([*lists, *lists, *(iter(one.tolist()) for one in others)])
+    return np.array(list(itertools.islice(in_turn, MAX_IMAGES)), dtype=np.int64)
+
+
+def rank_changes(study: Study) -> IntArray:
+    """Return how many ranks each image gains by the second look (or loses, if negative). int64 [N]"""
+    from scipy.stats import rankdata
+
+    # From the most confident (1) down, the mean rank for ties.
+    before, after = (rankdata(-study.confidences[name]) for name in (study.baseline, study.second_look or ""))
+    return np.rint(before - after).astype(np.int64)
+
+
+def _take_in_turn(lists: list[Iterator[int]]) -> Iterator[int]:
+    """Yield one new number of each list in turn until all are exhausted."""
+    seen: set[int] = set()
+    while lists:
+        for one in list(lists):
+            number = next((number for number in one if number not in seen), None)
+            if number is None:
+                lists.remove(one)
+            else:
+                seen.add(number)
+                yield number
 
 
 def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headline:
@@ -143,7 +379,8 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
         return Headline(f"The classifier is {missing}", "none")
     auroc, before = (evaluation[name, "auroc"] for name in (study.second_look or study.baseline, study.baseline))
     at_risk = f"at {format_percent(risk, 4)} risk"
-    coverage = _coverage(study, study.baseline, risk)
+    coverages = {name: point_at_risk(one, risk).accepted / study.n_images for name, one in study.rankings.items()}
+    coverage = coverages[study.baseline]
     if study.second_look is None:
         sentence = (
             f"Without a second look, {study.baseline} detects errors with AUROC {100 * (auroc.value or 0.0):.1f}; "
@@ -152,14 +389,23 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
         return Headline(sentence, "none")
     pair = format_pair(auroc.value or 0.0, before.value or 0.0, 1)
     detects = f"it detects errors with AUROC {pair}"
-    end = f"{_describe_coverage(_coverage(study, study.second_look, risk), coverage, at_risk, auroc)}."
+    gained = coverages[study.second_look] - coverage
+    end = f"{at_risk} it accepts {format_pair(coverages[study.second_look], coverage, 0, ' %')} of the images."
+    if not gained:
+        end = f"{at_risk} both accept {format_percent(coverage, 1)} of the images."
+    elif gained * (auroc.difference or 0.0) < 0:
+        end = f"but {end}"
     match auroc.verdict:
         case "better":
             return Headline(f"A second look detects errors with AUROC {pair}; {end}", "better")
         case "worse":
             return Headline(f"A second look does not help here: {detects}; {end}", "worse")
         case "unclear":
-            difference = _format_difference(auroc, evaluation.level)
+            ends = auroc.difference_interval or Interval(0.0, 0.0)
+            difference = (
+                f"difference {100 * (auroc.difference or 0.0):+.2f}, {format_percent(evaluation.level)} interval "
+                f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}"
+            )
             return Headline(f"A second look makes no clear difference here: {detects} ({difference}); {end}", "unclear")
         case None:
             n_correct = study.n_images - study.n_errors
@@ -169,39 +415,10 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
             return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
 
 
-def _choose_method(study: Study, certified: Mapping[str, OperatingPoint]) -> str:
-    """Return the calibrated method that `certify` chooses; without a calibration, never depending on the results."""
-    if certified:
-        return max(certified, key=lambda name: certified[name].accepted)
-    return study.calibrated[0] if study.calibrated else study.second_look or study.baseline
-
-
 def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:
     options = {**vars(study.settings), "methods": study.confidences, "metrics": metrics}
     return evaluate(study.preds, execution=Execution(progress=study.progress), **options)
 
 
-def _describe_coverage(after: float, before: float, at_risk: str, auroc: Estimate) -> str:
-    """Describe the coverage at a risk, with 'but' if it changes in the other direction than the AUROC."""
-    if after == before:
-        return f"{at_risk} both accept {format_percent(after, 1)} of the images"
-    opposed = (auroc.difference or 0.0) * (after - before) < 0
-    accepts = f"{at_risk} it accepts {format_pair(after, before, 0, ' %')} of the images"
-    return f"but {accepts}" if opposed else accepts
-
-
-def _coverage(study: Study, method: str, risk: float) -> float:
-    """Return the coverage of a threshold at the risk, which accepts or rejects equal confidences together."""
-    return point_at_risk(study.rankings[method], risk).accepted / study.n_images
-
-
 def _pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _format_difference(estimate: Estimate, level: float) -> str:
-    ends = estimate.difference_interval or Interval(0.0, 0.0)
-    return (
-        f"difference {100 * (estimate.difference or 0.0):+.2f}, {format_percent(level)} interval "
-        f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}"
-    )

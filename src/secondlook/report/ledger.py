@@ -1,6 +1,5 @@
 """The ledger of a run: every calibration on its images, and the probability that one of their guarantees fails."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,30 +15,22 @@ from secondlook.predictions import PredictFrom
 LEDGER = "calibrations.json"
 LOCK = "calibrations.lock"
 
-ADAPTIVE_NOTE = (
-    "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of this "
-    "page are with all looks, at the same risk and delta."
-)
-PER_CLASS_NOTE = (
-    "The latest calibration has a threshold for each predicted class: they are in its policy. The operating points of "
-    "this page have one for all classes, at the largest risk of any class and the same delta."
-)
-
 
 class CalibrationWarning(SecondLookWarning):
     """A guarantee that is weaker than it seems, since other calibrations used the same images."""
 
 
 class RecordedCalibration(FrozenRecord):
-    """What was certified, on which images; a calibration of several methods is one record for each of them.
+    """What was certified, on which images.
 
     `images` is the digest of the images; `predictions`, the key of the entry in the store, identifies the classifier.
+    The methods, with their own options, share `delta`; `options` are those of all of them.
     """
 
     images: str
     predictions: str
     views: tuple[str, ...]
-    method: str
+    methods: tuple[str, ...] = Field(min_length=1)
     options: dict[str, str | int | float | bool | None]
     predict_from: PredictFrom
     top_k: int = Field(gt=0)
@@ -61,10 +52,9 @@ class RecordedCalibration(FrozenRecord):
         """Whether every predicted class has a threshold of its own."""
         return self.class_risks is not None
 
-    @property
-    def terms(self) -> tuple[object, ...]:
-        """What the methods of one calibration share."""
-        return self.risk, self.delta, self.tolerance, self.max_looks, self.class_risks
+    def equals(self, other: "RecordedCalibration") -> bool:
+        """Whether both certify the same; the order of the methods does not matter."""
+        return set(self.methods) == set(other.methods) and self.model_copy(update={"methods": other.methods}) == other
 
 
 class Ledger(SealedRecord):
@@ -93,31 +83,19 @@ class Ledger(SealedRecord):
         return tuple(one for one in self.calibrations if one.images == digest)
 
 
-def record_calibrations(folder: Path, new: Sequence[RecordedCalibration]) -> tuple[RecordedCalibration, ...]:
-    """Add calibrations on the same images to the ledger of a run, and return all on these images, the new included.
-
-    A calibration that the ledger has already is not added again.
-    """
+def record_calibration(folder: Path, new: RecordedCalibration) -> tuple[RecordedCalibration, ...]:
+    """Add a calibration to the ledger of a run, unless it has it already, and return all on the same images."""
     try:
         with exclusive_lock(folder / LOCK):
             ledger = Ledger.read(folder)
-            added = tuple(one for one in new if one not in ledger.calibrations)
-            if added:
-                ledger = Ledger(calibrations=ledger.calibrations + added)
+            if not any(one.equals(new) for one in ledger.calibrations):
+                ledger = Ledger(calibrations=(*ledger.calibrations, new))
                 write_bytes_atomically(folder / LEDGER, ledger.model_dump_json(indent=2).encode() + b"\n")
     except OSError as error:
         raise DecisionError(
-            f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}; make the folder "
-            "writable, or copy the run to one that is."
+            f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}; make it writable."
         ) from None
-    return ledger.on_images(new[0].images)
-
-
-def latest_calibration(calibrations: Sequence[RecordedCalibration]) -> tuple[RecordedCalibration, ...]:
-    """Return the last records with the same terms: one for each method of a calibration of several."""
-    last = tuple(calibrations[-1:])
-    group = tuple(itertools.takewhile(lambda one: one.terms == last[0].terms, reversed(calibrations)))[::-1]
-    return group if joint_failure_probability(group) < 1 else last
+    return ledger.on_images(new.images)
 
 
 def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> float:
@@ -125,29 +103,35 @@ def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> fl
     return min(1.0, math.fsum(one.delta for one in calibrations))
 
 
-def describe_terms(calibration: Sequence[RecordedCalibration], delta: float | None) -> str:
+def describe_terms(calibration: RecordedCalibration | None, delta: float | None) -> str:
     """Return where the risk and the delta of a report come from: a calibration, a given delta, or the default."""
-    if calibration:
-        methods = " and ".join(one.method for one in calibration)
-        methods += ", adaptive" if calibration[0].is_adaptive else ""
-        methods += ", with a threshold for each class" if calibration[0].is_per_class else ""
-        delta = joint_failure_probability(calibration)
-        return f"risk {calibration[0].risk:g} and delta {delta:g} of the latest calibration of the run, for {methods}"
+    if calibration is not None:
+        methods = " and ".join(calibration.methods)
+        methods += ", adaptive" if calibration.is_adaptive else ""
+        methods += ", with a threshold for each class" if calibration.is_per_class else ""
+        terms = f"risk {calibration.risk:g} and delta {calibration.delta:g}"
+        return f"{terms} of the latest calibration of the run, for {methods}"
     if delta is not None:
         return f"delta {delta:g} as given; the risk follows from the error rate"
     return f"delta {DEFAULT_DELTA:g} by default: the run has no calibration; the risk follows from the error rate"
 
 
-def note_calibrations(calibration: Sequence[RecordedCalibration], others: Sequence[RecordedCalibration]) -> list[str]:
+def note_calibration(calibration: RecordedCalibration, others: Sequence[RecordedCalibration]) -> list[str]:
     """Return notes for the reader of a report with this calibration; `others` are all on the same images."""
     notes = []
-    if len(others) > len(calibration) > 0:
+    if len(others) > 1:
         notes.append(
             f"{len(others)} different calibrations used these images: the probability that one of their guarantees "
             f"fails is up to {100 * joint_failure_probability(others):.4g} %."
         )
-    if calibration and calibration[0].is_adaptive:
-        notes.append(ADAPTIVE_NOTE)
-    if calibration and calibration[0].is_per_class:
-        notes.append(PER_CLASS_NOTE)
+    if calibration.is_adaptive:
+        notes.append(
+            "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of "
+            "this page are with all looks, at the same risk and delta."
+        )
+    if calibration.is_per_class:
+        notes.append(
+            "The latest calibration has a threshold for each predicted class: they are in its policy. The operating "
+            "points of this page have one for all classes, at the largest risk of any class and the same delta."
+        )
     return notes

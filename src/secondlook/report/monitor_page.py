@@ -1,6 +1,7 @@
 """`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,21 @@ import numpy as np
 
 from secondlook.arrays import as_pixels
 from secondlook.classifiers import Preprocessing
-from secondlook.errors import ReportError, SecondLookError
-from secondlook.files import write_bytes_atomically
+from secondlook.errors import SecondLookError
 from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus
 from secondlook.policies import BinCounts, Policy
-from secondlook.report.galleries import IMAGE_QUALITY, IMAGE_SIDE, encode_picture, shrink
-from secondlook.report.page import render_template, use_unbroken_spaces
+from secondlook.report.page import (
+    IMAGE_QUALITY,
+    IMAGE_SIDE,
+    encode_picture,
+    render_template,
+    shrink,
+    use_unbroken_spaces,
+    write_file,
+)
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.tables import format_power_of_ten, format_rate
 
-STYLES = ("report.css", "monitor.css")
 SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
 MAX_OPEN_WINDOWS = 24
 """More windows are a table that the reader opens."""
@@ -52,12 +58,11 @@ def write_monitor_page(
     command
         The command that makes a new policy, shown after an alarm.
     """
-    target = Path(out)
     status, windows, worst = monitor.status(), monitor.timeline(), monitor.worst_images()
     plots = describe_monitor_plots(monitor, status)
     page = render_template(
         "monitor.html",
-        styles=STYLES,
+        styles=("report.css", "monitor.css"),
         scripts=SCRIPTS,
         data=plots["timeline"],
         filters=_make_filters(monitor.policy),
@@ -78,13 +83,8 @@ def write_monitor_page(
         files=monitor.files,
         max_files=MAX_FILES,
     )
-    try:
-        write_bytes_atomically(target, page.encode("utf-8"))
-    except OSError as error:
-        raise ReportError(
-            f"cannot write the page to {str(target)!r}: {error.strerror or error}; choose a writable location."
-        ) from None
-    return target
+    write_file(Path(out), page.encode("utf-8"))
+    return Path(out)
 
 
 def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str, dict[str, Any]]:
@@ -114,20 +114,15 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
 
 
 def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dict[str, str]:
-    """Return thumbnails as data URIs by id, as the classifier sees the images; those that cannot be read are left out.
-
-    There are at most as many as a monitor remembers, and each is at most 160 pixels wide and high.
-    """
+    """Return thumbnails as data URIs by id, as the classifier sees them, of the images that can be read."""
     preprocessing = Preprocessing.from_dict(policy.known_classifier.preprocessing)
     wanted = {image.id for image in images}
     places = {id_: place for place, id_ in enumerate(source.ids) if id_ in wanted}
     pictures: dict[str, str] = {}
     for id_, place in places.items():
-        try:
+        with suppress(UnreadableImageError, SecondLookError):
             pixels = as_pixels(preprocessing.fit([source.read(place)])[0])
-        except (UnreadableImageError, SecondLookError):
-            continue
-        pictures[id_] = encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY)
+            pictures[id_] = encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY)
     return pictures
 
 
@@ -153,28 +148,20 @@ def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
 
 def _write_captions(status: MonitorStatus) -> dict[str, str]:
     limit = format_power_of_ten(status.shift.log10_limit)
-    raised = (
-        "It was not raised."
-        if status.shift.raised_at is None
-        else f"It was raised after {status.shift.raised_at:,} images."
-    )
+    at = status.shift.raised_at
+    raised = "It was not raised." if at is None else f"It was raised after {at:,} images."
     interval = ""
     if status.estimate is not None and status.estimate.risk is not None:
         interval = " The interval of the estimate is of sampling only: images that change may be far outside."
         if status.estimate.includes_shifts:
-            interval = (
-                " The interval of the estimate includes how wrong it was for damaged images that it had not learned "
-                "from."
-            )
+            interval = " The interval of the estimate includes how wrong it was for damaged images that were new to it."
     return {
         "risk": (
             "Error rate among accepted images, in percent: estimated without labels for each window"
             f"{', and bounded from the reviewed audits so far' if status.audit and status.audit.labels else ''}."
             f"{interval}"
         ),
-        "evidence": (
-            f"Evidence after each window, on a logarithmic scale. The alarm is raised when it reaches {limit}. {raised}"
-        ),
+        "evidence": (f"Evidence after each window, on a logarithmic scale. The alarm is raised at {limit}. {raised}"),
         "coverage": "A falling coverage sends more images to review; a rising one may mean overconfident predictions.",
         "confidence": "Mean over the images of each window.",
         "disagreement": "Mean over the images of each window that had more than one look.",

@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import find_method, split_method, tuning_positions
-from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.metrics import Ranking, rank
 from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
@@ -44,9 +44,7 @@ def choose_headline_risk(error_rate: float) -> float:
 def slider_risks(error_rate: float, headline_risk: float) -> Float64Array:
     """Return the tolerated risks of the slider: even steps from 0 to the error rate, and the risk of the headline."""
     if not 0 < headline_risk < 1:
-        raise ReportError(
-            "is no error rate between 0 and 1, such as 0.01 for 1 %", argument="risk", value=headline_risk
-        )
+        raise ReportError("is no error rate between 0 and 1, such as 0.01", argument="risk", value=headline_risk)
     highest = max(error_rate, 0.01)
     step = _round_to_125(highest / MAX_RISK_STEPS, up=True)
     # Rounded so that a step is the float nearest to its decimal: 3 * 0.1 is 0.30000000000000004.
@@ -58,24 +56,6 @@ def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
     """Return the point with the highest coverage at which at most `risk` of the accepted images are wrong."""
     tolerated = np.flatnonzero(ranking.errors <= risk * (1 + ROUNDING) * ranking.accepted)
     return _point_of_block(ranking, int(tolerated[-1])) if len(tolerated) else NOTHING_ACCEPTED
-
-
-def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
-    """Return the highest threshold that accepts at least this fraction; equal confidences are accepted together."""
-    count = count_for_coverage(coverage, ranking.n_images)
-    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, count)))
-
-
-def point_at_threshold(ranking: Ranking, threshold: float) -> OperatingPoint:
-    """Return the point of one of the confidences of the ranking as threshold; it accepts nothing at infinity."""
-    block = int(np.searchsorted(-ranking.confidences, -threshold))
-    return NOTHING_ACCEPTED if threshold == math.inf else _point_of_block(ranking, block)
-
-
-def certified_point(ranking: Ranking, risk: float, delta: float) -> OperatingPoint:
-    """Return the point that `certify` finds; it accepts nothing if nothing can be guaranteed."""
-    accepted = largest_certified_count(ranking, risk, delta) if 0 < risk < 1 else None
-    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, accepted))) if accepted else NOTHING_ACCEPTED
 
 
 def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, list[OperatingPoint] | str]:
@@ -90,11 +70,21 @@ def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str
 
 
 def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> list[OperatingPoint]:
-    """Return the certified point of a method for each risk, where copies of images count once."""
+    """Return the point that `certify` finds for each risk, where copies of images count once.
+
+    It accepts nothing where nothing can be guaranteed.
+    """
     confidence, ranking = study.confidences[method], study.rankings[method]
-    distinct = ranking if study.distinct.all() else rank(study.correct[study.distinct], confidence[study.distinct])
-    certified = (certified_point(distinct, risk, delta) for risk in risks.tolist())
-    return [point_at_threshold(ranking, point.threshold) for point in certified]
+    distinct = rank(study.correct[study.distinct], confidence[study.distinct])
+    points = []
+    for risk in risks.tolist():
+        accepted = largest_certified_count(distinct, risk, delta) if 0 < risk < 1 else None
+        point = NOTHING_ACCEPTED
+        if accepted:
+            threshold = distinct.confidences[np.searchsorted(distinct.accepted, accepted)]
+            point = _point_of_block(ranking, int(np.searchsorted(-ranking.confidences, -threshold)))
+        points.append(point)
+    return points
 
 
 def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> str:
@@ -136,19 +126,17 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
 def _find_reason_against(study: Study, method: str) -> str | None:
     if study.calibrated and method not in study.calibrated:
         return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
+    policy = Policy(threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method])
     try:
-        Policy(
-            threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method]
-        ).check_transfers()
+        policy.check_transfers()
     except DecisionError as error:
         return str(error)
     return None
 
 
 def _is_ambiguous(values: list[float], decimals: int) -> bool:
-    rounded = [round(value, decimals) for value in values]
-    at_an_end = any(short in (0, 100) and short != value for short, value in zip(rounded, values, strict=True))
-    return rounded[0] == rounded[1] or at_an_end
+    first, second = rounded = [round(value, decimals) for value in values]
+    return first == second or any(short in (0, 100) and short not in values for short in rounded)
 
 
 def _point_of_block(ranking: Ranking, block: int) -> OperatingPoint:
@@ -223,7 +211,8 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
     """
     if study.preds.n_views < 2:
         return "there is only one view"
-    able = [name for name in (method, *SECOND_LOOK_METHODS, *study.confidences) if _can_be_adaptive(study, name)]
+    names = [name for name in (method, *SECOND_LOOK_METHODS, *study.confidences) if name in study.confidences]
+    able = [name for name in names if find_method(name).is_mean_over_views]
     if not able:
         return "none of the methods of this page is a mean over views"
     tuning = study.fitted.tuning
@@ -261,7 +250,3 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
         accepted=frontier.policy.accept(confidence, method=frontier.policy.method),
         ranked=ranked[looks[ranked] > 1],
     )
-
-
-def _can_be_adaptive(study: Study, method: str) -> bool:
-    return method in study.confidences and find_method(method).is_mean_over_views

@@ -2,20 +2,22 @@
 
 import base64
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array
+from secondlook.arrays import Array, IntArray, as_pixels
+from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import find_method
+from secondlook.files import write_bytes_atomically
 from secondlook.metrics import Interval, parse_metric
-from secondlook.report.breakdowns import class_aurocs, rank_cells
-from secondlook.report.findings import Findings
-from secondlook.report.galleries import SHEET_COLUMNS, Picture, rank_changes
+from secondlook.report.findings import Findings, class_aurocs, rank_cells, rank_changes
 from secondlook.report.operating_points import (
     AdaptiveLooking,
     OperatingPoint,
@@ -47,6 +49,18 @@ MAX_SKIPPED_ROWS = 200
 MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
+MAX_BYTES = 3_000_000
+"""Characters of all pictures of a page together; fewer images are shown if theirs are large."""
+IMAGE_SIDE, IMAGE_QUALITY = 160, 85
+VIEW_SIDE, VIEW_QUALITY = 80, 75
+SHEET_COLUMNS = 16
+
+Picture = dict[str, Any]
+"""What the script of a page reads of an image.
+
+`picture` and `sheet`, with all views from left to right, at most 16 in a row, are data URIs; `view_predicted` has the
+class predicted from each view alone, and `view_probabilities` its probability.
+"""
 
 
 def render_report_page(findings: Findings, images: Mapping[int, Picture], **texts: Any) -> str:
@@ -119,6 +133,9 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
     study, certified, curve = findings.study, findings.certified[name], findings.curves[name]
     ranking = thin_ranking(study.rankings[name], MAX_THRESHOLDS // len(study.rankings))
     reliability = study.rankings[name].reliability() if name in study.probabilities else None
+    aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)  # where it is undefined
+    for index, value in class_aurocs(study, name).items():
+        aurocs[index] = value
     return {
         "name": name,
         "symbol": find_method(name).symbol,
@@ -128,7 +145,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         "sizes": pack_array(ranking.tie_sizes),
         "wrong": pack_array(ranking.tie_errors),
         "cells": None if ranked_cells is None else pack_array(ranked_cells),
-        "class_aurocs": pack_array(_aurocs_of_classes(study, name)),
+        "class_aurocs": pack_array(aurocs),
         # In float32, the curve is exact to less than a thousandth of a pixel.
         "curve": {
             "accepted": pack_array(curve.accepted),
@@ -150,17 +167,7 @@ def _pack_fields(record: object, *names: str) -> dict[str, dict[str, str]]:
     return {name: pack_array(getattr(record, name)) for name in names}
 
 
-def _aurocs_of_classes(study: Study, method: str) -> Float32Array:
-    """Return the AUROC within each class, NaN where it is undefined. float32 [C]"""
-    aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)
-    for index, value in class_aurocs(study, method).items():
-        if value is not None:
-            aurocs[index] = value
-    return aurocs
-
-
 def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, Picture]) -> dict[str, object]:
-    """Return the curve, and the images that need most looks by their place among the pictures."""
     ends = {"chosen": adaptive.chosen, "all_looks": adaptive.frontier.all_looks}
     places = {index: place for place, index in enumerate(images)}
     shown = [index for index in adaptive.ranked.tolist() if index in places][:MAX_MOST_LOOKS]
@@ -192,6 +199,78 @@ def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str,
         }
         for index, picture in images.items()
     ]
+
+
+def read_images(study: Study, chosen: IntArray, image: Callable[[int], Array]) -> dict[int, Picture]:
+    """Return the pictures of the chosen images by their index among those judged, the first ones if not all fit."""
+    images: dict[int, Picture] = {}
+    if not len(chosen):  # predictions have at least one image
+        return images
+    size, outputs = 0, study.preds.select(images=chosen).probabilities
+    for row, index in enumerate(chosen.tolist()):
+        given = int(study.fitted.judged[index])
+        one = _draw_image(study, _check_pixels(image(given), given), outputs[row])
+        size += len(one["picture"]) + len(one["sheet"])
+        if size > MAX_BYTES and images:
+            break
+        images[index] = one
+    return images
+
+
+def encode_picture(pixels: Array, quality: int) -> str:
+    """Return a picture as a data URI. uint8 [H, W, 1 or 3]"""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "WEBP", quality=quality)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
+
+
+def shrink(pixels: Array, side: int) -> Array:
+    """Return the pixels with sides of at most this many. uint8 [H, W, C] -> [h, w, C]"""
+    from PIL import Image
+
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    shrunk: Array = np.asarray(picture)
+    return shrunk.reshape(*shrunk.shape[:2], pixels.shape[2])
+
+
+def _draw_image(study: Study, pixels: Array, outputs: Array) -> Picture:
+    from secondlook.views import apply_view
+
+    leading = outputs.argmax(axis=1)
+    blank = np.zeros_like(pixels)  # for a view that is only a name
+    views = (blank if view.name else apply_view(pixels[None], view)[0] for view in study.preds.views)
+    tiles = [shrink(transformed, VIEW_SIDE) for transformed in views]
+    return {
+        "picture": encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY),
+        "sheet": encode_picture(_join_tiles(tiles), VIEW_QUALITY),
+        "view_predicted": leading.tolist(),
+        "view_probabilities": [round(float(row[one]), 4) for row, one in zip(outputs, leading, strict=True)],
+    }
+
+
+def _join_tiles(tiles: list[Array]) -> Array:
+    """Return one picture of all tiles, from left to right in rows. uint8 [h, w, C] each"""
+    columns = min(len(tiles), SHEET_COLUMNS)
+    blank = [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
+    filled = [*tiles, *blank]
+    rows = [np.concatenate(filled[start : start + columns], axis=1) for start in range(0, len(filled), columns)]
+    return np.concatenate(rows, axis=0)
+
+
+def _check_pixels(pixels: object, index: int) -> Array:
+    if not isinstance(pixels, np.ndarray):
+        got = type(pixels).__name__
+    elif pixels.dtype in (np.uint8, np.float32) and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
+        return as_pixels(pixels)
+    else:
+        got = f"{pixels.dtype} {list(pixels.shape)}"
+    raise ReportError(
+        f"image({index}) returned {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]",
+        repair=Repair("correct the function passed as {image}", image=ANY),
+    )
 
 
 def _format_scaled(value: float | None, scale: float = 100) -> str:
@@ -231,13 +310,14 @@ def render_template(
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "percent": _format_percent,
+        "percent": lambda *fraction: use_unbroken_spaces(format_percent(*fraction)),
         "count": lambda value: f"{value:,}",
         "unbroken": use_unbroken_spaces,
         **filters,
     }
-    style = "".join(map(_read_template, styles))
-    body = "\n".join(map(_read_template, scripts))
+    folder = files("secondlook.report") / "templates"
+    style = "".join((folder / one).read_text(encoding="utf-8") for one in styles)
+    body = "\n".join((folder / one).read_text(encoding="utf-8") for one in scripts)
     script = f'"use strict";\n(() => {{\n{body}\n}})();\n'
     return environment.get_template(name).render(
         style=Markup(style),
@@ -250,18 +330,20 @@ def render_template(
     )
 
 
-def _format_percent(fraction: float, decimals: int = 2) -> str:
-    return use_unbroken_spaces(format_percent(fraction, decimals))
-
-
 def use_unbroken_spaces(text: str) -> str:
     """Keep a number and its percent sign on one line."""
     return text.replace(" %", "\u00a0%")
 
 
-def _read_template(name: str) -> str:
-    return files("secondlook.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file of a report; its folder is made if it is missing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomically(path, content)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ReportError(f"{str(path)!r} cannot be written: {reason}; choose a writable location.") from None

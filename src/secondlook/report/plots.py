@@ -36,6 +36,14 @@ MAX_LOOKS_STEPS = 6
 STATUS_MARKERS = {"usable": (CORRECT, "o"), "weak": ("#e69f00", "s"), "harmful": (WRONG, "X")}
 """Color and marker of each status: either suffices to tell them apart."""
 ROW_HEIGHT = 0.28
+COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
+"""Distinguishable with any kind of color vision; the page uses the same colors."""
+LINE_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
+MARKERS = ("o", "s", "^", "D", "v")
+"""Curves differ in dashes and markers as well, for readers and printers without colors; the page uses the same."""
+MAX_CLASSES = 60
+"""More names would not be legible; the table has all of them."""
+FORMATS: dict[str, dict[str, Any]] = {"png": {"dpi": 144}, "svg": {"metadata": {"Date": None}}}
 
 Quantity = Literal["auroc_with_image", "auroc_alone", "accuracy", "agreement", "confident_agreement"]
 LABELS = {
@@ -75,18 +83,12 @@ def draw_risk_coverage(
     """
     ranking, name = _rank(data, confidence, name)
     axes, curve = _use_axes(ax), ranking.risk_coverage()
-    from matplotlib.ticker import PercentFormatter
-
     top = axes.get_ylim()[1] if axes.lines else 0.0
     axes.plot(curve.coverage, curve.risk, **{"label": _label(name, "aurc", ranking), **line_kw})
     if ref_line:
         perfect = ranking.perfect().risk_coverage()
         _draw_reference(axes, perfect.coverage, perfect.risk, "perfect order")
-    axes.set(xlabel="coverage", ylabel="risk (error rate among accepted images)", xlim=(0, 1))
-    axes.set_ylim(0, max(top, risk_axis_end(float(curve.risk[-1]))))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend()
+    _finish_risk_axes(axes, float(curve.risk[-1]), top)
     return axes
 
 
@@ -107,7 +109,7 @@ def draw_reliability(
     if isinstance(confidence, str) and not find_method(confidence).is_probability:
         probabilities = ", ".join(one.form for one in METHODS.values() if one.is_probability)
         raise MetricError(
-            f"reliability needs a probability, and {confidence!r} is another score; choose one of: {probabilities}."
+            f"reliability needs a probability, and {confidence!r} is none; choose among: {probabilities}."
         )
     ranking, name = _rank(data, confidence, name)
     curve = ranking.reliability(bins)
@@ -210,31 +212,36 @@ def draw_schedule(policy: Schedule | Policy | str | Path, *, ax: "Axes | None" =
             "fit_schedule returned."
         )
     axes = _use_axes(ax)
-    from matplotlib.ticker import PercentFormatter
-
     looks, agreement = zip(*((point.looks, 1 - point.differing) for point in schedule.frontier), strict=True)
     options = {"color": CORRECT, "marker": ".", "label": f"{schedule.method}, all margins", **line_kw}
     axes.plot(looks, agreement, **options)
     name = f"margin {schedule.margin:g}: {chosen.looks:.2f} looks, {100 * (1 - chosen.differing):.2f} % equal"
     axes.plot(chosen.looks, 1 - chosen.differing, "o", color=WRONG, ms=9, label=name, zorder=3)
     axes.axhline(1 - schedule.tolerance, label=f"tolerance of {100 * schedule.tolerance:g} %", **DOTTED)
-    axes.set(xlabel="mean number of looks", ylabel="decisions equal to those with all looks")
-    axes.set_xlim(1, schedule.full_looks)
-    axes.set_xticks(looks_ticks(schedule.full_looks))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.legend(loc="lower right")  # the line is above
+    _finish_looks_axes(axes, schedule.full_looks, "decisions equal to those with all looks")
     return axes
 
 
-def risk_axis_end(error_rate: float) -> float:
-    """Return the end of a risk axis: a few errors among the first images must not squash the rest of the plot."""
-    return min(1.0, max(RISK_AXIS_FACTOR * error_rate, 0.01))
+def _finish_risk_axes(axes: "Axes", error_rate: float, top: float = 0.0) -> None:
+    """Label the axes; a few errors among the first images must not squash the rest of the plot."""
+    end = min(1.0, max(RISK_AXIS_FACTOR * error_rate, 0.01, top))
+    axes.set(xlabel="coverage", ylabel="risk (error rate among accepted images)", xlim=(0, 1), ylim=(0, end))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(_format_share)
+    axes.legend()
 
 
-def looks_ticks(full_looks: int) -> list[int]:
-    """Return the ticks of an axis of looks: one look, all looks, and some between them."""
+def _finish_looks_axes(axes: "Axes", full_looks: int, label: str) -> None:
+    """Label the axes, with ticks at one look, at all looks, and at some between them."""
     steps = max(1, min(full_looks - 1, MAX_LOOKS_STEPS))
-    return [round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)]
+    axes.set_xticks([round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)])
+    axes.set(xlabel="mean number of looks", ylabel=label, xlim=(1, full_looks))
+    axes.yaxis.set_major_formatter(_format_share)
+    axes.legend(loc="lower right")  # the line is above
+
+
+def _format_share(share: float, _: object) -> str:
+    return f"{100 * share:g}%"
 
 
 def _rank(data: Any, confidence: str | ArrayLike, name: str | None) -> tuple[Ranking, str | None]:
@@ -294,16 +301,6 @@ def _draw_reference(axes: "Axes", x: ArrayLike, y: ArrayLike, label: str) -> Non
     axes.plot(x, y, label="_" if named else label, **DOTTED)
 
 
-COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
-"""Distinguishable with any kind of color vision; the page uses the same colors."""
-LINE_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
-MARKERS = ("o", "s", "^", "D", "v")
-"""Curves differ in dashes and markers as well, for readers and printers without colors; the page uses the same."""
-MAX_CLASSES = 60
-"""More names would not be legible; the table has all of them."""
-FORMATS: dict[str, dict[str, Any]] = {"png": {"dpi": 144}, "svg": {"metadata": {"Date": None}}}
-
-
 def has_matplotlib() -> bool:
     """Return whether plots can be drawn."""
     return find_spec("matplotlib") is not None
@@ -327,48 +324,38 @@ def render_plots(findings: Findings) -> Iterator[tuple[str, bytes]]:
 
 
 def _draw_curves(findings: Findings) -> "Figure":
-    """Draw risk over coverage: every method with its band, and the perfect and the worst ranking."""
     study = findings.study
     figure, (axes,) = _new_figure(7.2, 4.4)
     for place, (name, curve) in enumerate(findings.curves.items()):
         style = _curve_style(place)
-        low, high = 100 * curve.low, 100 * curve.high
-        axes.fill_between(100 * curve.band_coverage, low, high, color=style["color"], alpha=0.12, lw=0)
+        axes.fill_between(curve.band_coverage, curve.low, curve.high, color=style["color"], alpha=0.12, lw=0)
         # Curves that nearly coincide have their markers at different places.
         markers = (0.03 + 0.03 * place / len(findings.curves), 0.12)
-        coverage = 100 * curve.accepted / study.n_images
-        axes.plot(coverage, 100 * curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name)
+        coverage = curve.accepted / study.n_images
+        axes.plot(coverage, curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name)
     coverage = np.linspace(1 / study.n_images, 1, 500)
-    perfect, worst = np.maximum(0, 1 - (1 - study.error_rate) / coverage), np.minimum(1, study.error_rate / coverage)
-    axes.plot(100 * coverage, 100 * perfect, label="perfect", **DOTTED)
-    axes.plot(100 * coverage, 100 * worst, label="worst", **{**DOTTED, "ls": "--"})
-    axes.set(xlabel="coverage (%)", ylabel="risk: error rate among accepted (%)", xlim=(0, 100))
-    axes.set_ylim(0, 100 * risk_axis_end(study.error_rate))
-    axes.legend(frameon=False)
+    axes.plot(coverage, np.maximum(0, 1 - (1 - study.error_rate) / coverage), label="perfect", **DOTTED)
+    axes.plot(coverage, np.minimum(1, study.error_rate / coverage), label="worst", **{**DOTTED, "ls": "--"})
+    _finish_risk_axes(axes, study.error_rate)
     return figure
 
 
 def _draw_adaptive_looking(findings: Findings) -> "Figure":
-    """Draw the certified coverage over the mean number of looks, with the default tolerance and all looks marked."""
     adaptive = findings.adaptive
     figure, (axes,) = _new_figure(7.2, 4.0)
-    axes.set(xlabel="looks per image, on average", ylabel="certified coverage (%)")
     if isinstance(adaptive, str):
         axes.set_title(f"not shown: {adaptive}", loc="left", wrap=True)
         return figure
-    full, chosen = adaptive.frontier.all_looks, adaptive.chosen
-    looks, coverage = zip(*((point.looks, 100 * point.coverage) for point in adaptive.points), strict=True)
-    axes.axhline(100 * full.coverage, label="all looks", **DOTTED)
+    chosen = adaptive.chosen
+    looks, coverage = zip(*((point.looks, point.coverage) for point in adaptive.points), strict=True)
+    axes.axhline(adaptive.frontier.all_looks.coverage, label="all looks", **DOTTED)
     axes.plot(looks, coverage, color=COLORS[1], marker="s", ms=4, lw=1.6, label=adaptive.method)
-    axes.plot(chosen.looks, 100 * chosen.coverage, "o", color=COLORS[0], ms=9, label="default tolerance")
-    axes.set_xlim(1, full.looks)
-    axes.set_xticks(looks_ticks(findings.study.preds.n_views))
-    axes.legend(frameon=False)
+    axes.plot(chosen.looks, chosen.coverage, "o", color=COLORS[0], ms=9, label="default tolerance")
+    _finish_looks_axes(axes, findings.study.preds.n_views, "certified coverage")
     return figure
 
 
 def _draw_histograms(findings: Findings) -> "Figure":
-    """Draw the confidence of correct (up) and wrong (down) predictions, for each method."""
     study = findings.study
     n_methods = len(study.confidences)
     figure, panels = _new_figure(7.2, 2.0 * n_methods + 0.6, rows=n_methods)
@@ -378,7 +365,6 @@ def _draw_histograms(findings: Findings) -> "Figure":
 
 
 def _draw_reliability_curves(findings: Findings) -> "Figure":
-    """Draw accuracy against confidence for the methods whose confidence is a probability."""
     study = findings.study
     figure, (axes,) = _new_figure(4.8, 4.6)
     for place, (name, values) in enumerate(study.confidences.items()):
@@ -389,13 +375,10 @@ def _draw_reliability_curves(findings: Findings) -> "Figure":
 
 
 def _draw_classes(findings: Findings) -> "Figure":
-    """Draw the error rate of each class, over all predictions and over the accepted ones."""
     classes = sorted(findings.classes, key=lambda one: one.error_rate)[-MAX_CLASSES:]
     figure, (axes,) = _new_figure(7.2, max(2.5, ROW_HEIGHT * len(classes) + 1.2))
     if len(classes) < len(findings.classes):
-        axes.set_title(
-            f"the {len(classes)} of {len(findings.classes):,} classes with the highest error rates", loc="left"
-        )
+        axes.set_title(f"{len(classes)} of {len(findings.classes):,} classes, those with most errors", loc="left")
     positions = np.arange(len(classes))
     axes.barh(positions, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all predictions")
     risks = [100 * (one.risk or 0.0) for one in classes]
@@ -407,7 +390,6 @@ def _draw_classes(findings: Findings) -> "Figure":
 
 
 def _draw_contributions(findings: Findings) -> "Figure":
-    """Draw the AUROC of each view alone, and how the AUROC of the mean changes without it."""
     figure, (alone, change) = _new_figure(8.4, max(2.5, ROW_HEIGHT * len(findings.views) + 1.2), columns=2)
     positions = np.arange(len(findings.views))[::-1]
     alone.set_yticks(positions, [one.text for one in findings.views])

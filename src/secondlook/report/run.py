@@ -5,7 +5,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -33,7 +33,6 @@ from secondlook.files import (
 from secondlook.monitoring import learn_shifts
 from secondlook.policies import (
     DEFAULT_DELTA,
-    Guarantee,
     Policy,
     Schedule,
     ShiftModel,
@@ -48,11 +47,11 @@ from secondlook.report.ledger import (
     RecordedCalibration,
     describe_terms,
     joint_failure_probability,
-    latest_calibration,
-    note_calibrations,
-    record_calibrations,
+    note_calibration,
+    record_calibration,
 )
-from secondlook.report.writer import ReportContext, write_report
+from secondlook.report.study import EvaluationSettings, build_study
+from secondlook.report.writer import check_page_path, write_study
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
 from secondlook.tables import format_html
@@ -215,10 +214,8 @@ class Run:
                 raise ValueError("it was changed after it was written")
             Evaluation.from_dict(content)
         except (OSError, ValueError, SecondLookError) as error:
-            raise PredictionsError(
-                f"the evaluation {str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}; evaluate "
-                "again to recreate it."
-            ) from None
+            reason = f"{str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}"
+            raise PredictionsError(f"{reason}; evaluate again to recreate it.") from None
         return content
 
     @property
@@ -231,21 +228,15 @@ class Run:
         """The images, if they have not changed since the run."""
         source = open_source(self.record.data.spec)
         if source.digest != self.record.data.digest:
-            raise SourceError(
-                f"the images of {self.record.data.spec!r} have changed since the run {str(self.path)!r}; "
-                "restore them, or evaluate again."
-            )
+            changed = f"the images of {self.record.data.spec!r} have changed since the run"
+            raise SourceError(f"{changed}; restore them, or evaluate again.")
         return source
 
     def image(self, position: int) -> Array:
         """Return one image of the predictions as the classifier saw it. uint8 or float32 [H, W, C]"""
-        index = self._source_index[self.predictions.ids[position]]
+        index = self.source.ids.index(self.predictions.ids[position])
         image: Array = self.preprocessing.fit([self.source.read(index)])[0]
         return image
-
-    @cached_property
-    def _source_index(self) -> dict[str, int]:
-        return {id_: index for index, id_ in enumerate(self.source.ids)}
 
     def evaluate(
         self,
@@ -263,22 +254,15 @@ class Run:
         """
         given = self._options | options
         given |= {"methods": methods or given["methods"], "metrics": metrics or given["metrics"]}
-        return evaluate(
-            self.predictions, groups=groups, tuning=self._tuning, execution=Execution(progress=progress), **given
-        )
+        execution = Execution(progress=progress)
+        return evaluate(self.predictions, groups=groups, tuning=self._tuning, execution=execution, **given)
 
     @property
     def _options(self) -> dict[str, Any]:
         """The options of `evaluate` that the run was evaluated with."""
-        return {
-            "methods": self.settings.get("method"),
-            "metrics": self.settings.get("metric") or DEFAULT_METRICS,
-            "predict_from": self.predict_from,
-            "top_k": self.top_k,
-            "level": self.settings.get("level", 0.95),
-            "resamples": self.settings.get("resamples", 500),
-            "seed": self.settings.get("seed", 0),
-        }
+        lists = {"methods": self.settings.get("method"), "metrics": self.settings.get("metric") or DEFAULT_METRICS}
+        given = {**self.settings, **lists}
+        return {one.name: given.get(one.name, one.default) for one in fields(EvaluationSettings)}
 
     @property
     def _tuning(self) -> IntArray | None:
@@ -333,13 +317,11 @@ class Run:
                 max_looks=max_looks,
                 **options,
             )
-        # Recorded before anything is told, and also if nothing could be certified: who tries again tries twice.
+        # Recorded before anything is told, and also if nothing could be certified: a retry counts as another test.
         terms: dict[str, Any] = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
         if policy.grouped_by is not None:
             terms["class_risks"] = tuple(group.risk for group in policy.groups)
-        stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
-        assert stated is not None, "certify states what is guaranteed or what could not be"
-        joint_delta = self._record(policy, methods or (policy.method,), options, stated, terms)
+        joint_delta = self._record(policy, methods or (policy.method,), options, terms)
         if not policy.certified:
             raise DecisionError(f"{policy.shortfall}.")
         return self._complete(policy, joint_delta)
@@ -351,52 +333,37 @@ class Run:
             warnings.warn(message, category, stacklevel=3)
 
     def _record(
-        self,
-        policy: Policy,
-        methods: tuple[str, ...],
-        options: Mapping[str, object],
-        stated: Guarantee,
-        terms: Mapping[str, Any],
+        self, policy: Policy, methods: tuple[str, ...], options: Mapping[str, Any], terms: Mapping[str, Any]
     ) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
-        asked = [split_method(text) for text in methods]
+        stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
+        assert stated is not None, "certify states what is guaranteed or what could not be"
         try:
-            new = [
-                RecordedCalibration(
-                    images=self.record.data.digest,
-                    predictions=self.record.predictions,
-                    views=self.record.views,
-                    method=method,
-                    # As asked for: fitted numbers follow from the images.
-                    options={**own, **options},  # type: ignore[dict-item]  # validated
-                    predict_from=policy.predict_from,
-                    top_k=policy.top_k,
-                    risk=stated.risk,
-                    delta=stated.delta / len(methods),
-                    **terms,
-                )
-                for method, own in asked
-            ]
+            new = RecordedCalibration(
+                images=self.record.data.digest,
+                predictions=self.record.predictions,
+                views=self.record.views,
+                methods=methods,
+                options=dict(options),  # as asked for: fitted numbers follow from the images
+                predict_from=policy.predict_from,
+                top_k=policy.top_k,
+                risk=stated.risk,
+                delta=stated.delta,
+                **terms,
+            )
         except ValidationError as error:
-            raise DecisionError(
-                f"a policy cannot store the options of the method, {describe_invalid(error)}."
-            ) from None
-        calibrations = record_calibrations(self.path, new)
-        if len(calibrations) == len(new):
+            raise DecisionError(f"a policy cannot store options of the method, {describe_invalid(error)}.") from None
+        calibrations = record_calibration(self.path, new)
+        if len(calibrations) == 1:
             return None
         joint_delta = joint_failure_probability(calibrations)
-        warnings.warn(
-            CalibrationWarning(
-                f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
-                f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas",
-                repair=Repair(
-                    "to choose the best of several methods, pass them together in {method}, or calibrate on other "
-                    "images",
-                    method=ANY,
-                ),
-            ),
-            stacklevel=3,
+        advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
+        warning = CalibrationWarning(
+            f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
+            f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas",
+            repair=Repair(advice, method=ANY),
         )
+        warnings.warn(warning, stacklevel=3)
         return joint_delta
 
     def threshold_for(
@@ -437,35 +404,21 @@ class Run:
     ) -> Policy:
         """Return a policy of the run that can also estimate accuracy when images change.
 
-        The classifier is shown corrupted versions of some labeled images of the run, and how confidences and predicted
-        classes tell its accuracy for them becomes part of the policy. Threshold and guarantee stay as they are: both
-        were chosen without corrupted images. Outputs are kept in the folder of the run, so that an interrupted job
-        resumes.
-
-        Parameters
-        ----------
-        policy
-            A policy of this run, from `certify` or `threshold_for`.
-        classifier
-            The classifier of the run; by default it is loaded from its local file.
-        n_images, seed
-            How many labeled images to corrupt, and the random seed that they are drawn with.
-        execution
-            Where and how the classifier runs; its `batch_size`, `device` and `progress` are used.
+        The classifier, by default loaded from its local file, is shown corrupted versions of `n_images` labeled images
+        of the run, drawn with `seed`; how confidences and predicted classes tell its accuracy for them becomes part of
+        the policy. Threshold and guarantee stay as they are: both were chosen without corrupted images. Outputs are
+        kept in the folder of the run, so that an interrupted job resumes. Of `execution`, the batch size, the device
+        and the progress are used.
         """
         if policy.calibration is None or policy.calibration.digest != self.record.data.digest:
-            raise DecisionError(
-                f"the policy was calibrated on other images than those of the run {str(self.path)!r}; pass a policy of "
-                "this run."
-            )
+            raise DecisionError("the policy was calibrated on other images than those of the run; pass one of the run.")
         loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
         left_out = {*self.record.tuning, *self.record.data.duplicates}
-        judged = np.array([id_ not in left_out for id_ in self.predictions.ids], dtype=np.bool_)
         model = learn_shifts(
             policy,
             loaded,
             self.source,
-            self.predictions.select(images=judged),
+            self.predictions.select(images=np.array([id_ not in left_out for id_ in self.predictions.ids])),
             n_images=n_images,
             seed=seed,
             store=self.path / self.SHIFTS,
@@ -494,19 +447,20 @@ class Run:
         given, all methods of the report share `delta`, by default 0.001. The images are shown where they are still
         available; otherwise a note says why not.
         """
-        target = self.path / self.REPORT if path is None else Path(path)
-        settings = self.settings
+        target = check_page_path(path or self.path / self.REPORT)
         calibrations = Ledger.read(self.path).on_images(self.record.data.digest)
         shown = (self.record.predictions, self.record.views, self.predict_from, self.top_k)
         concerned = [
             one
             for one in calibrations
-            if not one.options and (one.predictions, one.views, one.predict_from, one.top_k) == shown
+            if (one.predictions, one.views, one.predict_from, one.top_k) == shown
+            and not (one.options or any(split_method(name)[1] for name in one.methods))
         ]
-        calibration = latest_calibration(concerned) if delta is None else ()
-        notes = note_calibrations(calibration, calibrations)
-        if "ood" in settings:
-            ood = f"This run was also evaluated on out-of-distribution images of {settings['ood']}"
+        calibration = concerned[-1] if concerned and delta is None else None
+        terms = describe_terms(calibration, delta)
+        notes = [] if calibration is None else note_calibration(calibration, calibrations)
+        if "ood" in self.settings:
+            ood = f"This run was also evaluated on out-of-distribution images of {self.settings['ood']}"
             notes.insert(0, f"{ood}; those numbers are in {EVALUATION}, not on this page.")
         image = None
         if galleries:
@@ -515,32 +469,36 @@ class Run:
                 image = self.image
             except SecondLookError as error:
                 notes.append(f"No images in the report: {error}")
-        terms = describe_terms(calibration, delta)
-        if calibration:
-            delta = joint_failure_probability(calibration)
-        write_report(
+        risk: float | None = None
+        calibrated: tuple[str, ...] = ()
+        if calibration is not None:
+            risk, delta = calibration.risk, calibration.delta
+            calibrated = () if calibration.is_adaptive or calibration.is_per_class else calibration.methods
+        study = build_study(
             self.predictions,
-            target,
-            title=self.title,
-            risk=calibration[0].risk if calibration else None,
-            delta=DEFAULT_DELTA if delta is None else delta,
+            calibrated=calibrated,
+            duplicates=self.record.data.duplicates,
             tuning=self._tuning,
-            image=image,
-            facts={**self._facts(), "risk and delta": terms},
-            context=ReportContext(
-                calibrated=tuple(one.method for one in calibration if not one.is_adaptive and not one.is_per_class),
-                duplicates=frozenset(self.record.data.duplicates),
-                warnings=self.record.warnings,
-                notes=tuple(notes),
-                command=self.command,
-            ),
             progress=progress,
             **self._options,
         )
+        write_study(
+            study,
+            target,
+            title=self.title,
+            risk=risk,
+            delta=DEFAULT_DELTA if delta is None else delta,
+            image=image,
+            facts={**self.facts, "risk and delta": terms},
+            warnings=self.record.warnings,
+            notes=notes,
+            command=self.command,
+        )
         return RunReport(target, tuple(notes), terms)
 
-    def _facts(self) -> dict[str, str]:
-        """Return how the run came about, as the report shows it."""
+    @property
+    def facts(self) -> dict[str, str]:
+        """How the run came about, as the report shows it."""
         classifier, data = self.record.classifier, self.record.data
         return {
             "classifier": classifier.name,
@@ -549,8 +507,6 @@ class Run:
             "preprocessing": str(self.preprocessing),
             "images": data.spec,
             "images digest": data.digest,
-            "views": " ".join(self.record.views),
-            "seed": str(self.settings.get("seed", 0)),
             "secondlook": self.record.secondlook,
         }
 
@@ -562,10 +518,7 @@ def open_run(path: str | Path) -> Run:
     try:
         return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
     except OSError as error:
-        raise PredictionsError(
-            f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}; expected a folder that an "
-            "evaluation wrote."
-        ) from None
+        raise PredictionsError(f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}.") from None
     except ValidationError as error:
         raise PredictionsError(
             f"the run {str(record)!r} is damaged or of another version, {describe_invalid(error)}; evaluate again into "
@@ -577,7 +530,7 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
     """Write the settings, the evaluation and the record of a run, the record last; remove the report of another one."""
     options = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in record.settings.items()]
     contents = {
-        SETTINGS: f"[evaluate]\n{''.join(options)}",  # as the option `--config` reads it
+        SETTINGS: f"[evaluate]\n{''.join(options)}",  # as the command line reads it
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
         RECORD: record.model_dump_json(indent=2) + "\n",
     }

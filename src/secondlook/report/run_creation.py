@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import secondlook
 from secondlook.classifiers import Classifier, load_classifier
@@ -37,7 +37,7 @@ from secondlook.report.run import (
     open_run,
     write_run,
 )
-from secondlook.report.study import EvaluationOptions, EvaluationSettings
+from secondlook.report.study import EvaluationSettings
 from secondlook.sources import Source, open_labeled, open_source
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 from secondlook.views import AUTO, ViewsLike, ViewWarning, as_view_set
@@ -54,7 +54,7 @@ def create_run(
     per_class: bool = False,
     check_setup: bool = True,
     execution: Execution = DEFAULT_EXECUTION,
-    **options: Unpack[EvaluationOptions],
+    **options: Any,
 ) -> Run:
     """Evaluate a classifier on labeled images and write the run to the folder `out`.
 
@@ -114,7 +114,7 @@ def create_run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
-    wrong = _find_setup_warnings(folder, loaded, source, execution.batch_size) if check_setup else ()
+    wrong = _check_setup(folder, loaded, source, execution.batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
     store = folder / PREDICTIONS
@@ -141,7 +141,7 @@ def create_run(
         "skipped": [{"id": id_, "reason": reason} for id_, reason in preds.skipped],
         "warnings": list(wrong),
     }
-    recorded: dict[str, Any] = {
+    given: dict[str, Any] = {
         "model": loaded.name.split(MEMBER_SEPARATOR),
         "data": source.spec,
         "out": str(out),
@@ -160,9 +160,11 @@ def create_run(
         "no_check": not check_setup,
         "device": None if execution.device == "auto" else execution.device,
     }
+    # Zero is recorded, as other values are, and what has its default is not.
+    recorded = {name: one for name, one in given.items() if one is not None and one is not False and one != []}
     record = RunRecord(
         secondlook=secondlook.__version__,
-        settings=cast(RunSettings, {name: recorded[name] for name in recorded if not _is_default(recorded[name])}),
+        settings=cast(RunSettings, recorded),
         classifier=ClassifierRecord.describe(loaded),
         data=RunData(
             spec=source.spec,
@@ -181,9 +183,7 @@ def create_run(
     return write_run(folder, record, content)
 
 
-def _find_setup_warnings(
-    folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize
-) -> tuple[str, ...]:
+def _check_setup(folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize) -> tuple[str, ...]:
     """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
     with suppress(SecondLookError):
         record = open_run(folder).record
@@ -197,26 +197,15 @@ def _find_setup_warnings(
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
     """Reject a run folder whose files would lie among images: the next evaluation could read them as images."""
-    written = [folder / name for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES)]
     for source in sources:
-        images = _find_folder(source.spec)
-        pairs = () if images is None else ((folder, images), *((images, path) for path in written))
-        if any(inner.resolve().is_relative_to(outer.resolve()) for inner, outer in pairs):  # whatever links lead there
+        try:
+            images = parse_spec(source.spec).path
+            is_folder = images.is_dir()
+        except (SecondLookError, OSError, ValueError):  # the spec of an array, of a data set in memory
+            continue
+        pairs = [(folder, images), *((images, folder / name) for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES))]
+        if is_folder and any(inner.resolve().is_relative_to(outer.resolve()) for inner, outer in pairs):
             raise ReportError(
                 f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}; choose a "
                 f"folder outside of them, such as '{images}-run'."
             )
-
-
-def _find_folder(spec: str) -> Path | None:
-    """Return the folder of the images of a source; None if they are not in a folder."""
-    try:
-        folder = parse_spec(spec).path
-        return folder if folder.is_dir() else None
-    except (SecondLookError, OSError, ValueError):  # the spec of an array, of a data set in memory
-        return None
-
-
-def _is_default(value: object) -> bool:
-    """Return whether a setting need not be recorded; zero is a value as others are."""
-    return value is None or value is False or value == []

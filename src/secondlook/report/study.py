@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, Repair, ReportError
@@ -26,18 +25,6 @@ EXPLANATIONS = {
     "learned": "the probability of being correct, learned from how the views behave on images set apart",
 }
 """What the methods of a report mean, for readers who do not know machine learning."""
-
-
-class EvaluationOptions(TypedDict, total=False):
-    """Keyword arguments of `create_run` and `write_report` that are those of `evaluate`."""
-
-    methods: Iterable[str] | None
-    metrics: Iterable[str] | None
-    predict_from: PredictFrom
-    top_k: int
-    level: float
-    resamples: int
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +66,6 @@ class Study:
     """The methods with their options, and which of the given images are judged."""
     settings: EvaluationSettings
     calibrated: tuple[str, ...]
-    """The methods that were calibrated; empty if none was."""
     class_names: tuple[str, ...]
     correct: BoolArray
     """Whether each prediction is correct. bool [N]"""
@@ -96,7 +82,6 @@ class Study:
     second_look: str | None
     """The method that is compared with the baseline; None if there is no such method or only one view."""
     progress: bool
-    """Whether to show progress bars."""
 
     @property
     def probabilities(self) -> tuple[str, ...]:
@@ -136,12 +121,11 @@ def build_study(
     duplicates: Collection[str] = (),
     tuning: object = None,
     progress: bool = True,
-    **options: Unpack[EvaluationOptions],
+    **options: Any,
 ) -> Study:
-    """Compute correctness, confidences and rankings of labeled predictions.
+    """Compute correctness, confidences and rankings of labeled predictions, with the options of `evaluate`.
 
-    `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others. `tuning`
-    are the images that are not judged, as in `evaluate`.
+    `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others.
     """
     if not preds.has_labels:
         raise ReportError(

@@ -1,46 +1,30 @@
 """`write_report`: the page, with every table as CSV and every plot as PNG and SVG in a folder next to it."""
 
+import itertools
 import platform
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from importlib.metadata import version
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 from secondlook.arrays import Array
 from secondlook.diagnosis import describe_harmful_views
 from secondlook.errors import ReportError
 from secondlook.estimators import needs_fitting
-from secondlook.files import write_bytes_atomically
+from secondlook.metrics import Interval
 from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import Predictions
 from secondlook.progress import progress_bar
-from secondlook.report.breakdowns import RESAMPLES
-from secondlook.report.csv_tables import render_tables
-from secondlook.report.findings import Findings, compute_findings
-from secondlook.report.galleries import read_images
-from secondlook.report.page import render_report_page
+from secondlook.report.findings import RESAMPLES, Findings, compute_findings
+from secondlook.report.operating_points import NOTHING_ACCEPTED, point_at_risk
+from secondlook.report.page import read_images, render_report_page, write_file
 from secondlook.report.plots import N_PLOTS, has_matplotlib, render_plots
-from secondlook.report.study import EvaluationOptions, Study, build_study
+from secondlook.report.study import Study, build_study
+from secondlook.tables import format_csv_row
 
 REPORTED_PACKAGES = ("secondlook", "numpy", "scipy", "pillow", "opencv-python-headless")
-
-
-@dataclass(frozen=True)
-class ReportContext:
-    """What a run knows about its predictions, for the page."""
-
-    calibrated: tuple[str, ...] = ()
-    """Methods that were calibrated with the risk and the delta of the report. They are reported, only they have a
-    guarantee, and the page selects the operating point that `certify` chooses from them."""
-    duplicates: frozenset[str] = frozenset()
-    """Ids of images that are copies of others: a guarantee counts them once."""
-    warnings: tuple[str, ...] | None = None
-    """Warnings at the top of the page; by default it warns of harmful views."""
-    notes: tuple[str, ...] = ()
-    """Remarks for the reader, listed at the end of the page."""
-    command: str | None = None
-    """The command that made the predictions, shown at the end of the page."""
+Rows = Iterable[Sequence[object]]
 
 
 def write_report(
@@ -53,10 +37,9 @@ def write_report(
     tuning: object = None,
     image: Callable[[int], Array] | None = None,
     facts: Mapping[str, str] | None = None,
-    context: ReportContext | None = None,
     artifacts: bool = True,
     progress: bool = True,
-    **options: Unpack[EvaluationOptions],
+    **options: Any,
 ) -> Path:
     """Write a self-contained HTML report about labeled predictions, and return its path.
 
@@ -86,8 +69,6 @@ def write_report(
         3]. By default the page has no example images.
     facts
         Further facts about how the results were made, listed at the end of the page.
-    context
-        What `Run.report` adds to the page.
     artifacts
         Whether to write all tables (CSV) and, if matplotlib is installed, all plots (PNG, SVG) to the folder
         `<stem>-files` next to the page.
@@ -102,14 +83,44 @@ def write_report(
     ReportError
         If the predictions have no labels, an argument is invalid, or a file cannot be written.
     """
-    target, known = Path(out), context or ReportContext()
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ReportError("is no HTML file such as 'report.html'", argument="out", value=str(target))
-    study = build_study(
-        preds, calibrated=known.calibrated, duplicates=known.duplicates, tuning=tuning, progress=progress, **options
-    )
+    target = check_page_path(out)
+    study = build_study(preds, tuning=tuning, progress=progress, **options)
+    write_study(study, target, title=title, risk=risk, delta=delta, image=image, facts=facts, artifacts=artifacts)
+    return target
+
+
+def check_page_path(out: str | Path) -> Path:
+    """Return the path of a page, or raise an error before anything is computed."""
+    if Path(out).suffix.lower() not in (".html", ".htm"):
+        raise ReportError("is no HTML file such as 'report.html'", argument="out", value=str(out))
+    return Path(out)
+
+
+def write_study(
+    study: Study,
+    target: Path,
+    *,
+    title: str,
+    risk: float | None = None,
+    delta: float = DEFAULT_DELTA,
+    image: Callable[[int], Array] | None = None,
+    facts: Mapping[str, str] | None = None,
+    warnings: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+    command: str | None = None,
+    artifacts: bool = True,
+) -> None:
+    """Write the report of a study, with the arguments of `write_report`.
+
+    `warnings` are shown at the top of the page, which by default warns of harmful views; `notes` and the `command` that
+    made the predictions at its end. Only methods that were calibrated with this risk and delta have a guarantee, if
+    there are any.
+    """
     findings = compute_findings(study, risk=risk, delta=delta)
     all_facts = {**_describe_settings(findings), **(facts or {})}
+    if warnings is None:
+        harmful = describe_harmful_views(study.preds, top_k=study.settings.top_k)
+        warnings = () if harmful is None else (harmful,)
     has_plots = has_matplotlib()
     folder = target.with_name(f"{target.stem}-files")
     page = render_report_page(
@@ -117,25 +128,20 @@ def write_report(
         {} if image is None else read_images(study, findings.images, image),
         title=title,
         facts=all_facts,
-        warnings=_find_warnings(study) if known.warnings is None else known.warnings,
-        notes=(*study.fitted.notes, *known.notes),
-        command=known.command,
+        warnings=warnings,
+        notes=(*study.fitted.notes, *notes),
+        command=command,
         artifacts=folder.name if artifacts else None,
         has_plots=has_plots,
     )
     if artifacts:
-        _write_files(folder, render_tables(findings, all_facts))
-        with progress_bar("plots", N_PLOTS, "files", enabled=progress) as advance:
-            for plot in render_plots(findings) if has_plots else ():
-                _write_files(folder, [plot])
+        for name, content in render_tables(findings, all_facts):
+            write_file(folder / name, content)
+        with progress_bar("plots", N_PLOTS, "files", enabled=study.progress) as advance:
+            for name, content in render_plots(findings) if has_plots else ():
+                write_file(folder / name, content)
                 advance(1)
-    _write_files(target.parent, [(target.name, page.encode("utf-8"))])
-    return target
-
-
-def _find_warnings(study: Study) -> tuple[str, ...]:
-    warning = describe_harmful_views(study.preds, top_k=study.settings.top_k)
-    return () if warning is None else (warning,)
+    write_file(target, page.encode("utf-8"))
 
 
 def _describe_settings(findings: Findings) -> dict[str, str]:
@@ -144,9 +150,15 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
     classes = "class" if settings.top_k == 1 else f"{settings.top_k} most probable classes"
     origin = "the image itself" if settings.predict_from == "image" else "the mean over views"
     packages = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in REPORTED_PACKAGES)]
+    shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
+    guarantee = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
+    if study.calibrated:
+        guarantee += f", as calibrated for {' and '.join(study.calibrated)} at {100 * findings.risk:g} % risk"
+    else:
+        guarantee += "; no calibration was reported"
     return {
         "methods": ", ".join(study.confidences),
-        **_describe_tuning(study),
+        **({"tuning": _describe_tuning(study)} if study.n_tuning else {}),
         "prediction": f"{classes} predicted from {origin}",
         "views": " ".join(study.preds.views.texts),
         "intervals": (
@@ -154,44 +166,133 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
             f"({RESAMPLES} for the bands of curves and the changes per view)"
         ),
         "seed": str(settings.seed),
-        "guarantee": _describe_guarantee(findings),
+        "guarantee": guarantee,
         "versions": ", ".join(packages),
     }
 
 
-def _describe_tuning(study: Study) -> dict[str, str]:
+def _describe_tuning(study: Study) -> str:
     """Return how many images were set apart, and what was fitted on them."""
-    if not study.n_tuning:
-        return {}
     n_given = study.n_tuning + study.n_images
-    apart = f"{study.n_tuning:,} of {n_given:,} images were set apart; all results are about the others"
-    parts = [apart]
+    parts = [f"{study.n_tuning:,} of {n_given:,} images were set apart; all results are about the others"]
     for name in filter(needs_fitting, study.fitted.options):
         options = study.fitted.options[name].items()
-        values = (
-            f"{option}={value:.4g}" if isinstance(value, float) else f"{option}={value}" for option, value in options
-        )
+        values = (f"{one}={value:.4g}" if isinstance(value, float) else f"{one}={value}" for one, value in options)
         parts.append(f"{name}: {', '.join(values)}")
-    return {"tuning": "; ".join(parts)}
+    return "; ".join(parts)
 
 
-def _describe_guarantee(findings: Findings) -> str:
-    """Return the terms of the guarantees, and where they come from."""
-    shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
-    terms = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
-    calibrated = findings.study.calibrated
-    if not calibrated:
-        return f"{terms}; no calibration was reported"
-    return f"{terms}, as calibrated for {' and '.join(calibrated)} at {100 * findings.risk:g} % risk"
+def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the file name and the bytes of each table."""
+    tables = {name: (columns.split(), list_rows(findings)) for name, (columns, list_rows) in TABLES.items()}
+    tables["galleries"][0].extend(findings.study.confidences)
+    tables["facts"] = (["fact", "value"], facts.items())
+    for name, (header, rows) in tables.items():
+        yield f"{name}.csv", "".join(map(format_csv_row, itertools.chain([header], rows))).encode("utf-8")
 
 
-def _write_files(folder: Path, contents: Iterable[tuple[str, bytes]]) -> None:
-    for name, content in contents:
-        path = folder / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_bytes_atomically(path, content)
-        except OSError as error:
-            raise ReportError(
-                f"cannot write the report to {str(path)!r}: {error.strerror or error}; choose a writable location."
-            ) from None
+def _zip_arrays(method: str, *columns: Array) -> Rows:
+    return ((method, *row) for row in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval is None else (interval.low, interval.high)
+
+
+def _method_rows(findings: Findings) -> Rows:
+    for row in findings.evaluation.rows:
+        value = (row.value, *_ends(row.interval), row.difference, *_ends(row.difference_interval))
+        yield row.method, row.metric, row.better, *value, row.verdict, row.images, row.errors, row.reason
+
+
+def _curve_rows(findings: Findings) -> Rows:
+    for name, curve in findings.curves.items():
+        yield from _zip_arrays(name, curve.accepted, curve.accepted / findings.study.n_images, curve.risk)
+
+
+def _band_rows(findings: Findings) -> Rows:
+    for name, curve in findings.curves.items():
+        yield from _zip_arrays(name, curve.band_coverage, curve.low, curve.high)
+
+
+def _operating_point_rows(findings: Findings) -> Rows:
+    study = findings.study
+    for name, ranking in study.rankings.items():
+        certified = findings.certified[name]
+        for index, risk in enumerate(findings.risks.tolist()):
+            point = point_at_risk(ranking, risk)
+            guaranteed = NOTHING_ACCEPTED if isinstance(certified, str) else certified[index]
+            cells = astuple(guaranteed) if guaranteed.accepted else (None, None, None)
+            counts = (point.accepted, study.n_images - point.accepted, point.errors)
+            yield name, risk, point.threshold, *counts, *cells
+
+
+def _adaptive_rows(findings: Findings) -> Rows:
+    if isinstance(findings.adaptive, str):
+        return
+    for point in findings.adaptive.points:
+        yield *point, point == findings.adaptive.chosen
+
+
+def _histogram_rows(findings: Findings) -> Rows:
+    for name, ranking in findings.study.rankings.items():
+        one = ranking.histogram()
+        yield from _zip_arrays(name, one.edges[:-1], one.edges[1:], one.correct, one.wrong)
+
+
+def _reliability_rows(findings: Findings) -> Rows:
+    for name in findings.study.probabilities:
+        curve = findings.study.rankings[name].reliability()
+        yield from _zip_arrays(name, curve.confidence, curve.accuracy, curve.images)
+
+
+def _view_rows(findings: Findings) -> Rows:
+    for one in findings.views:
+        yield one.text, one.accuracy, one.auroc_alone, one.auroc_without, one.change, *_ends(one.change_interval)
+
+
+def _confusion_rows(findings: Findings) -> Rows:
+    study, cells = findings.study, findings.cells
+    accept = study.confidences[findings.method] >= findings.point.threshold
+    columns = (cells.labels, cells.predicted, cells.correct, cells.images, cells.count(accept))
+    for label, predicted, *numbers in zip(*(column.tolist() for column in columns), strict=True):
+        yield study.class_names[label], study.class_names[predicted], *numbers
+
+
+def _gallery_rows(findings: Findings) -> Rows:
+    study, adaptive = findings.study, findings.adaptive
+    for index in findings.images.tolist():
+        label, predicted = (study.class_names[classes[index]] for classes in (study.preds.labels, study.leading))
+        accepted = bool(study.confidences[findings.method][index] >= findings.point.threshold)
+        confidences = (float(values[index]) for values in study.confidences.values())
+        given = int(study.fitted.judged[index])
+        looks = None if isinstance(adaptive, str) else int(adaptive.looks[index]) or None
+        decision = (bool(study.correct[index]), accepted, looks)
+        yield study.preds.ids[index], given, label, predicted, *decision, *confidences
+
+
+TABLES: dict[str, tuple[str, Callable[[Findings], Rows]]] = {
+    "methods": (
+        "method metric better value low high difference difference_low difference_high verdict images errors reason",
+        _method_rows,
+    ),
+    "risk-coverage": ("method accepted coverage risk", _curve_rows),
+    "risk-coverage-bands": ("method coverage low high", _band_rows),
+    "operating-points": (
+        "method tolerated_risk threshold accepted rejected errors_accepted "
+        "guaranteed_threshold guaranteed_accepted guaranteed_errors_accepted",
+        _operating_point_rows,
+    ),
+    "adaptive-looking": ("margin looks certified_coverage differing default_tolerance", _adaptive_rows),
+    "histograms": ("method from to correct wrong", _histogram_rows),
+    "reliability": ("method confidence accuracy images", _reliability_rows),
+    "classes": (
+        "class images errors error_rate accepted coverage errors_accepted risk auroc",
+        lambda findings: findings.classes,
+    ),
+    "views": ("view accuracy auroc_alone auroc_without change change_low change_high", _view_rows),
+    "confusions": ("label predicted correct images accepted", _confusion_rows),
+    "galleries": ("id index label predicted correct accepted looks", _gallery_rows),
+    "skipped": ("id reason", lambda findings: findings.study.preds.skipped),
+}
+"""Columns and rows of each table; that of the galleries also has the confidence of each method."""

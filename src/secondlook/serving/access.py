@@ -24,6 +24,8 @@ LOGIN_PAGE = "/login"
 PAGES: dict[str, tuple[str, Permission]] = {"/": ("Dashboard", "watch"), "/review": ("Review", "review")}
 """Name and required permission of all pages but the login, by their address."""
 SESSION_COOKIE = "secondlook_session"
+ADD_TOKEN = "secondlook token add NAME --role admin --data-dir DIR"
+"""The command that makes a token, whoever starts the service."""
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FOREIGN_SITES = frozenset({"cross-site", "same-site"})
@@ -176,7 +178,7 @@ def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
             "can be reached by other machines, and the service has no token, so everyone could use it",
             argument="host",
             value=options.host,
-            repair="make one first with 'secondlook token add'",
+            repair=f"make one first with {ADD_TOKEN!r}",
         )
 
 

@@ -504,7 +504,7 @@ def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
         left_out = sum(len(rows) for _, rows in store.iter_score_tables(policy, others))
         if not tables:
             fault = f"the service decided about {left_out:,} images without audits, so accepted ones are unknown"
-            raise ServingError(fault, repair=Repair("serve with {audit}, for example", audit=0.05))
+            raise ServingError(fault, repair=Repair("serve with {audit}, for example", of="serve", audit=0.05))
         return ReviewedService(policy, tables, labels, left_out, database.place)
     finally:
         database.close()

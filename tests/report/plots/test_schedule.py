@@ -46,14 +46,6 @@ def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> No
     assert "%" in axes.get_yticklabels()[0].get_text(), "the agreement is in percent"
 
 
-@pytest.mark.parametrize(
-    ("full_looks", "ticks"),
-    [(2, [1, 2]), (4, [1, 2, 3, 4]), (13, [1, 3, 5, 7, 9, 11, 13]), (31, [1, 6, 11, 16, 21, 26, 31])],
-)
-def test_axis_of_looks_has_one_look_and_all_looks(full_looks: int, ticks: list[int]) -> None:
-    assert plots.looks_ticks(full_looks) == ticks
-
-
 def test_plot_uses_the_given_axes(schedule: Schedule) -> None:
     figure, (first, second) = plt.subplots(1, 2)
     assert plots.draw_schedule(schedule, ax=first) is first

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import secondlook as sl
@@ -83,16 +82,3 @@ def test_given_delta_is_shared_by_all_methods(run: sl.Run) -> None:
     assert data["sharing"] == ["msr", "mean", "blend"]
     with pytest.raises(ReportError, match="delta"):
         run.report(delta=0.0, progress=False)
-
-
-def test_guarantee_counts_copies_once(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
-    content = dict(np.load(archive.removeprefix("npz:")))
-    content |= {name: np.repeat(content[name], 3, axis=0) for name in ("images", "labels")}
-    np.savez(tmp_path / "three.npz", **content)
-    views = list(run.predictions.views.texts)
-    source = f"npz:{tmp_path / 'three.npz'}"
-    repeated = sl.create_run(classifier, source, out=tmp_path / "three", views=views, resamples=5, execution=QUIET)
-    policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
-    assert repeated.certify("mean", risk=0.1, delta=0.1, progress=False).threshold == policy.threshold
-    assert policy.calibration is not None
-    assert read_lead(repeated.report(progress=False).path)[:2] == [1500, 3 * policy.calibration.accepted]

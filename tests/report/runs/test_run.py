@@ -13,7 +13,7 @@ from PIL import Image
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.diagnosis import SetupWarning
-from secondlook.errors import ClassifierError, DecisionError, PredictionsError, ReportError, SourceError
+from secondlook.errors import PredictionsError, ReportError, SourceError
 from secondlook.files import compute_checksum
 from secondlook.views import ViewWarning
 
@@ -21,12 +21,15 @@ VIEWS = "identity hflip vflip"
 QUIET = sl.Execution(progress=False)
 
 
-def test_created_run_equals_the_opened_one(run: sl.Run) -> None:
+def test_created_run_equals_the_opened_one(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
     opened = sl.open_run(run.path)
     assert opened == run
     assert opened.record.views == tuple(VIEWS.split())
+    assert (opened.settings["seed"], "device" in opened.settings) == (0, False)
     assert opened.title == "brightness-v1 on data.npz"
-    np.testing.assert_array_equal(opened.predictions.labels, run.predictions.labels)
+    expected = sl.collect(classifier, archive, VIEWS, execution=QUIET)
+    np.testing.assert_array_equal(opened.predictions.probabilities, expected.probabilities)
+    assert tuple(opened.predictions.ids) == tuple(expected.ids)
 
 
 def test_repr_is_for_people(run: sl.Run) -> None:
@@ -49,14 +52,8 @@ def test_unknown_options_are_rejected_before_anything_is_computed(
     classifier: sl.Classifier, archive: str, tmp_path: Path
 ) -> None:
     with pytest.raises(TypeError, match="resample"):
-        sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", resample=5)  # type: ignore[call-arg]
+        sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", resample=5)
     assert not (tmp_path / "run").exists()
-
-
-def test_predictions_are_those_of_collect(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
-    expected = sl.collect(classifier, archive, VIEWS, execution=sl.Execution(progress=False))
-    np.testing.assert_array_equal(run.predictions.probabilities, expected.probabilities)
-    assert tuple(run.predictions.ids) == tuple(expected.ids)
 
 
 def test_stored_evaluation_equals_a_new_one(run: sl.Run) -> None:
@@ -79,24 +76,10 @@ def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
     assert policy.class_names == ("dark", "bright")
 
 
-def test_default_method_needs_no_labels(run: sl.Run) -> None:
-    policy = run.certify(risk=0.1, delta=0.1, progress=False)
-    assert policy == sl.certify(run.predictions, "blend", risk=0.1, delta=0.1)
-
-
-def test_certify_raises_where_nothing_can_be_certified(run: sl.Run) -> None:
-    with pytest.raises(DecisionError, match=re.escape("0.01 %")):
-        run.certify(risk=0.0001, progress=False)
-
-
 def test_threshold_for_a_coverage_has_no_guarantee(run: sl.Run) -> None:
     policy = run.threshold_for(coverage=0.8, progress=False)
     assert not policy.certified
     assert policy.coverage >= 0.8
-
-
-def test_seed_zero_is_recorded(run: sl.Run) -> None:
-    assert run.settings["seed"] == 0
 
 
 def test_numbers_of_numpy_are_stored_as_those_of_python(
@@ -133,13 +116,6 @@ def test_settings_of_the_run_are_the_defaults(classifier: sl.Classifier, archive
     assert run.certify(risk=0.1, delta=0.1, progress=False).predict_from == "views"
 
 
-def test_report_shows_images_while_they_are_there(run: sl.Run) -> None:
-    written = run.report(progress=False)
-    assert written.path == run.path / "report.html"
-    assert written.notes == ()
-    assert "<title>" in written.path.read_text(encoding="utf-8")
-
-
 def read_files(run: sl.Run) -> dict[str, bytes]:
     files = sorted(path for path in run.path.rglob("*") if path.is_file())
     return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
@@ -148,7 +124,8 @@ def read_files(run: sl.Run) -> dict[str, bytes]:
 def test_report_is_kept_for_the_same_run_and_removed_for_another(
     run: sl.Run, classifier: sl.Classifier, archive: str
 ) -> None:
-    run.report(progress=False)
+    written = run.report(progress=False)
+    assert (written.path, written.notes) == (run.path / "report.html", ())
     before = read_files(run)
     sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=20, execution=QUIET)
     assert read_files(run) == before
@@ -227,18 +204,7 @@ def forge(path: Path, **changes: object) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"resamples": "many"},
-        {"top_k": "x"},
-        {"top_k": 0},
-        {"method": 3},
-        {"method": [3]},
-        {"metric": {"a": 1}},
-        {"level": 2},
-        {"seed": -1},
-        {"predict_from": "x"},
-        {"ood": []},
-    ],
+    [{"resamples": "many"}, {"top_k": 0}, {"method": [3]}, {"metric": {"a": 1}}, {"level": 2}, {"predict_from": "x"}],
 )
 def test_run_with_forged_settings_is_rejected(run: sl.Run, change: dict[str, object]) -> None:
     forge(run.path / "run.json", settings={**run.settings, **change})
@@ -290,12 +256,6 @@ def test_changed_images_are_not_shown(run: sl.Run, archive: str) -> None:
         sl.open_run(run.path).image(0)
 
 
-def test_same_run_gives_the_same_bytes(classifier: sl.Classifier, archive: str, run: sl.Run) -> None:
-    before = read_files(run)
-    sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=20, execution=QUIET)
-    assert read_files(run) == before
-
-
 def test_arrays_can_be_evaluated(classifier: sl.Classifier, tmp_path: Path) -> None:
     labels = np.arange(40) % 2
     images = np.full((40, 6, 6, 3), 200, dtype=np.uint8) * labels[:, None, None, None].astype(np.uint8)
@@ -316,15 +276,7 @@ def test_unlabeled_data_is_rejected(classifier: sl.Classifier, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"methods": ["meen"]},
-        {"metrics": ["aurok"]},
-        {"predict_from": "x"},
-        {"level": 95},
-        {"top_k": 0},
-        {"resamples": 0},
-        {"seed": -1},
-    ],
+    [{"methods": ["meen"]}, {"metrics": ["aurok"]}, {"predict_from": "x"}, {"level": 95}, {"top_k": 0}, {"seed": -1}],
 )
 def test_bad_arguments_are_rejected_before_anything_is_computed(
     classifier: sl.Classifier, archive: str, tmp_path: Path, arguments: dict[str, object]
@@ -426,12 +378,6 @@ def test_changed_evaluation_is_rejected(run: sl.Run) -> None:
         _ = sl.open_run(run.path).evaluation
 
 
-def test_damaged_evaluation_is_an_error(run: sl.Run) -> None:
-    (run.path / "evaluation.json").write_text(json.dumps({"rows": [{}]}))
-    with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):
-        _ = sl.open_run(run.path).evaluation
-
-
 def test_run_that_cannot_be_written_is_an_error_with_the_path(
     run: sl.Run, classifier: sl.Classifier, archive: str
 ) -> None:
@@ -439,18 +385,6 @@ def test_run_that_cannot_be_written_is_an_error_with_the_path(
     (run.path / "evaluation.json").mkdir()
     with pytest.raises(ReportError, match=re.escape(str(run.path / "evaluation.json"))):
         sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=5, execution=QUIET)
-
-
-def test_runs_are_compared_on_shared_images(
-    run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
-) -> None:
-    other = sl.create_run(
-        classifier, f"{archive}?limit=300", out=tmp_path / "other", views=VIEWS, resamples=5, execution=QUIET
-    )
-    result = sl.compare({"all": run, "first": other}, methods=["mean"], metrics=["auroc"], resamples=5)
-    assert result.n_images == 300
-    first, second = result.rows
-    assert (first.value, second.difference) == (second.value, 0)
 
 
 def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None:
@@ -499,9 +433,3 @@ def test_everything_is_classified_on_the_device(cuda_1_only: sl.Classifier, arch
     assert run.record.settings["device"] == "cuda:1"
     with pytest.raises(AssertionError):
         sl.create_run(cuda_1_only, archive, out=tmp_path / "other", execution=QUIET, **options)
-
-
-def test_device_is_checked_before_the_classifier_is_loaded(run: sl.Run, archive: str, tmp_path: Path) -> None:
-    assert "device" not in run.record.settings
-    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
-        sl.create_run("onnx:absent.onnx", archive, out=tmp_path / "new", execution=sl.Execution(device="gpu"))
