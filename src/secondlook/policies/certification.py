@@ -10,34 +10,13 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, is_number
 from secondlook.errors import ANY, DecisionError, MetricError, Repair
-from secondlook.metrics import Ranking, rank
-from secondlook.policies.fixed_sequence import (
-    estimate_prospect,
-    find_certifiable_delta,
-    largest_certified_count,
-    smallest_certifiable_risk,
-)
+from secondlook.metrics import rank
+from secondlook.policies.fixed_sequence import describe_shortfall, find_cut, largest_certified_count
 from secondlook.policies.group_certification import CertifiedGroups, Risks, certify_groups, make_grouping
-from secondlook.policies.guarantee import (
-    DEFAULT_DELTA,
-    Calibration,
-    ComparedMethod,
-    Guarantee,
-    Shortfall,
-    check_probability,
-)
+from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, check_probability
 from secondlook.policies.policy import Policy
 from secondlook.policies.schedule import FRONTIER_MARGINS, Schedule
-from secondlook.policies.scored_images import (
-    Adaptive,
-    LookingRequest,
-    ScoredImages,
-    exclude_images,
-    find_threshold,
-    fit_on_tuning_images,
-    plan_for_risk,
-    score_judged_images,
-)
+from secondlook.policies.scored_images import Adaptive, exclude_images, find_threshold, plan_for_risk, score_candidates
 from secondlook.predictions import PredictFrom, Predictions
 
 
@@ -109,44 +88,44 @@ def certify(
             repair=Repair("pass {labels}", labels=ANY),
         )
     check_probability("delta", delta)
-    looking = LookingRequest(adaptive, tolerance, max_looks)
     grouping = make_grouping(preds, groups, risk, predict_from, top_k, is_adaptive=adaptive is not False)
     one_risk = {"risk": risk, "delta": delta}
     guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
     distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-    fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-    share = delta / len(fitted.options)
-    policies, candidates = [], []
-    for text in fitted.options:
-        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, guarantee.risk))
-        correct, confidence = scored.correct(), scored.confidence
+    candidates = score_candidates(
+        distinct,
+        method,
+        options,
+        lambda one: plan_for_risk(one, guarantee.risk),
+        predict_from=predict_from,
+        top_k=top_k,
+        tuning=apart,
+        adaptive=adaptive,
+        tolerance=tolerance,
+        max_looks=max_looks,
+    )
+    share, policies = delta / len(candidates), []
+    counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": candidates[0].tuning}
+    for one in candidates:
         if grouping is None:
-            chosen = certify_confidence(correct, confidence, risk=guarantee.risk, delta=share)
+            chosen = certify_confidence(one.correct(), one.confidence, risk=guarantee.risk, delta=share)
         else:
-            _check_finite(confidence)
-            chosen = certify_groups(correct, confidence, scored.preds.ids, grouping, share)
-        policies.append(scored.complete(chosen, share))
-        candidates.append(scored)
+            _check_finite(one.confidence)
+            chosen = certify_groups(one.correct(), one.confidence, one.preds.ids, grouping, share)
+        policies.append(one.complete(chosen, share, counts))
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
     policy = _complete_best(policies, best, guarantee)
-    counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
-    assert policy.calibration is not None, "every way to choose a threshold counts images"
     compared = tuple(
         ComparedMethod(
-            method=text,
-            threshold=one.threshold if one.certified else None,
-            coverage=one.coverage,
+            method=one.text,
+            threshold=made.threshold if made.certified else None,
+            coverage=made.coverage,
             chosen=place == best,
         )
-        for place, (text, one) in enumerate(zip(fitted.options, policies, strict=True))
+        for place, (one, made) in enumerate(zip(candidates, policies, strict=True))
     )
-    return policy.model_copy(
-        update={
-            "calibration": policy.calibration.model_copy(update=counts),
-            "compared": compared,
-            "reference": candidates[best].describe_reference(policy.threshold, len(policies)),
-        }
-    )
+    reference = candidates[best].describe_reference(policy.threshold, len(policies))
+    return policy.model_copy(update={"compared": compared, "reference": reference})
 
 
 EXTERNAL = "external"
@@ -162,27 +141,22 @@ def certify_confidence(
     """
     check_probability("risk", risk)
     check_probability("delta", delta)
-    ranking = _rank(correct, confidence)
+    try:
+        ranking = rank(correct, confidence)
+    except MetricError as error:
+        raise DecisionError.from_error(error) from None
     _check_finite(np.asarray(confidence))
     guarantee = Guarantee(risk=risk, delta=delta)
     accepted = largest_certified_count(ranking, risk, delta)
     if accepted is not None:
-        tie = int(np.searchsorted(ranking.accepted, accepted))
-        calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=int(ranking.errors[tie]))
-        threshold = float(ranking.confidences[tie])
+        threshold, errors = find_cut(ranking, accepted)
+        calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=errors)
         return Policy(threshold=threshold, method=method, guarantee=guarantee, calibration=calibration)
-    prospect = estimate_prospect(ranking, risk, delta)
-    shortfall = Shortfall(
-        requested=guarantee,
-        smallest_risk=smallest_certifiable_risk(
-            lambda other: largest_certified_count(ranking, other, delta) is not None, risk
-        ),
-        additional_images=None if prospect.needed is None else prospect.needed - ranking.n_images,
-        larger_delta=find_certifiable_delta(
-            lambda other: largest_certified_count(ranking, risk, other) is not None, delta
-        ),
-        closest=Calibration(images=ranking.n_images, accepted=prospect.accepted, errors=prospect.errors),
-    )
+
+    def can_certify(other: float | None, level: float) -> bool:
+        return largest_certified_count(ranking, risk if other is None else other, level) is not None
+
+    shortfall = describe_shortfall(guarantee, ranking, risk, delta, can_certify)
     nothing = Calibration(images=ranking.n_images, accepted=0, errors=0)
     return Policy(threshold=math.inf, method=method, calibration=nothing, shortfall=shortfall)
 
@@ -209,17 +183,24 @@ def threshold_for(
         raise DecisionError(
             "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
         )
-    looking = LookingRequest(adaptive, tolerance, max_looks)
-    fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
-    (text,) = fitted.options
-    scored = score_judged_images(preds, fitted, text, looking, lambda one: find_threshold(one.confidence, coverage))
+    (scored,) = score_candidates(
+        preds,
+        method,
+        options,
+        lambda one: find_threshold(one.confidence, coverage),
+        predict_from=predict_from,
+        top_k=top_k,
+        tuning=tuning,
+        adaptive=adaptive,
+        tolerance=tolerance,
+        max_looks=max_looks,
+    )
     threshold = find_threshold(scored.confidence, coverage)
     accepted = scored.confidence >= threshold
     errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
-    calibration = Calibration(
-        images=len(accepted), accepted=int(np.sum(accepted)), errors=errors, tuning=len(fitted.tuning)
-    )
-    policy = scored.complete(Policy(threshold=threshold, calibration=calibration), DEFAULT_DELTA)
+    calibration = Calibration(images=len(accepted), accepted=int(np.sum(accepted)), errors=errors)
+    chosen = Policy(threshold=threshold, calibration=calibration)
+    policy = scored.complete(chosen, DEFAULT_DELTA, {"tuning": scored.tuning})
     return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
 
 
@@ -247,13 +228,6 @@ def _check_finite(confidence: Array) -> None:
             f"confidence is {float(confidence[index])} at index {index}, expected a finite number; fix or remove this "
             "image."
         )
-
-
-def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
-    try:
-        return rank(correct, confidence)
-    except MetricError as error:
-        raise DecisionError.from_error(error) from None
 
 
 # --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
@@ -303,33 +277,31 @@ class Frontier:
         """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
         check_probability("risk", risk)
         check_probability("delta", delta)
-        looking = LookingRequest(True, Schedule.DEFAULT_TOLERANCE, None)
         distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-        fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-        (text,) = fitted.options
-        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
+        (scored,) = score_candidates(
+            distinct,
+            method,
+            options,
+            lambda one: plan_for_risk(one, risk),
+            predict_from=predict_from,
+            top_k=top_k,
+            tuning=apart,
+            adaptive=True,
+        )
         assert scored.adapted is not None, "looking is adaptive"
         chosen = scored.adapted.schedule
-        margins = sorted({*FRONTIER_MARGINS, chosen.margin})
-        policies = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
         expected = {point.margin: point.looks for point in chosen.frontier}
-        points = tuple(_make_point(margin, policy, expected[margin]) for margin, policy in policies.items())
+        policies, points = {}, []
+        for margin in sorted({*FRONTIER_MARGINS, chosen.margin}):
+            adapted = replace(scored.adapted, schedule=chosen.model_copy(update={"margin": margin}))
+            changed = replace(scored, confidence=adapted.confidence, adapted=adapted)
+            certified = certify_confidence(changed.correct(), changed.confidence, risk=risk, delta=delta)
+            policies[margin] = changed.complete(certified, delta)
+            counts = policies[margin].calibration
+            assert counts is not None, "certify_confidence counts images"
+            differing = (counts.differing or 0) / counts.images
+            points.append(CertifiedPoint(margin, counts.mean_looks or expected[margin], counts.coverage, differing))
         final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
         full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
-        all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
-        return cls(chosen, policies[chosen.margin], points, all_looks)
-
-
-def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: float) -> Policy:
-    assert scored.adapted is not None, "looking is adaptive"
-    schedule = scored.adapted.schedule.model_copy(update={"margin": margin})
-    adapted = replace(scored.adapted, schedule=schedule)
-    changed = replace(scored, confidence=adapted.confidence, adapted=adapted)
-    return changed.complete(certify_confidence(changed.correct(), adapted.confidence, risk=risk, delta=delta), delta)
-
-
-def _make_point(margin: float, policy: Policy, expected_looks: float) -> CertifiedPoint:
-    counts = policy.calibration
-    assert counts is not None, "certify_confidence counts images"
-    looks = expected_looks if counts.mean_looks is None else counts.mean_looks
-    return CertifiedPoint(margin, looks, counts.coverage, (counts.differing or 0) / counts.images)
+        all_looks = CertifiedPoint(math.inf, chosen.full_looks, full.coverage, 0.0)
+        return cls(chosen, policies[chosen.margin], tuple(points), all_looks)

@@ -19,18 +19,11 @@ from secondlook.metrics import Ranking, rank
 from secondlook.policies.fixed_sequence import (
     FixedSequence,
     count_without_errors,
+    describe_shortfall,
     estimate_prospect,
-    find_certifiable_delta,
-    smallest_certifiable_risk,
+    find_cut,
 )
-from secondlook.policies.guarantee import (
-    Calibration,
-    GroupedBy,
-    GroupThreshold,
-    Guarantee,
-    Shortfall,
-    check_probability,
-)
+from secondlook.policies.guarantee import Calibration, GroupedBy, GroupThreshold, Guarantee, check_probability
 from secondlook.policies.policy import Policy, find_first_classes, join_names
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
@@ -98,27 +91,21 @@ def make_grouping(
         values = tuple(range(preds.n_classes))
         names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
     else:
-        grouped_by, labels = "label", _check_labels(groups, preds.n_images)
+        if isinstance(groups, Mapping):
+            raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
+        try:
+            by_name = select_groups(groups, preds.n_images, np.arange(preds.n_images))
+        except MetricError as error:
+            raise DecisionError.from_error(error) from None
+        assert isinstance(by_name, Mapping), "labels have a name"
+        (labels,) = by_name.values()
         found, members = np.unique(labels, return_inverse=True)
-        values = tuple(found.tolist())
+        grouped_by, values = "label", tuple(found.tolist())
         names = tuple(map(str, values))
     risks = _resolve_risks(risk, grouped_by, names, values)
     for name, value in zip(names, risks, strict=True):
         check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
     return Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)))
-
-
-def _check_labels(groups: CertifiedGroups, n_images: int) -> Array:
-    """Return one label per image. [N]"""
-    if isinstance(groups, Mapping):
-        raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
-    try:
-        by_name = select_groups(groups, n_images, np.arange(n_images))
-    except MetricError as error:
-        raise DecisionError.from_error(error) from None
-    assert isinstance(by_name, Mapping), "labels have a name"
-    (labels,) = by_name.values()
-    return np.asarray(labels)
 
 
 def _resolve_risks(
@@ -164,24 +151,29 @@ def certify_groups(
     # What a group with too few images would have had: an equal share.
     share = delta / len(rankings)
     groups = tuple(
-        _describe_group(grouping, index, ranking, count, share)
-        for index, (ranking, count) in enumerate(zip(rankings, counts, strict=True))
+        _describe_group(*group, share)
+        for group in zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
     )
     calibration = Calibration(
         images=len(correct),
         accepted=sum(group.accepted for group in groups),
         errors=sum(group.errors for group in groups),
     )
-    threshold = min(group.threshold for group in groups)
-    is_certified = math.isfinite(threshold)
-    return Policy(
-        threshold=threshold,
-        guarantee=grouping.guarantee(delta) if is_certified else None,
-        calibration=calibration,
-        shortfall=None if is_certified else _describe_shortfall(grouping, groups, rankings, delta),
-        grouped_by=grouping.grouped_by,
-        groups=groups,
+    threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
+    known = {"threshold": threshold, "calibration": calibration, "grouped_by": grouping.grouped_by, "groups": groups}
+    if math.isfinite(threshold):
+        return Policy(**known, guarantee=guarantee)
+
+    def can_certify(risk: float | None, delta: float) -> bool:
+        return any(find_joint_counts(rankings, grouping.risks if risk is None else [risk] * len(groups), delta))
+
+    # The group that needs the fewest additional images.
+    group, ranking = min(
+        ((group, ranking) for group, ranking in zip(groups, rankings, strict=True) if ranking is not None),
+        key=lambda one: math.inf if one[0].additional_images is None else one[0].additional_images,
     )
+    shortfall = describe_shortfall(guarantee, ranking, group.risk, share, can_certify, group.name)
+    return Policy(**known, shortfall=shortfall)
 
 
 def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float], delta: float) -> list[int | None]:
@@ -190,21 +182,19 @@ def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float]
     None where no number can be guaranteed. A group without images has no ranking. The order of the groups does not
     matter.
     """
-    sizes = [0 if ranking is None else ranking.n_images for ranking in rankings]
-    testable = _find_testable(sizes, risks, delta)
-    share = delta / max(len(testable), 1)
+    testable = _find_testable([0 if ranking is None else ranking.n_images for ranking in rankings], risks, delta)
+    level = delta / max(len(testable), 1)
     sequences = {
-        index: FixedSequence.plan(ranking, risks[index], share)
+        index: FixedSequence.plan(ranking, risks[index], level)
         for index, ranking in enumerate(rankings)
         if index in testable and ranking is not None
     }
-    results, level = {}, share
     while True:
         results = {index: sequence.run(level) for index, sequence in sequences.items()}
         # Only the level that did not arrive at the last rank of its group can still certify something bad.
-        needed = math.fsum(1 - result.finished for result in results.values())
+        needed = math.fsum(1 - finished for _, finished in results.values())
         if needed == 0 or delta / needed <= level:
-            return [results[index].largest if index in results else None for index in range(len(rankings))]
+            return [results[index][0] if index in results else None for index in range(len(rankings))]
         level = delta / needed
 
 
@@ -225,49 +215,15 @@ def _find_testable(sizes: Sequence[int], risks: Sequence[float], delta: float) -
 
 
 def _describe_group(
-    grouping: Grouping, index: int, ranking: Ranking | None, count: int | None, share: float
+    name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, share: float
 ) -> GroupThreshold:
     """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
-    known: dict[str, Any] = {
-        "name": grouping.names[index],
-        "value": grouping.values[index],
-        "risk": (risk := grouping.risks[index]),
-        "images": 0 if ranking is None else ranking.n_images,
-    }
-    if ranking is not None and count is not None:
-        tie = int(np.searchsorted(ranking.accepted, count))
-        threshold, errors = float(ranking.confidences[tie]), int(ranking.errors[tie])
-        return GroupThreshold(**known, threshold=threshold, accepted=count, errors=errors)
-    more: int | None = count_without_errors(risk, share) + 1
-    if ranking is not None:
-        prospect = estimate_prospect(ranking, risk, share)
-        more = None if prospect.needed is None else prospect.needed - ranking.n_images
-    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0, additional_images=more)
-
-
-def _describe_shortfall(
-    grouping: Grouping, groups: Sequence[GroupThreshold], rankings: Sequence[Ranking | None], delta: float
-) -> Shortfall:
-    """Return why no group has a threshold, for the group that needs the fewest additional images."""
-
-    def count_needed(index: int) -> float:
-        needed = groups[index].additional_images
-        return math.inf if needed is None else needed
-
-    closest = min((index for index, ranking in enumerate(rankings) if ranking is not None), key=count_needed)
-    ranking, group = rankings[closest], groups[closest]
-    assert ranking is not None, "groups without images were left out"
-    prospect = estimate_prospect(ranking, group.risk, delta / len(groups))
-    requested = grouping.guarantee(delta)
-
-    def can_certify(risks: Sequence[float], delta: float) -> bool:
-        return any(find_joint_counts(rankings, risks, delta))
-
-    return Shortfall(
-        requested=requested,
-        smallest_risk=smallest_certifiable_risk(lambda risk: can_certify([risk] * len(groups), delta), requested.risk),
-        additional_images=group.additional_images,
-        larger_delta=find_certifiable_delta(lambda other: can_certify(grouping.risks, other), delta),
-        closest=Calibration(images=ranking.n_images, accepted=prospect.accepted, errors=prospect.errors),
-        group=group.name,
-    )
+    known: dict[str, Any] = {"name": name, "value": value, "risk": risk}
+    if ranking is None:
+        known |= {"images": 0, "additional_images": count_without_errors(risk, share) + 1}
+    elif count is None:
+        known |= {"images": ranking.n_images, "additional_images": estimate_prospect(ranking, risk, share)[1]}
+    else:
+        threshold, errors = find_cut(ranking, count)
+        return GroupThreshold(**known, images=ranking.n_images, threshold=threshold, accepted=count, errors=errors)
+    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0)

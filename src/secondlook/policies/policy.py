@@ -1,7 +1,7 @@
 """`Policy`: which predictions are accepted, by which confidence, from which views of which classifier; and its file."""
 
+import contextlib
 import datetime
-import itertools
 import math
 import re
 import warnings
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,18 +20,16 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidationInfo,
-    computed_field,
     field_validator,
     model_validator,
 )
-from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import METHODS, CompiledMethod, compile_method, find_method, needs_fitting
-from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.files import SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
     MAX_LISTED_GROUPS,
@@ -47,7 +45,7 @@ from secondlook.policies.schedule import Schedule, check_adaptive_method
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.tables import TextTable, format_html
-from secondlook.views import View, ViewSet
+from secondlook.views import ViewSet
 
 DEFAULT_METHOD = "blend"
 """The confidence of policies, and of every function that takes a method."""
@@ -84,29 +82,11 @@ class LookedImages(NamedTuple):
     """The predicted class, int64 [N], or the top k classes, int64 [N, k]."""
 
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass as _PolicyType
-else:
-
-    class _PolicyType(type(FrozenRecord)):
-        """Makes invalid arguments of a policy an error that says so in one sentence."""
-
-        def __call__(cls, *args: Any, **fields: Any) -> Any:
-            try:
-                return super().__call__(*args, **fields)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or None
-                message = first["msg"].removeprefix("Value error, ")
-                fault = f"is invalid: {message}" if where else f"invalid policy: {message}"
-                raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
-
-
 def _describe_classifier(classifier: object) -> object:
     return ClassifierRecord.describe(classifier) if isinstance(classifier, Classifier) else classifier
 
 
-class Policy(FrozenRecord, metaclass=_PolicyType):
+class Policy(SealedRecord):
     """Accept a prediction if its confidence is at least `threshold`.
 
     `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
@@ -157,31 +137,33 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     _plan: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
     _compiled: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
 
-    # mypy does not support decorators above a property.
-    @computed_field(repr=False)  # type: ignore[prop-decorator]
-    @property
-    def checksum(self) -> str:
-        """Hex sha256 of everything else."""
-        return compute_checksum(from_json(self.model_dump_json(exclude={"checksum"})))
-
     @model_validator(mode="wrap")
     @classmethod
-    def _verify(cls, content: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Validate stored content; a policy that was changed since it was written loses its guarantee."""
+    def _verify_checksum(  # type: ignore[override]
+        cls, content: Any, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        """Validate content; a stored policy that was changed since it was written loses its guarantee."""
         # What is stored has a version; a policy made in Python cannot have been changed.
-        if not isinstance(content, dict) or (info.mode == "python" and "version" not in content):
-            return validate(content)
-        others = {key: value for key, value in content.items() if key != "checksum"}
-        policy = validate(others)
-        if content.get("checksum") != compute_checksum(others):
+        is_stored = isinstance(content, dict) and (info.mode == "json" or "version" in content)
+        others = {key: value for key, value in content.items() if key != "checksum"} if is_stored else content
+        try:
+            policy = validate(others)
+            policy._check_schedule()
+            policy._check_groups()
+        except ValueError as error:
+            if info.mode == "json":
+                raise
+            if not isinstance(error, ValidationError):
+                raise DecisionError(f"invalid policy: {error}") from None
+            first = error.errors()[0]
+            argument, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+            raise DecisionError(f"is invalid: {message}", argument=argument, value=first["input"]) from None
+        if is_stored and content.get("checksum") != compute_checksum(others):
             path = (info.context or {}).get("path")
             where = "the policy" if path is None else f"policy {str(path)!r}"
+            fault = "was changed after it was written (its checksum is wrong or missing), so nothing is guaranteed"
             warnings.warn(
-                PolicyWarning(
-                    f"{where} was changed after it was written (its checksum is wrong or missing), so nothing is "
-                    "guaranteed; restore the file, or calibrate again."
-                ),
-                stacklevel=4,
+                PolicyWarning(f"{where} {fault}", repair="restore the file, or calibrate again"), stacklevel=4
             )
             # In place, since a constructor returns its own instance whatever a validator returns.
             object.__setattr__(policy, "guarantee", None)
@@ -223,57 +205,46 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if not options or "method" not in info.data:
             return options
-        known = find_method(info.data["method"]).options
+        try:
+            compile_method(info.data["method"], options)
+        except SecondLookError as error:
+            raise ValueError(str(error)) from None
         for name, value in options.items():
-            if name not in known:
-                raise ValueError(
-                    f"method {info.data['method']!r} has no option {name!r}; known: {', '.join(known) or 'none'}."
-                    f"{did_you_mean(name, known)}"
-                )
             if info.mode == "json" and not isinstance(value, _FILE_OPTION):
                 raise ValueError(f"expected a text or a number for option {name!r}")
         return options
 
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
+    def _check_schedule(self) -> None:
         schedule = self.schedule
         if schedule is None:
-            return self
-        pairs = itertools.zip_longest(schedule.views, self.views or schedule.views, fillvalue="none")
-        for look, (found, expected) in enumerate(pairs, start=1):
-            if found != expected:
-                raise ValueError(
-                    f"expected the views of the policy in the order of looks, got {found} instead of {expected} as "
-                    f"look {look}"
-                )
+            return
+        if self.views and self.views != schedule.views:
+            looks = " ".join(schedule.views)
+            raise ValueError(f"expected the views in the order of looks, {looks}, got {' '.join(self.views)}")
         if schedule.method != self.method:
             raise ValueError(f"expected method {self.method!r} of the schedule, got {schedule.method!r}")
         try:
             check_adaptive_method(schedule.method, self.options)
         except SecondLookError as error:
             raise ValueError(str(error)) from None
-        return self
 
-    @model_validator(mode="after")
-    def _check_groups(self) -> Self:
+    def _check_groups(self) -> None:
         if (self.grouped_by is None) != (not self.groups):
             raise ValueError("expected groups if, and only if, the policy is grouped")
         if not self.groups:
-            return self
+            return
         if self.schedule is not None:
             raise ValueError("expected one threshold for all classes of a policy with a schedule")
         if self.threshold != min(group.threshold for group in self.groups):
             raise ValueError("expected the threshold of the policy to be the smallest one of its groups")
+        if self.guarantee is not None and self.guarantee.risk != max(group.risk for group in self.groups):
+            raise ValueError("expected the risk of the guarantee to be the largest one of the groups")
         if self.grouped_by == "class":
             if [group.value for group in self.groups] != list(range(len(self.groups))):
                 raise ValueError("expected one group for each class, in the order of the outputs")
-            if self.class_names is not None and len(self.class_names) != len(self.groups):
-                raise ValueError(
-                    f"expected a threshold for each of {len(self.class_names)} classes, got {len(self.groups)}"
-                )
-        if self.guarantee is not None and self.guarantee.risk != max(group.risk for group in self.groups):
-            raise ValueError("expected the risk of the guarantee to be the largest one of the groups")
-        return self
+            n_classes = len(self.groups if self.class_names is None else self.class_names)
+            if n_classes != len(self.groups):
+                raise ValueError(f"expected a threshold for each of {n_classes} classes, got {len(self.groups)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and self.__dict__ == other.__dict__
@@ -332,7 +303,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
     def compute_running(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. -> float64 [N, V]"""
+        """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. float64 [N, V]"""
         return self.compiled.running(preds)
 
     def compute_stopped(self, preds: Predictions) -> Float64Array:
@@ -395,8 +366,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def accept_values(self, values: Float64Array, groups: ArrayLike | None = None) -> BoolArray:
         """Return whether confidences of the policy's method are accepted. float64 [N] -> bool [N]"""
-        has_one = self.grouped_by is None and groups is None
-        accepted: BoolArray = values >= (self.threshold if has_one else self.find_thresholds(values.shape, groups))
+        accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
         return accepted
 
     def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
@@ -419,9 +389,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
                 f"has shape {values.shape} for confidences {shape}; expected {known} of each", argument="groups"
             )
         by_value = {group.value: group.threshold for group in self.groups}
-        for value in dict.fromkeys(values.ravel().tolist()):
+        for index, value in enumerate(values.ravel().tolist()):
             if value not in by_value:
-                index = int(np.flatnonzero(values == value)[0])
                 names = [str(one) for one in by_value]
                 raise DecisionError(
                     f"has {value!r} at index {index}, a group that the policy has no threshold for; known groups: "
@@ -497,15 +466,13 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             raise DecisionError(
                 "the policy does not tell the views that its confidence is computed from; pass predictions to accept()."
             )
-        for text in self.views:
-            try:
-                View.parse(text)
-            except SecondLookError:
-                raise DecisionError(
-                    f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
-                    "make the views of this policy; pass predictions to its accept()."
-                ) from None
-        return ViewSet(list(self.views))
+        try:
+            return ViewSet(list(self.views))
+        except SecondLookError as error:
+            raise DecisionError(
+                f"a view of the policy is only a name ({str(error).rstrip('.')}), so secondlook alone cannot make it; "
+                "pass predictions to its accept()."
+            ) from None
 
     # --- The classifier it belongs to ---
 
@@ -528,37 +495,31 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> DecisionError | None:
         """Return the error for a classifier that differs from the one that the policy was made for, or None."""
         expected, given = self.classifier, ClassifierRecord.describe(classifier)
+        repair = "calibrate again"
+        named: dict[str, Any] = {}
         if expected is None:
-            return DecisionError(
-                "the policy was made from arrays, so it is not known which classifier it is for",
-                repair=_or_allow("certify predictions that were collected with the classifier"),
-            )
-        if not given.digest:
-            return DecisionError(
-                f"classifier {given.name!r} has no digest that could be compared with the policy for {expected.name!r}",
-                repair=_or_allow("load it with {name}", name=ANY),
-            )
-        if given.digest != expected.digest:
-            return DecisionError(
-                f"the policy is for classifier {expected.name!r} (digest {expected.digest[:12]}), got {given.name!r} "
-                f"(digest {given.digest[:12]})",
-                repair=_or_allow("calibrate again"),
-            )
-        if given.output != expected.output:
-            return DecisionError(
-                f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}",
-                repair=_or_allow("load it with {output}", output=expected.output),
-            )
-        for stored in sorted({*expected.preprocessing, *given.preprocessing}):
-            wanted, found = expected.preprocessing.get(stored), given.preprocessing.get(stored)
-            if wanted != found:
-                setting = Preprocessing.setting_name(stored)
-                return DecisionError(
-                    f"the policy was made with preprocessing {setting}={wanted}, but the classifier has "
-                    f"{setting}={found}",
-                    repair=_or_allow(f"load it with {setting}={wanted}"),
-                )
-        return None
+            fault = "the policy was made from arrays, so it is not known which classifier it is for"
+            repair = "certify predictions that were collected with the classifier"
+        elif not given.digest:
+            fault = f"classifier {given.name!r} has no digest to compare with that of the policy for {expected.name!r}"
+            repair, named = "load it with {name}", {"name": ANY}
+        elif given.digest != expected.digest:
+            wanted, found = (f"{one.name!r} (digest {one.digest[:12]})" for one in (expected, given))
+            fault = f"the policy is for classifier {wanted}, got {found}"
+        elif given.output != expected.output:
+            fault = f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}"
+            repair, named = "load it with {output}", {"output": expected.output}
+        else:
+            stored = sorted({*expected.preprocessing, *given.preprocessing})
+            settings = ((key, expected.preprocessing.get(key), given.preprocessing.get(key)) for key in stored)
+            key, wanted, found = next((one for one in settings if one[1] != one[2]), (None, None, None))
+            if key is None:
+                return None
+            name = Preprocessing.setting_name(key)
+            fault = f"the policy was made with {name} {wanted} in the preprocessing, but the classifier has {found}"
+            repair, named = f"load it with {{{name}}}", {name: wanted}
+        text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
+        return DecisionError(fault, repair=Repair(text, allow_mismatch=True, **named))
 
     # --- Its file ---
 
@@ -581,15 +542,15 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         """Raise an error for a confidence that depends on the other images: its threshold is invalid for new ones."""
         name = self.method.partition(":")[0]
         if name in METHODS and METHODS[name].is_rank:
-            raise DecisionError(
-                f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
-                "images; use 'bootstrap-lower' or 'mean'."
-            )
-        if needs_fitting(self.method, self.options):
-            raise DecisionError(
-                f"confidence {name!r} has to be fitted, and its options lack the fitted numbers, so a threshold on it "
-                "does not transfer to new images; calibrate again, or fit them on other images with fit_method."
-            )
+            reason, repair = "is a rank among the given images", "use 'bootstrap-lower' or 'mean'"
+        elif needs_fitting(self.method, self.options):
+            reason = "has to be fitted, and its options lack the fitted numbers"
+            repair = "calibrate again, or fit them on other images with fit_method"
+        else:
+            return
+        raise DecisionError(
+            f"confidence {name!r} {reason}, so a threshold on it does not transfer to new images", repair=repair
+        )
 
     def check_storable(self) -> None:
         """Raise an error for a policy that a file cannot store."""
@@ -598,31 +559,26 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         find_method(self.method)
         if self.grouped_by == "label":
             raise DecisionError(
-                "a policy file can store thresholds of predicted classes, not of other groups, which are unknown when "
-                "it decides; keep the policy in memory and pass the groups to its accept()."
+                "a policy file cannot store thresholds of other groups than predicted classes; keep the policy in "
+                "memory, and pass the groups to its accept()."
             )
         for name, value in self.options.items():
             if not isinstance(value, _FILE_OPTION):
                 raise DecisionError(
-                    f"option {name}= of confidence {self.method!r} is a {type(value).__name__}, which belongs to the "
-                    "given images, but a policy file can store texts and numbers only; choose a method that needs no "
-                    "such option."
+                    f"option {name!r} of confidence {self.method!r} is a {type(value).__name__}, but a policy file can "
+                    "store texts and numbers only; choose a method that needs no such option."
                 )
 
     def _check_replaceable(self, path: Path) -> None:
         if not path.is_file() or path.stat().st_size == 0:
             return
         found = "something other than a policy"
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.suppress(ValidationError):
             warnings.simplefilter("ignore", PolicyWarning)
-            try:
-                existing = Policy.model_validate_json(path.read_bytes())
-            except ValidationError:
-                pass
-            else:
-                if existing.decides_like(self):
-                    return
-                found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
+            existing = Policy.model_validate_json(path.read_bytes())
+            if existing.decides_like(self):
+                return
+            found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
         raise DecisionError(
             f"{str(path)!r} exists and holds {found}",
             repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
@@ -681,37 +637,16 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def list_tables(self) -> list[TextTable]:
         """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
-        tables = [self.make_group_table()] if self.groups else []
+        tables = [_make_group_table(self.groups, self.grouped_by)] if self.groups else []
         if len(self.compared) > 1:
-            tables.append(self.make_method_table())
+            rows = [("method", "threshold", "coverage", "")]
+            for one in self.compared:
+                threshold = "none" if one.threshold is None else f"{one.threshold:.6g}"
+                rows.append((one.method, threshold, f"{100 * one.coverage:.2f} %", "chosen" if one.chosen else ""))
+            tables.append(TextTable(rows, numbers=True))
         if self.schedule is not None and math.isfinite(self.threshold):
             tables.append(self.schedule.make_table(self.threshold))
         return tables
-
-    def make_group_table(self) -> TextTable:
-        """Return a line for each group, or for those with the smallest coverage if there are many."""
-        shown, more = self.groups, len(self.groups) - MAX_LISTED_GROUPS
-        if more > 0:
-            shown = tuple(sorted(shown, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS])
-        noun = "class" if self.grouped_by == "class" else "group"
-        rows: list[tuple[str, ...]] = [(noun, "risk", "threshold", "images", "accepted", "wrong", "coverage", "")]
-        rows += [_format_group(group) for group in shown]
-        if more > 0:
-            rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
-        return TextTable(rows, numbers=True)
-
-    def make_method_table(self) -> TextTable:
-        """Return a line for each of the methods that were certified together."""
-        rows = [("method", "threshold", "coverage", "")]
-        for one in self.compared:
-            threshold = "none" if one.threshold is None else f"{one.threshold:.6g}"
-            rows.append((one.method, threshold, f"{100 * one.coverage:.2f} %", "chosen" if one.chosen else ""))
-        return TextTable(rows, numbers=True)
-
-
-def _or_allow(repair: str, **arguments: object) -> Repair:
-    text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
-    return Repair(text, allow_mismatch=True, **arguments)
 
 
 def read_policy(path: str | Path) -> Policy:
@@ -783,47 +718,50 @@ def _as_confidences(values: ArrayLike) -> Float64Array:
     return array
 
 
-def _format_group(group: GroupThreshold) -> tuple[str, ...]:
-    threshold, note = f"{group.threshold:.6g}", ""
-    if not math.isfinite(group.threshold):
-        needed = group.additional_images
-        threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
-    counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
-    return (group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note)
+def _make_group_table(groups: Sequence[GroupThreshold], grouped_by: GroupedBy | None) -> TextTable:
+    """Return a line for each group, or for those with the smallest coverage if there are many."""
+    shown, more = groups, len(groups) - MAX_LISTED_GROUPS
+    if more > 0:
+        shown = sorted(groups, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS]
+    noun = "class" if grouped_by == "class" else "group"
+    rows: list[tuple[str, ...]] = [(noun, "risk", "threshold", "images", "accepted", "wrong", "coverage", "")]
+    for group in shown:
+        threshold, note = f"{group.threshold:.6g}", ""
+        if not math.isfinite(group.threshold):
+            needed = group.additional_images
+            threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
+        counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
+        rows.append((group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note))
+    if more > 0:
+        rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
+    return TextTable(rows, numbers=True)
 
 
-def _format_calibration(calibration: Calibration, schedule: Schedule | None) -> list[str]:
-    accepted = (
-        f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
-    )
-    lines = [f"calibration: {accepted}, {calibration.describe_errors()}"]
-    if calibration.tuning:
+def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[str]:
+    accepted = f"{counts.accepted:,} of {counts.images:,} images accepted ({100 * counts.coverage:.4g} %)"
+    lines = [f"calibration: {accepted}, {counts.describe_errors()}"]
+    if counts.tuning:
         lines.append(
-            f"tuning: {calibration.tuning:,} other images were set apart to choose views or fit the method or schedule"
+            f"tuning: {counts.tuning:,} other images were set apart to choose views or fit the method or schedule"
         )
-    if schedule is not None and calibration.mean_looks is not None:
-        lines += _format_looks(calibration, schedule)
-    if calibration.duplicates:
-        copies = "image was" if calibration.duplicates == 1 else "images were"
-        lines.append(f"{calibration.duplicates:,} duplicate {copies} counted once")
-    if calibration.joint_delta is not None:
+    if schedule is not None and counts.mean_looks is not None:
+        full = schedule.full_looks
+        saved = 100 * (1 - counts.mean_looks / full)
+        lines.append(
+            f"looks: {counts.mean_looks:.2f} on average, at most {schedule.max_looks}: {saved:.1f} % fewer than all "
+            f"{full}"
+        )
+        bound, level = 100 * (counts.differing_bound or 0), 100 * (1 - (counts.differing_delta or 0))
+        lines.append(
+            f"decisions: {counts.differing:,} of {counts.images:,} differ from those with all {full} looks; at most "
+            f"{bound:.2g} % of new images with {level:g} % confidence"
+        )
+    if counts.duplicates:
+        copies = "image was" if counts.duplicates == 1 else "images were"
+        lines.append(f"{counts.duplicates:,} duplicate {copies} counted once")
+    if counts.joint_delta is not None:
         lines.append(
             "with the other calibrations on these images: one of the guarantees fails with a probability of up to "
-            f"{100 * calibration.joint_delta:.4g} %"
-        )
-    return lines
-
-
-def _format_looks(calibration: Calibration, schedule: Schedule) -> list[str]:
-    saved = 1 - (calibration.mean_looks or 0) / schedule.full_looks
-    lines = [
-        f"looks: {calibration.mean_looks:.2f} on average, at most {schedule.max_looks}: {100 * saved:.1f} % fewer than "
-        f"all {schedule.full_looks}"
-    ]
-    if calibration.differing_bound is not None and calibration.differing_delta is not None:
-        lines.append(
-            f"decisions: {calibration.differing:,} of {calibration.images:,} differ from those with all "
-            f"{schedule.full_looks} looks; at most {100 * calibration.differing_bound:.2g} % of new images with "
-            f"{100 * (1 - calibration.differing_delta):g} % confidence"
+            f"{100 * counts.joint_delta:.4g} %"
         )
     return lines

@@ -84,10 +84,7 @@ class Schedule(FrozenRecord):
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
         if not len(self.views) == len(self.changes) == len(self.spreads) <= self.full_looks:
-            raise ValueError(
-                f"expected one change and one spread for each view, and at most {self.full_looks} views, got "
-                f"{len(self.changes)} changes and {len(self.spreads)} spreads for {len(self.views)} views"
-            )
+            raise ValueError(f"expected a change and a spread for each view, and at most {self.full_looks} views")
         if len(set(self.views)) < len(self.views):
             raise ValueError(f"expected different views, got {list(self.views)}")
         if any(spread < 0 for spread in self.spreads):
@@ -138,10 +135,10 @@ class Schedule(FrozenRecord):
 
     def look(self, running: Float64Array, threshold: float) -> Looks:
         """Return where looking stops at a threshold, given the confidence after each look. float64 [N, L or more]"""
-        running = self._check_running(running)
-        looks = np.full(len(running), self.max_looks, dtype=np.int64)
-        for count in range(self.max_looks - 1, 0, -1):
-            looks[~self.is_open(count, running[:, count - 1], threshold)] = count
+        lows, highs = self._bound_all(running)
+        is_open = (lows < threshold) & (highs >= threshold)
+        is_open[:, -1] = False
+        looks = is_open.argmin(axis=1) + 1
         confidence = np.empty(len(running))
         for count in np.unique(looks):
             stopped = looks == count
@@ -166,35 +163,30 @@ class Schedule(FrozenRecord):
         return thresholds
 
     def _bound(self, looks: int | IntArray, running: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the estimate less and plus the margin; both are the estimate after the last look. [n] each"""
+        """Return the estimate less and plus the margin; both are the estimate after the last look. Same shape"""
         change, width = np.array(self.changes)[looks - 1], self.widths[looks - 1]
         return _shift(running, change - width), _shift(running, change + width)
 
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
-        running, changes = self._check_running(running), np.array(self.changes)
-        return _shift(running, changes - self.widths), _shift(running, changes + self.widths)
+        if running.ndim != 2 or running.shape[1] < self.max_looks:
+            raise DecisionError(
+                f"the running confidence has shape {list(running.shape)}, expected [images, {self.max_looks} or more "
+                "looks]; compute it with running_confidence from the views of the schedule."
+            )
+        return self._bound(np.arange(1, self.max_looks + 1), running[:, : self.max_looks])
 
     @property
     def widths(self) -> Float64Array:
         """The margin in log-odds after each look, 0 after the last. [L]"""
         return np.array([*(self.margin * spread for spread in self.spreads[:-1]), 0.0])
 
-    def _check_running(self, running: Float64Array) -> Float64Array:
-        if running.ndim != 2 or running.shape[1] < self.max_looks:
-            raise DecisionError(
-                f"the running confidence has shape {list(running.shape)}, expected [images, {self.max_looks} or more "
-                "looks]; compute it with running_confidence from the views of the schedule."
-            )
-        return running[:, : self.max_looks]
-
     def make_table(self, threshold: float) -> TextTable:
         """Return the limits of the estimate at a threshold: one row per look."""
         lower, upper = self.limits(threshold)
         rows = [["look", "view", "reject below", "accept from"]]
-        for count, view in enumerate(self.views, start=1):
-            cells = [format_value(float(value)) for value in (lower[count - 1], upper[count - 1])]
-            rows.append([str(count), view, *cells])
+        for count, (view, low, high) in enumerate(zip(self.views, lower, upper, strict=True), start=1):
+            rows.append([str(count), view, format_value(float(low)), format_value(float(high))])
         return TextTable(rows)
 
     def describe_fit(self) -> str:
@@ -224,17 +216,21 @@ def check_adaptive_method(method: str, options: Mapping[str, object]) -> None:
         raise DecisionError(f"adaptive looking is not possible: {error}") from None
 
 
-def compute_log_odds(confidence: Float64Array) -> Float64Array:
+def _compute_log_odds(confidence: Float64Array) -> Float64Array:
     """Return log(c / (1 - c)); infinite for 0 and 1. Same shape"""
     with np.errstate(divide="ignore"):
         odds: Float64Array = np.log(confidence) - np.log1p(-confidence)
     return odds
 
 
+def _compute_finite_log_odds(confidence: Float64Array) -> Float64Array:
+    return np.clip(_compute_log_odds(confidence), -MAX_LOG_ODDS, MAX_LOG_ODDS)
+
+
 def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Array:
     """Add `change` to the log-odds of confidences: one for all, for each column or for each. Same shape"""
     # Without a change exactly: there and back again, the last bit may differ.
-    return np.where(np.equal(change, 0), confidence, sigmoid(compute_log_odds(confidence) + change))
+    return np.where(np.equal(change, 0), confidence, sigmoid(_compute_log_odds(confidence) + change))
 
 
 # --- Fitting ---
@@ -261,7 +257,24 @@ def fit_schedule(
     max_looks
         Largest number of looks, by default all views.
     """
-    n_looks = _check_arguments(preds, policy, tolerance, max_looks)
+    if not is_number(tolerance) or not 0 < tolerance < 1:
+        raise DecisionError(
+            f"is out of range; expected a fraction of images between 0 and 1, such as {Schedule.DEFAULT_TOLERANCE}",
+            argument="tolerance",
+            value=tolerance,
+        )
+    if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
+        raise DecisionError(
+            "is invalid; expected a whole number of at least 2, or nothing for all views",
+            argument="max_looks",
+            value=max_looks,
+        )
+    check_adaptive_method(policy.method, policy.options)
+    if not np.isfinite(policy.threshold):
+        raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
+    check_view_count(preds.n_views)
+    check_image_count(preds.n_images)
+    n_looks = min(max_looks or preds.n_views, preds.n_views)
     order = order_views(preds, policy)
     running = policy.compute_running(preds.select(views=list(order)))
     check_confidence_range(running, policy.method)
@@ -283,8 +296,7 @@ def fit_schedule(
 
 def order_views(preds: Predictions, policy: "Policy") -> tuple[str, ...]:
     """Return the views in the order of looks: each next one leaves the least spread of what is still to change."""
-    compiled = compile_method(policy.method, policy.options, predict_from=policy.predict_from, top_k=policy.top_k)
-    values, combine = compiled.view_statistics(preds)
+    values, combine = policy.compiled.view_statistics(preds)
     final = _compute_finite_log_odds(combine(values.mean(axis=2, keepdims=True)))
     total, order, rest = values[:, :, 0], [0], list(range(1, preds.n_views))
     while rest:
@@ -319,37 +331,6 @@ def check_image_count(n_images: int) -> None:
             f"a quarter of all), got {n_images:,}",
             repair=Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY),
         )
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Raise an error unless the tolerance is between 0 and 1."""
-    if not is_number(tolerance) or not 0 < tolerance < 1:
-        raise DecisionError(
-            f"is out of range; expected a fraction of images between 0 and 1, such as {Schedule.DEFAULT_TOLERANCE}",
-            argument="tolerance",
-            value=tolerance,
-        )
-
-
-def _check_arguments(preds: Predictions, policy: "Policy", tolerance: float, max_looks: int | None) -> int:
-    """Return the largest number of looks, or raise an error."""
-    check_tolerance(tolerance)
-    if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
-        raise DecisionError(
-            "is invalid; expected a whole number of at least 2, or nothing for all views",
-            argument="max_looks",
-            value=max_looks,
-        )
-    check_adaptive_method(policy.method, dict(policy.options))
-    if not np.isfinite(policy.threshold):
-        raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
-    check_view_count(preds.n_views)
-    check_image_count(preds.n_images)
-    return min(max_looks or preds.n_views, preds.n_views)
-
-
-def _compute_finite_log_odds(confidence: Float64Array) -> Float64Array:
-    return np.clip(compute_log_odds(confidence), -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
 def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:

@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.estimators import (
-    FittedMethods,
     compute_look_statistics,
     default_method,
     fit_methods,
@@ -20,11 +19,9 @@ from secondlook.estimators import (
     tuning_positions,
 )
 from secondlook.metrics import count_for_coverage, rank
-from secondlook.policies.guarantee import Calibration
 from secondlook.policies.policy import Policy, select_schedule_views
 from secondlook.policies.reference import Reference
 from secondlook.policies.schedule import (
-    Looks,
     Schedule,
     check_adaptive_method,
     check_confidence_range,
@@ -53,20 +50,6 @@ def exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> t
         apart[resolve_tuning(tuning, preds.n_images)] = True
         apart = apart[kept]
     return (preds if kept.all() else preds.select(images=kept)), apart
-
-
-@dataclass(frozen=True)
-class LookingRequest:
-    """Whether and how to look adaptively, as the arguments say."""
-
-    adaptive: Adaptive
-    tolerance: float
-    max_looks: int | None
-
-    def __post_init__(self) -> None:
-        given: object = self.adaptive  # whatever callers without a type checker pass
-        if not isinstance(given, bool | Schedule):
-            raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,30 +91,21 @@ class AdaptiveConfidence:
         result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
         return result
 
-    def look(self, threshold: float) -> Looks:
-        """Return where looking stops at a threshold."""
-        return self.schedule.look(self.running, threshold)
-
-    def count_looks(self, calibration: Calibration, threshold: float, delta: float) -> Calibration:
-        """Return the calibration with the mean looks at a threshold, and a bound on the decisions that differ."""
-        looks = self.look(threshold).looks
-        differing = int(np.sum(self._find_differing(looks, threshold)))
-        counts = {
+    def count_looks(self, threshold: float, delta: float) -> dict[str, float]:
+        """Return the mean looks at a threshold and a bound on the decisions that differ, for the calibration."""
+        looks, _ = self.schedule.look(self.running, threshold)
+        accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
+        # Where looking stops, also the class of an accepted image may differ from that with all looks.
+        place = np.minimum(looks, self.predicted.shape[1]) - 1
+        stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
+        is_other_class = (stopped != self.predicted[:, -1]).any(axis=1)
+        differing = int(np.sum((accepted != final) | (accepted & is_other_class)))
+        return {
             "mean_looks": float(looks.mean()),
             "differing": differing,
             "differing_bound": bound_differing(differing, len(looks), delta),
             "differing_delta": delta,
         }
-        return calibration.model_copy(update=counts)
-
-    def _find_differing(self, looks: IntArray, threshold: float) -> BoolArray:
-        """Return whether the decision, or the class of an accepted image, differs from that with all looks. bool [N]"""
-        accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
-        place = np.minimum(looks, self.predicted.shape[1]) - 1
-        stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
-        same_class = (stopped == self.predicted[:, -1]).all(axis=1)
-        differing: BoolArray = (accepted != final) | (accepted & ~same_class)
-        return differing
 
 
 def _order_views(preds: Predictions, settings: Policy, schedule: Schedule) -> Predictions:
@@ -170,9 +144,13 @@ def bound_differing(differing: int, n_images: int, delta: float) -> float:
 class ScoredImages:
     """The confidence of images that a threshold is chosen on."""
 
+    text: str
+    """The method as it was given, with its options."""
     settings: Policy
     """The policy without its threshold."""
     preds: Predictions
+    tuning: int
+    """Number of other images that were set apart."""
     confidence: Float64Array
     adapted: AdaptiveConfidence | None = None
 
@@ -182,18 +160,22 @@ class ScoredImages:
             return self.adapted.correct(self.preds)
         return self.preds.correct(self.settings.predict_from, self.settings.top_k)
 
-    def complete(self, chosen: Policy, delta: float) -> Policy:
-        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks."""
-        names = ("threshold", "guarantee", "calibration", "shortfall", "grouped_by", "groups")
-        update = {name: getattr(chosen, name) for name in names}
-        calibration, origin = chosen.calibration, self.preds.origin
-        assert calibration is not None, "every way to choose a threshold counts images"
+    def complete(self, chosen: Policy, delta: float, counts: Mapping[str, int] | None = None) -> Policy:
+        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks.
+
+        `counts` are further numbers of its calibration.
+        """
+        names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
+        update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
+        known: dict[str, Any] = dict(counts or {})
         if self.adapted is not None and math.isfinite(chosen.threshold):
-            calibration = self.adapted.count_looks(calibration, chosen.threshold, delta)
+            known |= self.adapted.count_looks(chosen.threshold, delta)
             update |= {"schedule": self.adapted.schedule, "views": self.adapted.schedule.views}
-        if origin is not None:
-            calibration = calibration.model_copy(update={"data": origin.data, "digest": origin.digest})
-        return self.settings.model_copy(update={**update, "calibration": calibration})
+        if self.preds.origin is not None:
+            known |= {"data": self.preds.origin.data, "digest": self.preds.origin.digest}
+        assert chosen.calibration is not None, "every way to choose a threshold counts images"
+        update["calibration"] = chosen.calibration.model_copy(update=known)
+        return self.settings.model_copy(update=update)
 
     def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
         """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
@@ -204,7 +186,11 @@ class ScoredImages:
             return None
         # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
         is_compared = self.adapted is None and self.preds.n_outputs > 1
-        confidence = self.confidence if self.adapted is None else self.adapted.look(threshold).confidence
+        confidence = (
+            self.confidence
+            if self.adapted is None
+            else self.adapted.schedule.look(self.adapted.running, threshold).confidence
+        )
         first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
         return Reference.make(
             confidence,
@@ -215,56 +201,59 @@ class ScoredImages:
         )
 
 
-def fit_on_tuning_images(
+def score_candidates(
     preds: Predictions,
     method: str | Sequence[str] | None,
     options: Mapping[str, object],
+    plan: Callable[[ScoredImages], float],
+    *,
     predict_from: PredictFrom,
     top_k: int,
     tuning: object,
-    looking: LookingRequest,
-) -> FittedMethods:
-    """Fit methods, or the default one, on images set apart."""
+    adaptive: Adaptive,
+    tolerance: float = Schedule.DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
+) -> list[ScoredImages]:
+    """Fit methods, or the default one, on images set apart, and compute each confidence of the others.
+
+    `plan` gives the threshold that a schedule is fitted for; the other arguments are those of `certify`.
+    """
+    given: object = adaptive  # whatever callers without a type checker pass
+    if not isinstance(given, bool | Schedule):
+        raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
     names = (default_method(preds),) if method is None else as_methods(method)
-    if looking.adaptive is True:
+    if adaptive is True:
         check_view_count(preds.n_views)  # first: the default method of one view cannot be adaptive
         for text in names:
             check_adaptive_method(*split_method(text, options))
         tuning = tuning_positions(preds.n_images) if tuning is None else tuning
         check_image_count(len(resolve_tuning(tuning, preds.n_images)))
-    return fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
-
-
-def score_judged_images(
-    preds: Predictions,
-    fitted: FittedMethods,
-    text: str,
-    looking: LookingRequest,
-    plan: Callable[[ScoredImages], float],
-) -> ScoredImages:
-    """Compute the confidence of the judged images; `plan` gives the threshold that a schedule is fitted for."""
-    name, options = split_method(text)[0], fitted.options[text]
-    settings = Policy(
-        threshold=math.inf,
-        method=name,
-        options=options,
-        predict_from=fitted.predict_from,
-        top_k=fitted.top_k,
-        classifier=None if preds.origin is None else preds.origin.classifier,
-        views=preds.views.texts,
-        class_names=preds.class_names,
-    )
-    settings.check_transfers()
-    judged, schedule = fitted.select_judged(preds), looking.adaptive
-    if schedule is False:
-        return ScoredImages(settings, judged, fitted.compute(judged, text))
-    if schedule is True:
-        tuning = preds.select(images=fitted.tuning)
-        threshold = plan(ScoredImages(settings, tuning, fitted.compute(tuning, text)))
-        planned = settings.model_copy(update={"threshold": threshold})
-        schedule = fit_schedule(tuning, planned, tolerance=looking.tolerance, max_looks=looking.max_looks)
-    adapted = AdaptiveConfidence.compute(judged, settings, schedule)
-    return ScoredImages(settings, judged, adapted.confidence, adapted)
+    fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
+    judged, n_tuning, scored = fitted.select_judged(preds), len(fitted.tuning), []
+    for text, all_options in fitted.options.items():
+        settings = Policy(
+            threshold=math.inf,
+            method=split_method(text)[0],
+            options=all_options,
+            predict_from=predict_from,
+            top_k=top_k,
+            classifier=None if preds.origin is None else preds.origin.classifier,
+            views=preds.views.texts,
+            class_names=preds.class_names,
+        )
+        settings.check_transfers()
+        schedule = adaptive
+        if schedule is False:
+            scored.append(ScoredImages(text, settings, judged, n_tuning, fitted.compute(judged, text)))
+            continue
+        if schedule is True:
+            apart = preds.select(images=fitted.tuning)
+            threshold = plan(ScoredImages(text, settings, apart, 0, fitted.compute(apart, text)))
+            planned = settings.model_copy(update={"threshold": threshold})
+            schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)
+        adapted = AdaptiveConfidence.compute(judged, settings, schedule)
+        scored.append(ScoredImages(text, settings, judged, n_tuning, adapted.confidence, adapted))
+    return scored
 
 
 def plan_for_risk(scored: ScoredImages, risk: float) -> float:
