@@ -67,7 +67,7 @@ class AccuracyEstimator:
         columns = [compute_expected_accuracy(self._reference)[bins], compute_threshold_weights(self._reference)[bins]]
         if self._shifts is not None:
             n_groups = len(self._shifts.class_shares)
-            groups = ShiftModel.group_classes(predicted.reshape(len(confidence), -1)[:, 0], n_groups)
+            groups = predicted.reshape(len(confidence), -1)[:, 0] % n_groups
             columns += [groups == group for group in range(n_groups)]
         return np.stack(columns, axis=1).astype(np.float64)
 
@@ -84,10 +84,10 @@ class AccuracyEstimator:
                 share = accepted_totals[EXPECTED] / accepted
                 right = _add_sampling_error(share, share, share, accepted, self._coverage * known)
         else:
-            log_odds = self._shifts.estimate_accuracy(totals[EXPECTED] / images, totals[ABOVE + 1 :], images)
-            correct = _to_interval(log_odds, images)
-            learned = self._shifts.estimate_accepted(log_odds.value) if accepted else None
-            right = None if learned is None else _to_interval(learned, accepted)
+            log_odds, error = self._shifts.estimate_accuracy(totals[EXPECTED] / images, totals[ABOVE + 1 :], images)
+            correct = _to_interval(log_odds, error, images)
+            learned = self._shifts.estimate_accepted(log_odds) if accepted else None
+            right = None if learned is None else _to_interval(*learned, accepted)
         low, value, high = correct
         risk_high, risk, risk_low = (None, None, None) if right is None else (1 - one for one in right)
         return AccuracyEstimate(value, low, high, risk, risk_low, risk_high, self._shifts is not None)
@@ -119,8 +119,8 @@ def compute_threshold_weights(reference: Reference) -> Float64Array:
     return weights
 
 
-def _to_interval(log_odds: tuple[float, float, float], images: float) -> tuple[float, float, float]:
-    low, value, high = map(ShiftModel.to_share, log_odds)
+def _to_interval(log_odds: float, error: float, images: float) -> tuple[float, float, float]:
+    low, value, high = map(ShiftModel.to_share, (log_odds - error, log_odds, log_odds + error))
     return _add_sampling_error(low, value, high, images)
 
 

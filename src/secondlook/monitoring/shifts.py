@@ -204,7 +204,7 @@ def learn_shift_model(
     if reference.errors is None:
         raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
     n_groups = min(n_classes, ShiftModel.MAX_CLASS_GROUPS)
-    counts = np.bincount(ShiftModel.group_classes(clean.predicted, n_groups), minlength=n_groups)
+    counts = np.bincount(clean.predicted % n_groups, minlength=n_groups)
     shares = tuple((counts / len(clean.predicted)).tolist())
     sets = _summarize(reference, shares, None, clean, seed=0)
     for seed, one in enumerate(shifted, start=1):
@@ -260,8 +260,7 @@ def _summarize(
     Otherwise a stream with other classes would be taken for one of worse images.
     """
     n_groups = len(class_shares)
-    groups = ShiftModel.group_classes(scores.labels, n_groups)
-    predicted = ShiftModel.group_classes(scores.predicted, n_groups)
+    groups, predicted = scores.labels % n_groups, scores.predicted % n_groups
     expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)]
     sizes = np.maximum(np.bincount(groups, minlength=n_groups), 1)
     mixes = np.random.default_rng(seed).dirichlet(np.ones(n_groups), CLASS_MIXES) / sizes
