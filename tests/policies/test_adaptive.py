@@ -19,7 +19,7 @@ from secondlook.policies import (
     read_policy,
     threshold_for,
 )
-from secondlook.policies.scored_images import AdaptiveConfidence, bound_differing
+from secondlook.policies.certification import ScoredImages, bound_differing
 from secondlook.predictions import ClassifierRecord, Predictions
 from tests.policies.adaptive_world import VIEWS, make_world
 from tests.policy_maker import attach
@@ -202,8 +202,7 @@ def test_classes_from_the_views_so_far_count_as_correct_only_if_always_right(
 def test_no_threshold_accepts_an_error_that_counts_as_correct(judged: Predictions) -> None:
     settings = Policy(threshold=0.9, method="blend", predict_from="views")
     schedule = fit_schedule(make_world(300, seed=6), settings, tolerance=0.1)
-    adapted = AdaptiveConfidence.compute(judged, settings, schedule)
-    correct = adapted.correct(judged)
+    correct = ScoredImages("blend", settings, judged, 0, np.empty(0)).adapt(schedule).correct()
     assert np.mean(correct) < np.mean(judged.correct("views"))
     for threshold in [0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
         _, confidence, predicted = settings.model_copy(update={"threshold": threshold, "schedule": schedule}).look(

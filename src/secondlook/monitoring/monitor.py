@@ -53,12 +53,11 @@ class Monitor:
     ) -> None:
         reference = get_reference(policy)
         if not is_number(alpha) or not 0 < alpha < 1:
-            expected = "is out of range; expected a number between 0 and 1, such as 0.05"
-            raise MonitoringError(expected, argument="alpha", value=alpha)
+            raise MonitoringError("is out of range; expected a number in (0, 1)", argument="alpha", value=alpha)
         for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
             if not is_whole_number(value) or value < least:
-                expected = f"is out of range; expected a whole number from {least} up"
-                raise MonitoringError(expected, argument=name, value=value)
+                fault = f"is out of range; expected a whole number from {least} up"
+                raise MonitoringError(fault, argument=name, value=value)
         self.policy = policy
         self.alpha, self.window, self.burn_in, self.seed = alpha, window, burn_in, seed
         self.skipped = 0
@@ -99,10 +98,7 @@ class Monitor:
         scored = ScoreRows.read(rows, self.policy)
         for id_ in itertools.compress(scored.ids, scored.audit):
             if id_ in self._audited:
-                raise MonitoringError(
-                    f"an image {id_!r} was already in the stream; pass every image once, and score different images "
-                    "under different ids."
-                )
+                raise MonitoringError(f"an image {id_!r} was already in the stream; pass every image once.")
         self.skipped += scored.skipped
         if scored.smallest_probability is not None:
             self._smallest_probability = min(scored.smallest_probability, self._smallest_probability or 1.0)
@@ -157,10 +153,8 @@ class Monitor:
             label, audit = find_class(given, names, id_), self._find_audit(id_)
             if audit.label not in (None, label):
                 before, now = (repr(names[one] if names else one) for one in (audit.label, label))
-                raise MonitoringError(
-                    f"image {id_!r} has two labels, {before} before and {now} now; correct the new one, or start a new "
-                    "monitor if the first was wrong."
-                )
+                fault = f"image {id_!r} has two labels, {before} before and {now} now"
+                raise MonitoringError(fault, repair="correct the new one, or start a new monitor")
             reviewed[id_] = audit.model_copy(update={"label": label})
         new = sum(self._audited[id_].label is None for id_ in reviewed)
         self._audited |= reviewed
@@ -177,8 +171,7 @@ class Monitor:
         audit = self._audited.get(id_)
         if audit is None:
             raise MonitoringError(
-                f"there is no audited image {id_!r} in the stream; pass labels of images that were marked for review, "
-                "after the rows with these images."
+                f"there is no audited image {id_!r} in the stream; pass labels of images that were marked for review."
             )
         return audit
 
@@ -307,21 +300,16 @@ class Monitor:
         try:
             state = MonitorState.model_validate_json(Path(path).read_bytes())
             if state.policy != policy.checksum:
-                raise MonitoringError(
-                    f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]}, got "
-                    f"{policy.checksum[:8]}); pass the policy that it was made with, or start a new monitor."
-                )
+                fault = f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]})"
+                raise MonitoringError(fault, repair="pass the policy that it was made with, or start a new monitor")
             monitor = cls(policy, alpha=state.alpha, window=state.window, burn_in=state.burn_in, seed=state.seed)
             monitor._shift.resume(state.shift)
         except OSError as error:
-            raise MonitoringError(
-                f"cannot read the state of the monitor {str(path)!r}: {error.strerror}; check the path."
-            ) from None
+            raise MonitoringError(f"cannot read the state {str(path)!r}: {error.strerror}; check the path.") from None
         except (ValueError, KeyError) as error:  # not JSON, not a state, or one with other bins than the policy
             reason = describe_invalid(error) if isinstance(error, ValidationError) else repr(error)
-            raise MonitoringError(
-                f"invalid state of a monitor {str(path)!r}, {reason}; restore the file, or start a new monitor."
-            ) from None
+            fault = f"invalid state of a monitor {str(path)!r}, {reason}"
+            raise MonitoringError(fault, repair="restore the file, or start a new monitor") from None
         monitor.skipped, monitor.files = state.skipped, state.files
         monitor._smallest_probability = state.smallest_probability
         monitor._timeline = Timeline(state.window_size, state.windows)

@@ -113,18 +113,14 @@ def recertify(
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
     if policy.groups:
-        raise DecisionError(
-            "the policy has a threshold for each class, which cannot be made anew from audits of all classes together; "
-            "calibrate on labeled images of each class."
-        )
-    stated = policy.guarantee
+        fault = "the policy has a threshold for each class, which audits of all classes together cannot renew"
+        raise DecisionError(fault, repair="calibrate on labeled images of each class")
     wanted: dict[str, Any] = {"risk": risk, "delta": delta}
     for name, given in wanted.items():
-        value = wanted[name] = getattr(stated, name, None) if given is None else given
+        value = wanted[name] = getattr(policy.guarantee, name, None) if given is None else given
         if value is None:
-            raise DecisionError(
-                f"the policy has no guarantee, so {name} is unknown", repair=Repair(f"pass {{{name}}}", **{name: ANY})
-            )
+            repair = Repair(f"pass {{{name}}}", **{name: ANY})
+            raise DecisionError(f"the policy has no guarantee, so {name} is unknown", repair=repair)
         if not 0 < value < 1:
             raise DecisionError("is out of range; expected a number between 0 and 1", argument=name, value=value)
     return Guarantee(**wanted)
@@ -171,18 +167,14 @@ class _Stream:
             raise MonitoringError("some images are in several tables of scores; pass each table once.")
         probability = np.where(rows.accept, rows.audit_probability, 1.0)
         if np.isnan(probability).any():
-            raise MonitoringError(
-                f"image {rows.ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
-                "probability, so reviewed images say nothing about it",
-                repair=Repair("score with {audit}", audit=ANY),
-            )
+            first = rows.ids[int(np.flatnonzero(np.isnan(probability))[0])]
+            fault = f"image {first!r} was accepted without an audit probability, so reviews say nothing about it"
+            raise MonitoringError(fault, repair=Repair("score with {audit}", audit=ANY))
         is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
         for id_, label in collect_labels(labels).items():
             if id_ not in known:
-                raise MonitoringError(
-                    f"a label is given for image {id_!r}, which the scores do not have; pass the scores of all "
-                    "reviewed images, or correct the id."
-                )
+                fault = f"a label is given for image {id_!r}, which the scores do not have"
+                raise MonitoringError(fault, repair="pass the scores of all reviewed images, or correct the id")
             place = known[id_]
             is_reviewed[place] = True
             is_right[place] = find_class(label, policy.class_names, id_) in rows.predicted[place]
@@ -261,10 +253,9 @@ def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Gua
     needed, labels, wrong = min(prospects, key=lambda one: one[0])
     pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.rows.accept))
     waiting = f"; {pending:,} audits are not reviewed yet, and count as wrong" if pending else ""
+    repair = f"roughly {needed:,} reviewed images of those that it accepts are needed if errors continue so"
     if needed == math.inf:
         repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
-    else:
-        repair = f"roughly {needed:,} reviewed images of those that it accepts are needed if errors continue so"
     return (
         f"no threshold guarantees {guarantee}; at the one that comes closest, {wrong:,} of {labels:,} reviewed images "
         f"are wrong{waiting}; {repair}."

@@ -154,18 +154,9 @@ class Timeline:
         shift after each image, float64 [n].
         """
         is_compared = np.isfinite(rows.disagreement)
-        values = np.column_stack(
-            [
-                np.ones(len(rows)),
-                rows.accept,
-                rows.is_auditable,
-                is_compared,
-                rows.confidence,
-                np.where(is_compared, rows.disagreement, 0.0),
-                features,
-                np.where(rows.accept[:, None], features, 0.0),
-            ]
-        )
+        counts = [np.ones(len(rows)), rows.accept, rows.is_auditable, is_compared]
+        sums = [rows.confidence, np.where(is_compared, rows.disagreement, 0.0)]
+        values = np.column_stack([*counts, *sums, features, np.where(rows.accept[:, None], features, 0.0)])
         start = 0
         while start < len(rows):
             last = self._pop_open_window()

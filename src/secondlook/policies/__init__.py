@@ -1,6 +1,13 @@
 """Policies: thresholds with a guaranteed error rate, and the files that store them."""
 
-from secondlook.policies.certification import CertifiedPoint, Frontier, certify, certify_confidence, threshold_for
+from secondlook.policies.certification import (
+    CertifiedPoint,
+    Frontier,
+    as_methods,
+    certify,
+    certify_confidence,
+    threshold_for,
+)
 from secondlook.policies.fixed_sequence import largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.policy import Binding, Policy, PolicyWarning, read_policy
@@ -14,7 +21,6 @@ from secondlook.policies.reference import (
     ShiftModel,
 )
 from secondlook.policies.schedule import Schedule, fit_schedule
-from secondlook.policies.scored_images import as_methods
 
 __all__ = [
     "DEFAULT_DELTA",

@@ -1,23 +1,48 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, is_number
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number
 from secondlook.errors import ANY, DecisionError, MetricError, Repair
-from secondlook.metrics import rank
+from secondlook.estimators import (
+    compute_look_statistics,
+    default_method,
+    fit_methods,
+    resolve_tuning,
+    split_method,
+    tuning_positions,
+)
+from secondlook.metrics import count_for_coverage, rank
 from secondlook.policies.fixed_sequence import describe_shortfall, find_cut, largest_certified_count
 from secondlook.policies.group_certification import CertifiedGroups, Risks, certify_groups, make_grouping
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, check_probability
-from secondlook.policies.policy import Policy
-from secondlook.policies.schedule import FRONTIER_MARGINS, Schedule
-from secondlook.policies.scored_images import Adaptive, exclude_images, find_threshold, plan_for_risk, score_candidates
+from secondlook.policies.policy import Policy, select_schedule_views
+from secondlook.policies.reference import Reference
+from secondlook.policies.schedule import (
+    FRONTIER_MARGINS,
+    Schedule,
+    check_adaptive_method,
+    check_confidence_range,
+    check_image_count,
+    check_view_count,
+    fit_schedule,
+)
 from secondlook.predictions import PredictFrom, Predictions
+
+Adaptive = bool | Schedule
+"""Whether to look at an image again only while its decision is open, or the schedule to do so by."""
+EXTERNAL = "external"
+"""Method of a policy whose confidences were computed elsewhere."""
+MIN_REFERENCE_IMAGES = 10
+"""With fewer images there is nothing to compare others with."""
+PLANNED_COVERAGE = 0.5
+"""Coverage that a schedule is planned for where the error rate among tuning images exceeds the risk at any coverage."""
 
 
 def certify(
@@ -83,26 +108,15 @@ def certify(
         number of looks, by default all views.
     """
     if not preds.has_labels:
-        raise DecisionError(
-            "a guarantee needs labeled images, but these predictions have no labels",
-            repair=Repair("pass {labels}", labels=ANY),
-        )
+        fault = "a guarantee needs labeled images, but these predictions have no labels"
+        raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     check_probability("delta", delta)
     grouping = make_grouping(preds, groups, risk, predict_from, top_k, is_adaptive=adaptive is not False)
     one_risk = {"risk": risk, "delta": delta}
     guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
-    distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-    candidates = score_candidates(
-        distinct,
-        method,
-        options,
-        lambda one: plan_for_risk(one, guarantee.risk),
-        predict_from=predict_from,
-        top_k=top_k,
-        tuning=apart,
-        adaptive=adaptive,
-        tolerance=tolerance,
-        max_looks=max_looks,
+    distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
+    candidates = _score_candidates(
+        distinct, guarantee.risk, None, method, options, predict_from, top_k, apart, adaptive, tolerance, max_looks
     )
     share, policies = delta / len(candidates), []
     counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": candidates[0].tuning}
@@ -126,10 +140,6 @@ def certify(
     )
     reference = candidates[best].describe_reference(policy.threshold, len(policies))
     return policy.model_copy(update={"compared": compared, "reference": reference})
-
-
-EXTERNAL = "external"
-"""Method of a policy whose confidences were computed elsewhere."""
 
 
 def certify_confidence(
@@ -183,19 +193,10 @@ def threshold_for(
         raise DecisionError(
             "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
         )
-    (scored,) = score_candidates(
-        preds,
-        method,
-        options,
-        lambda one: find_threshold(one.confidence, coverage),
-        predict_from=predict_from,
-        top_k=top_k,
-        tuning=tuning,
-        adaptive=adaptive,
-        tolerance=tolerance,
-        max_looks=max_looks,
+    (scored,) = _score_candidates(
+        preds, None, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks
     )
-    threshold = find_threshold(scored.confidence, coverage)
+    threshold = _find_threshold(scored.confidence, coverage)
     accepted = scored.confidence >= threshold
     errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
     calibration = Calibration(images=len(accepted), accepted=int(np.sum(accepted)), errors=errors)
@@ -277,31 +278,245 @@ class Frontier:
         """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
         check_probability("risk", risk)
         check_probability("delta", delta)
-        distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-        (scored,) = score_candidates(
-            distinct,
-            method,
-            options,
-            lambda one: plan_for_risk(one, risk),
-            predict_from=predict_from,
-            top_k=top_k,
-            tuning=apart,
-            adaptive=True,
-        )
-        assert scored.adapted is not None, "looking is adaptive"
-        chosen = scored.adapted.schedule
+        distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
+        (scored,) = _score_candidates(distinct, risk, None, method, options, predict_from, top_k, apart, True)
+        chosen = scored.schedule
+        assert chosen is not None, "looking is adaptive"
         expected = {point.margin: point.looks for point in chosen.frontier}
         policies, points = {}, []
         for margin in sorted({*FRONTIER_MARGINS, chosen.margin}):
-            adapted = replace(scored.adapted, schedule=chosen.model_copy(update={"margin": margin}))
-            changed = replace(scored, confidence=adapted.confidence, adapted=adapted)
+            schedule = chosen.model_copy(update={"margin": margin})
+            changed = replace(scored, schedule=schedule, confidence=schedule.confidence(scored.running))
             certified = certify_confidence(changed.correct(), changed.confidence, risk=risk, delta=delta)
             policies[margin] = changed.complete(certified, delta)
             counts = policies[margin].calibration
             assert counts is not None, "certify_confidence counts images"
             differing = (counts.differing or 0) / counts.images
             points.append(CertifiedPoint(margin, counts.mean_looks or expected[margin], counts.coverage, differing))
-        final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
-        full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
+        final = replace(scored, schedule=None)
+        full = certify_confidence(final.correct(), scored.running[:, -1], risk=risk, delta=delta)
         all_looks = CertifiedPoint(math.inf, chosen.full_looks, full.coverage, 0.0)
         return cls(chosen, policies[chosen.margin], tuple(points), all_looks)
+
+
+# --- Images whose confidence a threshold is chosen on ---
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredImages:
+    """The confidence of N images that a threshold is chosen on; with a schedule, and what it derives from."""
+
+    text: str
+    """The method as it was given, with its options."""
+    settings: Policy
+    """The policy without its threshold."""
+    preds: Predictions
+    tuning: int
+    """Number of other images that were set apart."""
+    confidence: Float64Array
+    """With a schedule, the largest threshold at which each image is accepted. float64 [N]"""
+    schedule: Schedule | None = None
+    running: Float64Array = field(default_factory=lambda: np.empty((0, 0)))
+    """Confidence after 1, 2, ... looks in the order of the schedule, up to all V looks. float64 [N, V]"""
+    predicted: IntArray = field(default_factory=lambda: np.empty((0, 0, 0), dtype=np.int64))
+    """The top-k classes after 1, 2, ... looks, int64 [N, V, k]; or [N, 1, k] if they depend on the image alone."""
+
+    def adapt(self, schedule: Schedule) -> Self:
+        """Return the confidence that a threshold for adaptive decisions is chosen on."""
+        settings, preds = self.settings, self.preds
+        check_adaptive_method(settings.method, settings.options)
+        if schedule.method != settings.method:
+            raise DecisionError(
+                f"the schedule was fitted to method {schedule.method!r}, got {settings.method!r}; fit another schedule."
+            )
+        select_schedule_views(preds, schedule)
+        if schedule.full_looks != preds.n_views:
+            raise DecisionError(
+                f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}; select "
+                "the views that it was fitted to, or fit another schedule."
+            )
+        texts = [*schedule.views, *(view for view in preds.views.texts if view not in schedule.views)]
+        running = settings.compute_running(preds.select(views=texts))
+        check_confidence_range(running, settings.method)
+        counts = range(1, len(texts) + 1) if settings.predict_from == "views" else (1,)
+        seen = (preds.select(views=texts[:count]) for count in counts)
+        predicted = [one.predicted(settings.predict_from, settings.top_k).reshape(len(one), -1) for one in seen]
+        return replace(
+            self,
+            confidence=schedule.confidence(running),
+            schedule=schedule,
+            running=running,
+            predicted=np.stack(predicted, axis=1),
+        )
+
+    def correct(self) -> BoolArray:
+        """Return which images count as correct. bool [N]
+
+        If classes are predicted from the views so far, they may depend on the threshold: an image counts as correct
+        only if it is after every number of looks at which some threshold accepts it.
+        """
+        if self.schedule is None or self.settings.predict_from == "image":
+            return self.preds.correct(self.settings.predict_from, self.settings.top_k)
+        correct = np.any(self.predicted == self.preds.labels[:, None, None], axis=2)
+        accepting = self.schedule.find_accepting_looks(self.running)
+        result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
+        return result
+
+    def complete(self, chosen: Policy, delta: float, counts: Mapping[str, int] | None = None) -> Policy:
+        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks.
+
+        `counts` are further numbers of its calibration.
+        """
+        names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
+        update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
+        known: dict[str, Any] = dict(counts or {})
+        if self.schedule is not None and math.isfinite(chosen.threshold):
+            known |= self._count_looks(self.schedule, chosen.threshold, delta)
+            update |= {"schedule": self.schedule, "views": self.schedule.views}
+        if self.preds.origin is not None:
+            known |= {"data": self.preds.origin.data, "digest": self.preds.origin.digest}
+        assert chosen.calibration is not None, "every way to choose a threshold counts images"
+        update["calibration"] = chosen.calibration.model_copy(update=known)
+        return self.settings.model_copy(update=update)
+
+    def _count_looks(self, schedule: Schedule, threshold: float, delta: float) -> dict[str, float]:
+        """Return the mean looks at a threshold and a bound on the decisions that differ, for the calibration."""
+        looks = schedule.look(self.running, threshold).looks
+        accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
+        # Where looking stops, also the class of an accepted image may differ from that with all looks.
+        place = np.minimum(looks, self.predicted.shape[1]) - 1
+        stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
+        is_other_class = (stopped != self.predicted[:, -1]).any(axis=1)
+        differing = int(np.sum((accepted != final) | (accepted & is_other_class)))
+        return {
+            "mean_looks": float(looks.mean()),
+            "differing": differing,
+            "differing_bound": bound_differing(differing, len(looks), delta),
+            "differing_delta": delta,
+        }
+
+    def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
+        """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
+
+        `methods` is the number of methods that this one was chosen from on these images.
+        """
+        if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
+            return None
+        confidence = self.confidence
+        first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
+        if self.schedule is not None:
+            # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
+            confidence, disagreement = self.schedule.look(self.running, threshold).confidence, None
+        wrong = ~self.correct() if self.preds.has_labels else None
+        compared = disagreement if self.preds.n_outputs > 1 else None
+        return Reference.make(confidence, first_look, compared, wrong, methods=methods)
+
+
+def bound_differing(differing: int, n_images: int, delta: float) -> float:
+    """Return an upper bound on the fraction of images whose decision differs from that with all looks.
+
+    It holds with probability 1 - `delta`, although the threshold is chosen on the same images: the threshold is the
+    confidence of one of them, so it is independent of the others, and the exact binomial bound of Clopper and Pearson
+    for these is taken with failure probability `delta` / `n_images`, once for each image that it may be.
+    """
+    from scipy.special import betaincinv
+
+    others = n_images - 1
+    if differing >= others:
+        return 1.0
+    return float(betaincinv(differing + 1, others - differing, 1 - delta / n_images))
+
+
+def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
+    """Return the predictions without some images, and which of the others are set apart, bool [N] or None."""
+    kept = np.array([id_ not in ids for id_ in preds.ids], dtype=np.bool_)
+    apart = None
+    if tuning is not None:
+        apart = np.zeros(preds.n_images, dtype=np.bool_)
+        apart[resolve_tuning(tuning, preds.n_images)] = True
+        apart = apart[kept]
+    return (preds if kept.all() else preds.select(images=kept)), apart
+
+
+def _score_candidates(
+    preds: Predictions,
+    risk: float | None,
+    coverage: float | None,
+    method: str | Sequence[str] | None,
+    options: Mapping[str, object],
+    predict_from: PredictFrom,
+    top_k: int,
+    tuning: object,
+    adaptive: Adaptive,
+    tolerance: float = Schedule.DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
+) -> list[ScoredImages]:
+    """Fit methods, or the default one, on images set apart, and compute each confidence of the others.
+
+    A schedule is fitted for a risk or a coverage; the other arguments are those of `certify`.
+    """
+    given: object = adaptive  # whatever callers without a type checker pass
+    if not isinstance(given, bool | Schedule):
+        raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
+    names = (default_method(preds),) if method is None else as_methods(method)
+    if adaptive is True:
+        check_view_count(preds.n_views)  # first: the default method of one view cannot be adaptive
+        for text in names:
+            check_adaptive_method(*split_method(text, options))
+        tuning = tuning_positions(preds.n_images) if tuning is None else tuning
+        check_image_count(len(resolve_tuning(tuning, preds.n_images)))
+    fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
+    judged, scored = fitted.select_judged(preds), []
+    for text, all_options in fitted.options.items():
+        settings = Policy(
+            threshold=math.inf,
+            method=split_method(text)[0],
+            options=all_options,
+            predict_from=predict_from,
+            top_k=top_k,
+            classifier=None if preds.origin is None else preds.origin.classifier,
+            views=preds.views.texts,
+            class_names=preds.class_names,
+        )
+        settings.check_transfers()
+        one = ScoredImages(text, settings, judged, len(fitted.tuning), np.empty(0))
+        schedule = adaptive
+        if schedule is True:
+            apart = preds.select(images=fitted.tuning)
+            on_tuning = replace(one, preds=apart, confidence=fitted.compute(apart, text))
+            planned = settings.model_copy(update={"threshold": _plan_threshold(on_tuning, risk, coverage)})
+            schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)
+        adapted = isinstance(schedule, Schedule)
+        scored.append(one.adapt(schedule) if adapted else replace(one, confidence=fitted.compute(judged, text)))
+    return scored
+
+
+def _plan_threshold(scored: ScoredImages, risk: float | None, coverage: float | None) -> float:
+    """Return the lowest threshold with at most this error rate among accepted images, or that of a coverage."""
+    if risk is not None:
+        ranking = rank(scored.correct(), scored.confidence)
+        passing = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
+        if len(passing):
+            return float(ranking.confidences[passing[-1]])
+    return _find_threshold(scored.confidence, coverage or PLANNED_COVERAGE)
+
+
+def _find_threshold(confidence: Float64Array, coverage: float) -> float:
+    """Return the largest threshold that accepts at least this fraction of the images. float64 [N]"""
+    return float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
+
+
+def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one or more names of methods as a tuple, or raise an error if there is none, or one twice."""
+    given: object = method  # whatever callers without a type checker pass
+    methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    if not methods or not all(isinstance(name, str) for name in methods):
+        raise DecisionError(
+            "is invalid; expected the name of a confidence method, such as 'blend', or a list",
+            argument="method",
+            value=method,
+        )
+    for name in methods:
+        if methods.count(name) > 1:
+            raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")
+    return methods
