@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import AccuracyEstimate, Monitor
 from secondlook.monitoring.estimates import AccuracyEstimator, compute_expected_accuracy, compute_threshold_weights
-from secondlook.policies import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel
+from secondlook.policies import Policy, Reference, ShiftModel
 from tests.monitoring import streams
 
 THRESHOLD = 0.7
@@ -35,13 +35,14 @@ def make_policy(shifts: ShiftModel | None = None, *, labeled: bool = True) -> Po
 
 
 def make_shift_model(**changes: Any) -> ShiftModel:
-    return ShiftModel(
-        images=500,
-        class_shares=(0.5, 0.3, 0.2),
-        accuracy=AccuracyModel(clean=1.1, constant=0.1, slope=1.2, class_weight=-2.0, error=0.2),
-        risk=RiskModel(constant=1.0, slope=1.5, error=0.3),
-        shifts=(LearnedShift(kind="blur", views=("blur:1",), accuracy=(0.8,), estimate=(0.7,)),),
-    ).model_copy(update=changes)
+    content = {
+        "images": 500,
+        "class_shares": [0.5, 0.3, 0.2],
+        "accuracy": {"clean": 1.1, "constant": 0.1, "slope": 1.2, "class_weight": -2.0, "error": 0.2},
+        "risk": {"constant": 1.0, "slope": 1.5, "error": 0.3},
+        "shifts": [{"kind": "blur", "views": ["blur:1"], "accuracy": [0.8], "estimate": [0.7]}],
+    }
+    return ShiftModel.model_validate(content).model_copy(update=changes)
 
 
 def estimate(policy: Policy, confidence: Float64Array, predicted: IntArray) -> AccuracyEstimate:

@@ -20,7 +20,6 @@ from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
 
 if TYPE_CHECKING:
-    from secondlook.monitoring import Recertification
     from secondlook.report import Run
 
 DATABASES = ("postgresql:", "postgresql+", "postgres:")
@@ -230,7 +229,7 @@ def _is_service(reviewed: str) -> bool:
     return reviewed.startswith(DATABASES) or reviewed.endswith("/") or Path(reviewed).is_dir()
 
 
-def _calibrate_from_service(location: str, **options: Any) -> tuple["Recertification", str]:
+def _calibrate_from_service(location: str, **options: Any) -> tuple[Any, str]:
     """Return a fresh policy from the reviews of a service, and what it was made from in words."""
     from secondlook.imports import import_extra
     from secondlook.monitoring import recertify

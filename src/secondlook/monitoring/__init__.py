@@ -3,7 +3,7 @@
 from secondlook.monitoring.estimates import AccuracyEstimate
 from secondlook.monitoring.monitor import Monitor
 from secondlook.monitoring.monitor_folder import monitor_scores
-from secondlook.monitoring.recertification import Recertification, recertify
+from secondlook.monitoring.recertification import recertify
 from secondlook.monitoring.scores import SCORE_METADATA, find_class
 from secondlook.monitoring.shifts import count_looks, learn_shifts
 from secondlook.monitoring.status import MonitorStatus
@@ -13,7 +13,6 @@ __all__ = [
     "AccuracyEstimate",
     "Monitor",
     "MonitorStatus",
-    "Recertification",
     "count_looks",
     "find_class",
     "learn_shifts",

@@ -11,7 +11,7 @@ from pydantic import Field
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.files import Count, FrozenRecord
 from secondlook.imports import import_extra
-from secondlook.policies import BinCounts, Reference
+from secondlook.policies import Reference
 
 # Bets and start times were chosen on corrupted CIFAR-10 images and resnet20; validity does not depend on them.
 POWERS = (0.7, 0.9, 1.2, 1.6, 3.0)
@@ -46,11 +46,12 @@ class AlarmState(FrozenRecord):
 
 
 class _Statistic:
-    """One statistic of images and the bets on it; `order` is -1 if large values are the suspicious ones, else 1."""
+    """One statistic of images and the bets on it."""
 
-    def __init__(self, histogram: BinCounts, order: int) -> None:
-        self._histogram, self._order = histogram, order
-        self.counts: IntArray = np.array(histogram.counts[::order], dtype=np.int64)
+    def __init__(self, reference: Reference, name: str) -> None:
+        self._histogram = getattr(reference, name)
+        self._order = -1 if name == "disagreement" else 1  # large values of it are the suspicious ones
+        self.counts: IntArray = np.array(self._histogram.counts[:: self._order], dtype=np.int64)
         """Images of the reference and of the stream in each bin, the most suspicious bin first. [B]"""
         self.capital = np.zeros((len(POWERS), 2))
         """Capital at work on each density, in units of 2 ** scale. [K, 2]"""
@@ -88,12 +89,9 @@ class ShiftAlarm:
     """
 
     def __init__(self, reference: Reference, *, is_adaptive: bool, alpha: float = 0.05, seed: int = 0) -> None:
-        if is_adaptive:
-            self._statistics = {"first_look": _Statistic(reference.first_look, 1)}
-        else:
-            self._statistics = {"confidence": _Statistic(reference.confidence, 1)}
-            if reference.disagreement is not None:
-                self._statistics["disagreement"] = _Statistic(reference.disagreement, -1)
+        names = ["first_look"] if is_adaptive else ["confidence", "disagreement"]
+        known = [name for name in names if getattr(reference, name) is not None]
+        self._statistics = {name: _Statistic(reference, name) for name in known}
         self._log_share = -math.log(len(self._statistics))
         self._seed = seed
         self.limit = math.log(reference.methods / alpha)

@@ -170,9 +170,7 @@ class Monitor:
     def _find_audit(self, id_: str) -> AuditRecord:
         audit = self._audited.get(id_)
         if audit is None:
-            raise MonitoringError(
-                f"there is no audited image {id_!r} in the stream; pass labels of images that were marked for review."
-            )
+            raise MonitoringError(f"there is no audited image {id_!r} in the stream; pass labels of audits only.")
         return audit
 
     # ---- What comes out
@@ -181,12 +179,9 @@ class Monitor:
         """Return what is known; raise an error if the stream is shorter than the burn-in and there is no alarm."""
         status = self.describe()
         if status.in_burn_in:
-            raise MonitoringError(
-                f"is more than the {status.images:,} images of the stream, which are too few to say that all is well",
-                argument="burn_in",
-                value=self.burn_in,
-                repair=Repair("add more images, or pass a smaller {burn_in}", burn_in=ANY),
-            )
+            fault = f"is more than the {status.images:,} images of the stream, too few to say that all is well"
+            repair = Repair("add more images, or pass a smaller {burn_in}", burn_in=ANY)
+            raise MonitoringError(fault, argument="burn_in", value=self.burn_in, repair=repair)
         return status
 
     def describe(self) -> MonitorStatus:

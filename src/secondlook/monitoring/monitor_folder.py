@@ -142,10 +142,8 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
     names = {file.name for file in found}
     for read in monitor.files:  # one that is not there any more is no harm
         if read.digest not in present and read.name in names:
-            raise MonitoringError(
-                f"the score file {read.name!r} has changed since it was read ({read.images:,} images)",
-                repair=Repair("restore it, or start again with another folder {out}", out=ANY),
-            )
+            repair = Repair("restore it, or start again with another folder {out}", out=ANY)
+            raise MonitoringError(f"the score file {read.name!r} has changed since it was read", repair=repair)
     known = {read.digest for read in monitor.files}
     new = {digest: file for digest, file in present.items() if digest not in known}
     with progress_bar("scores", len(new), "files", enabled=progress) as advance:

@@ -311,9 +311,7 @@ def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
             missing = {"id", "label"} - set(rows.fieldnames or ())
             if missing:
                 names = " and ".join(map(repr, sorted(missing)))
-                raise MonitoringError(
-                    f"{where} have no column {names}; expected a CSV file with the columns id, label."
-                )
+                raise MonitoringError(f"{where} have no column {names}; expected a CSV file with id and label.")
             pairs = [(unescape_formula(row["id"] or ""), (row["label"] or "").strip()) for row in rows]
     except OSError as error:
         raise MonitoringError(f"cannot read {where}: {error.strerror}; check the path.") from None

@@ -1,7 +1,7 @@
 """Shifts: what corrupted versions of labeled images tell about accuracy when images change."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.monitoring.estimates import compute_expected_accuracy, get_reference
-from secondlook.policies import AccuracyModel, LearnedShift, Policy, Reference, RiskModel, ShiftModel
+from secondlook.policies import AccuracyModel, Policy, Reference, ShiftModel
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect, read_first_image
 from secondlook.sources import Source
 from secondlook.views import ViewSet
@@ -143,12 +143,11 @@ def draw_images(source: Source, n_images: int, seed: int) -> Source:
     if source.labels is None:
         raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
     distinct = np.delete(np.arange(len(source)), source.find_duplicates())
-    if min(n_images, len(distinct)) < ShiftModel.MIN_IMAGES:
-        raise MonitoringError(
-            f"shifts are learned from {min(n_images, len(distinct))} images, which is too few; expected at least "
-            f"{ShiftModel.MIN_IMAGES} labeled images",
-            repair=Repair("calibrate on more, or pass a larger {n_images}", n_images=ANY),
-        )
+    n_drawn = min(n_images, len(distinct))
+    if n_drawn < ShiftModel.MIN_IMAGES:
+        repair = Repair("calibrate on more, or pass a larger {n_images}", n_images=ANY)
+        fault = f"shifts are learned from at least {ShiftModel.MIN_IMAGES} labeled images, got {n_drawn}"
+        raise MonitoringError(fault, repair=repair)
     drawn: IntArray = np.sort(np.random.default_rng(seed).permutation(distinct)[:n_images])
     return source.select(drawn)
 
@@ -168,9 +167,8 @@ def _look_through(preds: Predictions, composed: tuple[str, ...], views: tuple[st
     if preds.members:
         return Predictions(members=[_look_through(one, composed, views) for one in preds.members], views=list(views))
     chosen = preds.select(views=["identity", *composed])
-    outputs: Mapping[str, Any] = (
-        {"logits": chosen.logits[:, 1:]} if chosen.has_logits else {"probabilities": chosen.probabilities[:, 1:]}
-    )
+    name = "logits" if chosen.has_logits else "probabilities"
+    outputs: dict[str, Any] = {name: getattr(chosen, name)[:, 1:]}
     return Predictions(**outputs, views=list(views), labels=preds.labels, ids=preds.ids, class_names=preds.class_names)
 
 
@@ -197,10 +195,7 @@ class _Set(NamedTuple):
 def learn_shift_model(
     reference: Reference, n_classes: int, clean: LabeledScores, shifted: Sequence[ShiftedScores]
 ) -> ShiftModel:
-    """Learn from the calibration images and from corrupted versions of some of them.
-
-    Raises an error if the reference does not tell the errors of the calibration images.
-    """
+    """Learn from the labeled calibration images and from corrupted versions of some of them."""
     if reference.errors is None:
         raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
     n_groups = min(n_classes, ShiftModel.MAX_CLASS_GROUPS)
@@ -210,40 +205,33 @@ def learn_shift_model(
     for seed, one in enumerate(shifted, start=1):
         sets += _summarize(reference, shares, one.kind, one.scores, seed)
     accuracy, risk = _fit(sets)
-    errors: list[float] = []
-    accepted_errors: list[float] = []
-    learned = [
-        _judge_kind(kind, tuple(one.view for one in shifted if one.kind == kind), sets, errors, accepted_errors)
-        for kind in dict.fromkeys(one.kind for one in shifted)
-    ]
-    return ShiftModel(
-        images=len(shifted[0].scores.confidence),
-        class_shares=tuple(round(share, 5) for share in shares),
-        accuracy=accuracy.model_copy(update={"error": find_error(errors)}),
-        risk=risk.model_copy(update={"error": find_error(accepted_errors)}) if risk and accepted_errors else None,
-        shifts=tuple(learned),
-    )
-
-
-def _judge_kind(
-    kind: str, views: tuple[str, ...], sets: Sequence[_Set], errors: list[float], accepted_errors: list[float]
-) -> LearnedShift:
-    """Estimate for a kind without having learned from it; append errors in log-odds, as at the calibration images."""
-    accuracy, risk = _fit([one for one in sets if one.kind != kind])
-    judged = [one for one in sets if one.kind == kind and not one.is_mix]
-    estimates = [accuracy.estimate(one.expected, one.class_distance) for one in judged]
-    for one, estimate in zip(judged, estimates, strict=True):
-        spread = accuracy.compute_spread(estimate)
-        errors.append(_measure_error(estimate, one.correct, one.images) / spread)
-        if risk is not None and one.accepted >= MIN_ACCEPTED:
-            right = risk.constant + risk.slope * estimate
-            accepted_errors.append(_measure_error(right, one.accepted_correct, one.accepted) / spread)
-    return LearnedShift(
-        kind=kind,
-        views=views,
-        accuracy=tuple(round(one.correct, 4) for one in judged),
-        estimate=tuple(round(ShiftModel.to_share(estimate), 4) for estimate in estimates),
-    )
+    errors, accepted_errors, learned = [], [], []
+    for kind in dict.fromkeys(one.kind for one in shifted):
+        # How wrong estimates are without having learned from this kind, as at the accuracy of the calibration images.
+        other, other_risk = _fit([one for one in sets if one.kind != kind])
+        judged = [one for one in sets if one.kind == kind and not one.is_mix]
+        estimates = [other.estimate(one.expected, one.class_distance) for one in judged]
+        for one, estimate in zip(judged, estimates, strict=True):
+            spread = other.compute_spread(estimate)
+            errors.append(_measure_error(estimate, one.correct, one.images) / spread)
+            if other_risk is not None and one.accepted >= MIN_ACCEPTED:
+                right = other_risk["constant"] + other_risk["slope"] * estimate
+                accepted_errors.append(_measure_error(right, one.accepted_correct, one.accepted) / spread)
+        found = {
+            "kind": kind,
+            "views": [one.view for one in shifted if one.kind == kind],
+            "accuracy": [round(one.correct, 4) for one in judged],
+            "estimate": [round(ShiftModel.to_share(estimate), 4) for estimate in estimates],
+        }
+        learned.append(found)
+    content = {
+        "images": len(shifted[0].scores.confidence),
+        "class_shares": [round(share, 5) for share in shares],
+        "accuracy": accuracy.model_copy(update={"error": find_error(errors)}),
+        "risk": {**risk, "error": find_error(accepted_errors)} if risk and accepted_errors else None,
+        "shifts": learned,
+    }
+    return ShiftModel.model_validate(content)
 
 
 def find_error(errors: Sequence[float]) -> float:
@@ -268,18 +256,10 @@ def _summarize(
     for weights in (np.ones(len(groups)), *mixes[:, groups]):
         counts = np.bincount(predicted, weights, minlength=n_groups).astype(np.float64)
         images, accepted = _count_effectively(weights), weights * scores.accept
-        sets.append(
-            _Set(
-                kind,
-                bool(sets),
-                float(np.average(expected, weights=weights)),
-                ShiftModel.measure_class_distance(counts, class_shares, images),
-                float(np.average(scores.correct, weights=weights)),
-                images,
-                float(np.average(scores.correct, weights=accepted)) if accepted.any() else 0.0,
-                _count_effectively(accepted),
-            )
-        )
+        distance = ShiftModel.measure_class_distance(counts, class_shares, images)
+        likely, correct = (float(np.average(each, weights=weights)) for each in (expected, scores.correct))
+        right = float(np.average(scores.correct, weights=accepted)) if accepted.any() else 0.0
+        sets.append(_Set(kind, bool(sets), likely, distance, correct, images, right, _count_effectively(accepted)))
     return sets
 
 
@@ -289,7 +269,7 @@ def _count_effectively(weights: Float64Array) -> float:
     return total**2 / float((weights**2).sum()) if total else 0.0
 
 
-def _fit(sets: Sequence[_Set]) -> tuple[AccuracyModel, RiskModel | None]:
+def _fit(sets: Sequence[_Set]) -> tuple[AccuracyModel, dict[str, float] | None]:
     """Fit both models; their errors are not known yet."""
     clean = ShiftModel.to_log_odds(next(one.expected for one in sets if one.kind is None))
     expected = np.array([ShiftModel.to_log_odds(one.expected) for one in sets])
@@ -303,7 +283,7 @@ def _fit(sets: Sequence[_Set]) -> tuple[AccuracyModel, RiskModel | None]:
     estimates = [accuracy.estimate(one.expected, one.class_distance) for one in kept]
     design = np.stack([np.ones(len(kept)), estimates], axis=1)
     constant, slope = _regress(design, kept, [(one.accepted_correct, one.accepted) for one in kept])
-    return accuracy, RiskModel(constant=constant, slope=slope, error=0.0)
+    return accuracy, {"constant": constant, "slope": slope}
 
 
 def _regress(design: Float64Array, sets: Sequence[_Set], shares: Sequence[tuple[float, float]]) -> list[float]:

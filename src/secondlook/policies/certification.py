@@ -190,9 +190,8 @@ def threshold_for(
     fit a method. The default method and the other arguments are those of `certify`.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
-        raise DecisionError(
-            "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
-        )
+        fault = "is not a fraction of images; expected a number in (0, 1], such as 0.8"
+        raise DecisionError(fault, argument="coverage", value=coverage)
     (scored,) = _score_candidates(
         preds, None, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks
     )
@@ -225,9 +224,9 @@ def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) 
 def _check_finite(confidence: Array) -> None:
     """Raise an error for a confidence that no threshold could be. [N]"""
     for index in np.flatnonzero(~np.isfinite(confidence)):
+        value = float(confidence[index])
         raise DecisionError(
-            f"confidence is {float(confidence[index])} at index {index}, expected a finite number; fix or remove this "
-            "image."
+            f"confidence is {value} at index {index}, expected a finite number; fix or remove the image."
         )
 
 
@@ -326,15 +325,12 @@ class ScoredImages:
         settings, preds = self.settings, self.preds
         check_adaptive_method(settings.method, settings.options)
         if schedule.method != settings.method:
-            raise DecisionError(
-                f"the schedule was fitted to method {schedule.method!r}, got {settings.method!r}; fit another schedule."
-            )
+            fault = f"the schedule was fitted to method {schedule.method!r}, got {settings.method!r}"
+            raise DecisionError(fault, repair="fit another schedule")
         select_schedule_views(preds, schedule)
         if schedule.full_looks != preds.n_views:
-            raise DecisionError(
-                f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}; select "
-                "the views that it was fitted to, or fit another schedule."
-            )
+            fault = f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}"
+            raise DecisionError(fault, repair="select the views that it was fitted to, or fit another schedule")
         texts = [*schedule.views, *(view for view in preds.views.texts if view not in schedule.views)]
         running = settings.compute_running(preds.select(views=texts))
         check_confidence_range(running, settings.method)
@@ -511,11 +507,8 @@ def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
     given: object = method  # whatever callers without a type checker pass
     methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     if not methods or not all(isinstance(name, str) for name in methods):
-        raise DecisionError(
-            "is invalid; expected the name of a confidence method, such as 'blend', or a list",
-            argument="method",
-            value=method,
-        )
+        fault = "is invalid; expected the name of a confidence method, such as 'blend', or a list"
+        raise DecisionError(fault, argument="method", value=method)
     for name in methods:
         if methods.count(name) > 1:
             raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")

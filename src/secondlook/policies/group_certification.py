@@ -71,19 +71,13 @@ def make_grouping(
     """Return the groups of images with their risks, None for one risk of all images, or raise an error."""
     if groups is None:
         if isinstance(risk, Mapping):
-            raise DecisionError(
-                "is a mapping of the risks of groups, but there are no groups",
-                argument="risk",
-                repair=Repair("pass {groups}", groups=ANY),
-            )
+            repair = Repair("pass {groups}", groups=ANY)
+            raise DecisionError("has risks of groups, but there are no groups", argument="risk", repair=repair)
         check_probability("risk", risk)
         return None
     if is_adaptive:
-        raise DecisionError(
-            "looks until one threshold decides, but groups have several",
-            argument="adaptive",
-            repair=Repair("omit it, or {groups}", groups=ANY),
-        )
+        repair = Repair("omit it, or {groups}", groups=ANY)
+        raise DecisionError("needs one threshold, but groups have several", argument="adaptive", repair=repair)
     values: tuple[object, ...]
     grouped_by: GroupedBy
     if isinstance(groups, str) and groups == "class":
@@ -120,21 +114,16 @@ def _resolve_risks(
     noun = "class" if grouped_by == "class" else "group"
     for key in risk:
         if key not in names and key not in values and key != OTHER_GROUPS:
-            raise DecisionError(
-                f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}",
-                argument="risk",
-            )
+            fault = f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
+            raise DecisionError(fault, argument="risk")
     by_group = [
         [risk[key] for key in (name, value, OTHER_GROUPS) if key in risk]
         for name, value in zip(names, values, strict=True)
     ]
     missing = [repr(name) for name, found in zip(names, by_group, strict=True) if not found]
     if missing:
-        raise DecisionError(
-            f"has no risk for {join_names(missing)}; name every {noun}, or give the others a risk with the key "
-            f"{OTHER_GROUPS!r}",
-            argument="risk",
-        )
+        others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"
+        raise DecisionError(f"has no risk for {join_names(missing)}; {others}", argument="risk")
     return tuple(found[0] for found in by_group)
 
 

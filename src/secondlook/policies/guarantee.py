@@ -28,9 +28,8 @@ def check_probability(name: Literal["risk", "delta"], value: float, where: str =
     """Raise an error unless a risk or a delta is between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
         example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
-        raise DecisionError(
-            f"{where}is invalid; expected a number between 0 and 1, such as {example}", argument=name, value=value
-        )
+        fault = f"{where}is invalid; expected a number between 0 and 1, such as {example}"
+        raise DecisionError(fault, argument=name, value=value)
 
 
 class Guarantee(FrozenRecord):

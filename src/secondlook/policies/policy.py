@@ -272,9 +272,8 @@ class Policy(SealedRecord):
     def coverage(self) -> float:
         """Fraction of the calibration images that the policy accepts."""
         if self.calibration is None:
-            raise DecisionError(
-                "a plain threshold has no coverage, since it was not chosen on images; use accept(preds).mean()."
-            )
+            fault = "a plain threshold has no coverage, since it was not chosen on images"
+            raise DecisionError(fault, repair="use accept(preds).mean()")
         return self.calibration.coverage
 
     @property
@@ -348,18 +347,11 @@ class Policy(SealedRecord):
             if self.grouped_by == "class":
                 groups = self.find_first_classes(chosen)
         elif method is None:
-            raise DecisionError(
-                "numbers do not tell which confidence they are, and a threshold is valid for its own method only",
-                repair=Repair(
-                    "pass predictions, whose confidence is computed here, or name the method: {method}",
-                    method=self.method,
-                ),
-            )
+            fault = "numbers do not tell which confidence they are, and a threshold is valid for its own method only"
+            raise DecisionError(fault, repair=Repair("pass predictions, or name {method}", method=self.method))
         elif method != self.method:
-            raise DecisionError(
-                f"the threshold is for confidence {self.method!r}, got confidences of {method!r}; pass predictions, "
-                "whose confidence is computed here."
-            )
+            fault = f"the threshold is for confidence {self.method!r}, got confidences of {method!r}"
+            raise DecisionError(fault, repair="pass predictions, whose confidence is computed here")
         else:
             values = _as_confidences(preds)
         return self.accept_values(values, groups)
@@ -373,39 +365,32 @@ class Policy(SealedRecord):
         """Return the threshold of each image, float64 [N], or that of all; `groups` are those of `accept`."""
         if self.grouped_by is None:
             if groups is not None:
-                raise DecisionError(
-                    "the policy has one threshold for all images", repair=Repair("omit {groups}", groups=ANY)
-                )
+                repair = Repair("omit {groups}", groups=ANY)
+                raise DecisionError("the policy has one threshold for all images", repair=repair)
             return self.threshold
         known = "the predicted class" if self.grouped_by == "class" else "the label of the group"
         if groups is None:
-            raise DecisionError(
-                f"the policy has a threshold for each {GROUP_NOUNS[self.grouped_by]}",
-                repair=Repair(f"pass {{groups}} with {known} of each image", groups=ANY),
-            )
+            repair = Repair(f"pass {{groups}} with {known} of each image", groups=ANY)
+            raise DecisionError(f"the policy has a threshold for each {GROUP_NOUNS[self.grouped_by]}", repair=repair)
         values = as_array(groups, "groups", DecisionError)
         if values.shape != shape:
-            raise DecisionError(
-                f"has shape {values.shape} for confidences {shape}; expected {known} of each", argument="groups"
-            )
+            fault = f"has shape {values.shape} for confidences {shape}; expected {known} of each"
+            raise DecisionError(fault, argument="groups")
         by_value = {group.value: group.threshold for group in self.groups}
         for index, value in enumerate(values.ravel().tolist()):
             if value not in by_value:
                 names = [str(one) for one in by_value]
-                raise DecisionError(
-                    f"has {value!r} at index {index}, a group that the policy has no threshold for; known groups: "
-                    f"{join_names(names)}.{did_you_mean(str(value), names)}",
-                    argument="groups",
-                )
+                known = f"known groups: {join_names(names)}.{did_you_mean(str(value), names)}"
+                raise DecisionError(f"has {value!r} at index {index}, without a threshold; {known}", argument="groups")
         return np.array([by_value[value] for value in values.ravel().tolist()], dtype=np.float64).reshape(shape)
 
     def find_first_classes(self, preds: Predictions) -> IntArray:
         """Return the predicted class of each image, the first of the top k. int64 [N]"""
         if self.grouped_by == "class" and preds.n_classes != len(self.groups):
-            raise DecisionError(
-                f"the policy has thresholds for {len(self.groups)} classes, but the classifier has {preds.n_classes}; "
-                "use the classifier that it was certified for, or certify again."
+            fault = (
+                f"the policy has thresholds for {len(self.groups)} classes, but the classifier has {preds.n_classes}"
             )
+            raise DecisionError(fault, repair="use the classifier that it was certified for, or certify again")
         return find_first_classes(preds, self.predict_from, self.top_k)
 
     # --- Images, which the room of decisions looks at ---
@@ -463,16 +448,12 @@ class Policy(SealedRecord):
     def parse_views(self) -> ViewSet:
         """Return the views; an error if they are unknown, or only names as those of predictions made elsewhere."""
         if not self.views:
-            raise DecisionError(
-                "the policy does not tell the views that its confidence is computed from; pass predictions to accept()."
-            )
+            raise DecisionError("the policy does not tell its views; pass predictions to its accept().")
         try:
             return ViewSet(list(self.views))
         except SecondLookError as error:
-            raise DecisionError(
-                f"a view of the policy is only a name ({str(error).rstrip('.')}), so secondlook alone cannot make it; "
-                "pass predictions to its accept()."
-            ) from None
+            fault = f"a view of the policy is only a name ({str(error).rstrip('.')}), which cannot be made"
+            raise DecisionError(fault, repair="pass predictions to its accept()") from None
 
     # --- The classifier it belongs to ---
 
@@ -480,10 +461,8 @@ class Policy(SealedRecord):
     def known_classifier(self) -> ClassifierRecord:
         """The classifier; an error if the policy has none."""
         if self.classifier is None:
-            raise DecisionError(
-                "the policy was made from arrays, so it has no classifier to look at images with; pass predictions to "
-                "its accept(), or certify predictions that were collected with a classifier."
-            )
+            repair = "pass predictions to its accept(), or certify predictions of a classifier"
+            raise DecisionError("the policy was made from arrays, so it has no classifier", repair=repair)
         return self.classifier
 
     def check(self, classifier: Classifier | ClassifierRecord) -> None:
@@ -548,9 +527,8 @@ class Policy(SealedRecord):
             repair = "calibrate again, or fit them on other images with fit_method"
         else:
             return
-        raise DecisionError(
-            f"confidence {name!r} {reason}, so a threshold on it does not transfer to new images", repair=repair
-        )
+        fault = f"confidence {name!r} {reason}, so a threshold on it does not transfer to new images"
+        raise DecisionError(fault, repair=repair)
 
     def check_storable(self) -> None:
         """Raise an error for a policy that a file cannot store."""
@@ -558,16 +536,12 @@ class Policy(SealedRecord):
             raise DecisionError(f"a policy file needs a finite threshold, got {self.threshold}: {self}.")
         find_method(self.method)
         if self.grouped_by == "label":
-            raise DecisionError(
-                "a policy file cannot store thresholds of other groups than predicted classes; keep the policy in "
-                "memory, and pass the groups to its accept()."
-            )
+            repair = "keep the policy in memory, and pass the groups to its accept()"
+            raise DecisionError("a policy file cannot store thresholds of other groups than classes", repair=repair)
         for name, value in self.options.items():
             if not isinstance(value, _FILE_OPTION):
-                raise DecisionError(
-                    f"option {name!r} of confidence {self.method!r} is a {type(value).__name__}, but a policy file can "
-                    "store texts and numbers only; choose a method that needs no such option."
-                )
+                fault = f"option {name!r} of confidence {self.method!r} is a {type(value).__name__}"
+                raise DecisionError(fault, repair="choose a method whose options are texts and numbers")
 
     def _check_replaceable(self, path: Path) -> None:
         if not path.is_file() or path.stat().st_size == 0:
@@ -579,10 +553,8 @@ class Policy(SealedRecord):
             if existing.decides_like(self):
                 return
             found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
-        raise DecisionError(
-            f"{str(path)!r} exists and holds {found}",
-            repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
-        )
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise DecisionError(f"{str(path)!r} exists and holds {found}", repair=repair)
 
     def decides_like(self, other: "Policy") -> bool:
         """Whether the policies differ only in when, by which version and after how many others they were made."""
@@ -659,10 +631,8 @@ def read_policy(path: str | Path) -> Policy:
     except OSError as error:
         raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
     except ValidationError as error:
-        raise DecisionError(
-            f"invalid policy {str(path)!r}, {describe_invalid(error)}; calibrate again, or use the version of "
-            "secondlook that wrote it."
-        ) from None
+        repair = "calibrate again, or use the version of secondlook that wrote it"
+        raise DecisionError(f"invalid policy {str(path)!r}, {describe_invalid(error)}", repair=repair) from None
 
 
 def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
@@ -679,10 +649,8 @@ def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions
     """Return the predictions for the views of a schedule, in the order of looks."""
     missing = [view for view in schedule.views if view not in preds.views.texts]
     if missing:
-        raise DecisionError(
-            f"the schedule looks at view {missing[0]!r}, which the predictions lack (they have "
-            f"{', '.join(preds.views.texts)}); collect with the views of the schedule, or fit another schedule."
-        )
+        fault = f"the predictions lack view {missing[0]!r} of the schedule (they have {', '.join(preds.views.texts)})"
+        raise DecisionError(fault, repair="collect with the views of the schedule, or fit another schedule")
     return preds.select(views=list(schedule.views))
 
 
@@ -695,15 +663,11 @@ def _read_content(path: Path) -> bytes:
     except ClassifierError as error:
         raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
     if Policy.METADATA not in metadata:
-        raise DecisionError(
-            f"{str(path)!r} has no policy in it, as a classifier has none; export a policy with this "
-            "classifier, or pass a policy file (.json)."
-        )
+        repair = "export a policy with this classifier, or pass a policy file (.json)"
+        raise DecisionError(f"{str(path)!r} has no policy in it, as a classifier has none", repair=repair)
     if not OnnxFile(path, str(path)).is_sealed():
-        raise DecisionError(
-            f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
-            "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."
-        )
+        fault = f"the exported file {str(path)!r} was changed after it was exported (wrong or missing checksum)"
+        raise DecisionError(fault, repair="export the policy again")
     return metadata[Policy.METADATA].encode()
 
 

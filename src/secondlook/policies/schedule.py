@@ -170,10 +170,8 @@ class Schedule(FrozenRecord):
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
         if running.ndim != 2 or running.shape[1] < self.max_looks:
-            raise DecisionError(
-                f"the running confidence has shape {list(running.shape)}, expected [images, {self.max_looks} or more "
-                "looks]; compute it with running_confidence from the views of the schedule."
-            )
+            fault = f"the running confidence has shape {list(running.shape)}, expected at least {self.max_looks} looks"
+            raise DecisionError(fault, repair="compute it with running_confidence from the views of the schedule")
         return self._bound(np.arange(1, self.max_looks + 1), running[:, : self.max_looks])
 
     @property
@@ -258,17 +256,11 @@ def fit_schedule(
         Largest number of looks, by default all views.
     """
     if not is_number(tolerance) or not 0 < tolerance < 1:
-        raise DecisionError(
-            f"is out of range; expected a fraction of images between 0 and 1, such as {Schedule.DEFAULT_TOLERANCE}",
-            argument="tolerance",
-            value=tolerance,
-        )
+        fault = f"is out of range; expected a fraction of images in (0, 1), such as {Schedule.DEFAULT_TOLERANCE}"
+        raise DecisionError(fault, argument="tolerance", value=tolerance)
     if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
-        raise DecisionError(
-            "is invalid; expected a whole number of at least 2, or nothing for all views",
-            argument="max_looks",
-            value=max_looks,
-        )
+        fault = "is invalid; expected a whole number of at least 2, or nothing for all views"
+        raise DecisionError(fault, argument="max_looks", value=max_looks)
     check_adaptive_method(policy.method, policy.options)
     if not np.isfinite(policy.threshold):
         raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
@@ -311,10 +303,8 @@ def order_views(preds: Predictions, policy: "Policy") -> tuple[str, ...]:
 def check_confidence_range(running: Float64Array, method: str) -> None:
     """Raise an error for confidences that are not between 0 and 1, which have no log-odds."""
     if running.min() < 0 or running.max() > 1:
-        raise DecisionError(
-            f"method {method!r} has confidences from {running.min():.6g} to {running.max():.6g}; adaptive looking "
-            "expects them between 0 and 1, so choose another method."
-        )
+        fault = f"method {method!r} has confidences from {running.min():.6g} to {running.max():.6g}"
+        raise DecisionError(f"{fault}; adaptive looking expects them between 0 and 1", repair="choose another method")
 
 
 def check_view_count(n_views: int) -> None:
@@ -326,11 +316,11 @@ def check_view_count(n_views: int) -> None:
 def check_image_count(n_images: int) -> None:
     """Raise an error if there are too few images to fit a schedule to."""
     if n_images < MIN_IMAGES:
-        raise DecisionError(
-            f"a schedule for adaptive looking is fitted to at least {MIN_IMAGES} images that are set apart (by default "
-            f"a quarter of all), got {n_images:,}",
-            repair=Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY),
+        fault = (
+            f"a schedule is fitted to at least {MIN_IMAGES} images set apart (by default a quarter), got {n_images:,}"
         )
+        repair = Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY)
+        raise DecisionError(fault, repair=repair)
 
 
 def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:

@@ -6,6 +6,7 @@ The sliders of the page compute the same in the browser from the same numbers; t
 import math
 from dataclasses import dataclass
 from shlex import quote
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import find_method, split_method, tuning_positions
 from secondlook.metrics import Ranking, count_for_coverage, rank
-from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
+from secondlook.policies import Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
@@ -180,12 +181,12 @@ class AdaptiveLooking:
     """The images that are looked at more than once: most looks first, then the closest to the threshold. int64 [n]"""
 
     @property
-    def chosen(self) -> CertifiedPoint:
+    def chosen(self) -> Any:
         """The point of the default tolerance."""
         return next(point for point in self.frontier.points if point.margin == self.frontier.schedule.margin)
 
     @property
-    def points(self) -> tuple[CertifiedPoint, ...]:
+    def points(self) -> tuple[Any, ...]:
         """The points at which something is certified, each once, from few looks to all of them."""
         # Of equal points the last one counts: the chosen one, or else all looks.
         found = (*self.frontier.points, self.frontier.all_looks, self.chosen)
