@@ -398,16 +398,9 @@ class Policy(SealedRecord):
     def decide(self, image: object, **options: Any) -> Any:
         """Return the `Decision` about one image: predicted class, confidence, and whether the prediction is accepted.
 
-        The decision is that of `score` for the same image. With an adaptive policy, one view after another is
-        classified until the image is decided, otherwise all of them in one batch.
-
-        Parameters
-        ----------
-        image
-            A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
-        options
-            `interval=True` also computes the bootstrap interval of the confidence over the views; `level` and `seed`
-            are its confidence level and random seed.
+        The decision is that of `score` for the same image: a path, the bytes of an image file, a PIL image, a NumPy
+        array [H, W, 1 or 3] or a torch tensor [C, H, W]. `interval=True` also computes the bootstrap interval of the
+        confidence over the views; `level` and `seed` are its confidence level and random seed.
         """
         return import_module(_DECISIONS).compile_policy(self).decide(image, **options)
 
@@ -421,18 +414,8 @@ class Policy(SealedRecord):
     ) -> Self:
         """Return the policy with the classifier that it decides with, which is loaded at first use.
 
-        Without a classifier or a path, those that it was bound to before stay.
-
-        Parameters
-        ----------
-        classifier
-            Anything that `load_classifier` accepts; by default the one that the policy names.
-        path
-            The file of the policy, in whose folder its classifier may be.
-        allow_mismatch
-            Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
-        execution
-            Where and how to classify.
+        The arguments are those of `load_policy`; `path` is the file of the policy, in whose folder its classifier may
+        be. Without a classifier or a path, those that it was bound to before stay.
         """
         earlier, bound = self._binding, self.model_copy()
         if classifier is None:
@@ -574,22 +557,19 @@ class Policy(SealedRecord):
         return f"{self.method} >= {self.threshold:.6g}, made {self.made}, checksum {self.checksum[:8]}"
 
     def __repr__(self) -> str:
+        threshold = self.describe_threshold() if math.isfinite(self.threshold) else "accept nothing"
         guarantee = "no guarantee" if self.guarantee is None else f"at most {100 * self.guarantee.risk:g} % errors"
         coverage = "" if self.calibration is None else f", coverage {100 * self.calibration.coverage:.4g} %"
         classifier = "" if self.classifier is None else f", for {self.classifier.name}"
-        threshold = "accept nothing" if not math.isfinite(self.threshold) else self.describe_threshold()
         return f"<Policy: {threshold}, {guarantee}{coverage}, {len(self.views)} views{classifier}>"
 
     def __str__(self) -> str:
+        lines = [self.describe_threshold(), f"guarantee: {self.guarantee_text}"]
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
-        else:
-            lines = [self.describe_threshold(), f"guarantee: {self.guarantee_text}"]
         if len(self.compared) > 1:
-            lines.append(
-                f"method: the best of {len(self.compared)}, which share delta equally, so that the guarantee holds for "
-                "whichever is chosen"
-            )
+            shared = "which share delta equally, so that the guarantee holds for whichever is chosen"
+            lines.append(f"method: the best of {len(self.compared)}, {shared}")
         if self.calibration is not None:
             lines += _format_calibration(self.calibration, self.schedule)
         lines += map(str, self.list_tables())
@@ -705,27 +685,21 @@ def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[
     accepted = f"{counts.accepted:,} of {counts.images:,} images accepted ({100 * counts.coverage:.4g} %)"
     lines = [f"calibration: {accepted}, {counts.describe_errors()}"]
     if counts.tuning:
-        lines.append(
-            f"tuning: {counts.tuning:,} other images were set apart to choose views or fit the method or schedule"
-        )
+        purpose = "to choose views or fit the method or schedule"
+        lines.append(f"tuning: {counts.tuning:,} other images were set apart {purpose}")
     if schedule is not None and counts.mean_looks is not None:
         full = schedule.full_looks
-        saved = 100 * (1 - counts.mean_looks / full)
-        lines.append(
-            f"looks: {counts.mean_looks:.2f} on average, at most {schedule.max_looks}: {saved:.1f} % fewer than all "
-            f"{full}"
-        )
+        saved = f"{100 * (1 - counts.mean_looks / full):.1f} % fewer than all {full}"
         bound, level = 100 * (counts.differing_bound or 0), 100 * (1 - (counts.differing_delta or 0))
-        lines.append(
-            f"decisions: {counts.differing:,} of {counts.images:,} differ from those with all {full} looks; at most "
-            f"{bound:.2g} % of new images with {level:g} % confidence"
-        )
+        differing = f"{counts.differing:,} of {counts.images:,} differ from those with all {full} looks"
+        lines += [
+            f"looks: {counts.mean_looks:.2f} on average, at most {schedule.max_looks}: {saved}",
+            f"decisions: {differing}; at most {bound:.2g} % of new images with {level:g} % confidence",
+        ]
     if counts.duplicates:
         copies = "image was" if counts.duplicates == 1 else "images were"
         lines.append(f"{counts.duplicates:,} duplicate {copies} counted once")
     if counts.joint_delta is not None:
-        lines.append(
-            "with the other calibrations on these images: one of the guarantees fails with a probability of up to "
-            f"{100 * counts.joint_delta:.4g} %"
-        )
+        failure = f"one of the guarantees fails with a probability of up to {100 * counts.joint_delta:.4g} %"
+        lines.append(f"with the other calibrations on these images: {failure}")
     return lines

@@ -189,15 +189,13 @@ class Schedule(FrozenRecord):
 
     def describe_fit(self) -> str:
         """Return what the schedule was fitted to, and what it costs and gives there."""
-        text = (
-            f"at most {self.max_looks} of {self.full_looks} looks; margin {self.margin:g}, fitted to {self.images:,} "
-            f"images for a tolerance of {100 * self.tolerance:g} %"
-        )
-        at_margin = [point for point in self.frontier if point.margin == self.margin]
-        if not at_margin:
-            return text
-        differing = format_image_share(at_margin[0].differing, self.images)
-        return f"{text}: {at_margin[0].looks:.2f} looks on average, {differing} of their decisions differ"
+        fit = f"fitted to {self.images:,} images for a tolerance of {100 * self.tolerance:g} %"
+        text = f"at most {self.max_looks} of {self.full_looks} looks; margin {self.margin:g}, {fit}"
+        for point in self.frontier:
+            if point.margin == self.margin:
+                differing = format_image_share(point.differing, self.images)
+                return f"{text}: {point.looks:.2f} looks on average, {differing} of their decisions differ"
+        return text
 
     def __str__(self) -> str:
         return f"{self.describe_fit()}\n{self.make_table(self.threshold)}"
