@@ -26,8 +26,15 @@ from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.estimators import compute_look_statistics, confidence
 from secondlook.monitoring.alarm import ShiftAlarm
-from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator
-from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, collect_shifts, learn_shift_model, score_images
+from secondlook.monitoring.estimates import (
+    AccuracyEstimate,
+    AccuracyEstimator,
+    LabeledScores,
+    ShiftedScores,
+    collect_shifts,
+    learn_shift_model,
+    score_images,
+)
 from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source

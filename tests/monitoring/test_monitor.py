@@ -19,7 +19,7 @@ from secondlook.errors import MonitoringError
 from secondlook.monitoring import Monitor
 from secondlook.monitoring.alarm import ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, judge_audits
-from secondlook.monitoring.stream import MAX_WINDOWS
+from secondlook.monitoring.monitor import MAX_WINDOWS
 from secondlook.policies import AuditPlan, Policy, threshold_for
 from tests.monitoring.streams import CLASSES, RISK, THRESHOLD, Row, make_policy, make_rows, review
 from tests.policy_maker import attach

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import shifts
-from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, find_error, learn_shift_model
+from secondlook.monitoring import estimates
+from secondlook.monitoring.estimates import LabeledScores, ShiftedScores, find_error, learn_shift_model
 from secondlook.policies import Reference, ShiftModel
 
 N_CLASSES = 5
@@ -87,7 +87,7 @@ def test_other_classes_are_hardly_taken_for_worse_images(monkeypatch: pytest.Mon
     model = learn_shift_model(make_calibration(), N_CLASSES, CLEAN, make_kinds())
     error = abs(estimate_accuracy(model, skewed) - skewed.correct.mean())
     assert error < 0.06
-    monkeypatch.setattr(shifts, "CLASS_MIXES", 0)
+    monkeypatch.setattr(estimates, "CLASS_MIXES", 0)
     unaware = learn_shift_model(make_calibration(), N_CLASSES, CLEAN, make_kinds())
     assert abs(estimate_accuracy(unaware, skewed) - skewed.correct.mean()) > 1.2 * error
 

@@ -10,7 +10,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import count_looks, learn_shifts
-from secondlook.monitoring.shifts import compose_views, draw_images, list_shifts, score_images
+from secondlook.monitoring.estimates import compose_views, draw_images, list_shifts, score_images
 from secondlook.predictions import Execution
 from secondlook.views import View, apply_view
 from tests.policy_maker import attach

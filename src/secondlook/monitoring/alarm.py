@@ -83,9 +83,7 @@ class ShiftAlarm:
     a shift: it reaches 1 / alpha with a probability of at most `alpha`, however long the stream.
 
     The confidence and the disagreement are tested, each with half of alpha; if the policy is adaptive, the first look
-    alone. (Testing the first look as a third statistic gained nothing: it reacts later than the disagreement.) If the
-    method was chosen from several on the calibration images, they share alpha. `seed` is that of random numbers that
-    break ties.
+    alone. If the method was chosen from several on the calibration images, they share alpha. `seed` breaks ties.
     """
 
     def __init__(self, reference: Reference, *, is_adaptive: bool, alpha: float = 0.05, seed: int = 0) -> None:

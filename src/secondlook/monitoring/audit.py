@@ -69,12 +69,10 @@ def judge_audits(
 
     An audit that was not reviewed counts as right for the lower bound and as wrong for the upper one, so that missing
     and late labels cannot cause a false verdict. If the error rate is never above `risk`, the verdict is *broken* with
-    a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable. The
-    bounds have alpha / 2 each.
+    a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable.
 
-    `accepted` counts the accepted images that could have been audited, `audited` are in the order of the stream, and
-    `smallest` is the smallest probability of an audit, which must be known before the stream (`AuditPlan.smallest`); by
-    default that of the audited images.
+    `accepted` counts the images that could have been audited, `audited` are in the order of the stream, and `smallest`
+    is the smallest probability of an audit, known before the stream; by default that of the audited images.
     """
     labels = sum(image.wrong is not None for image in audited)
     if not labels:

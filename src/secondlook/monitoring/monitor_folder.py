@@ -86,10 +86,10 @@ def monitor_scores(
     alpha, window, burn_in, seed
         Options of `Monitor`, by default its own, or those that the folder was started with.
     shuffle
-        Whether the images of each file have no order of time, so that they are read in random order: those of a
-        folder that is sorted by class would look like a stream that changes all the time.
+        Whether to read each file in random order: images without an order of time, such as those of a folder sorted
+        by class, would look like a stream that changes all the time.
     execution
-        Whether to show a progress bar; nothing else of it is used.
+        Whether to show a progress bar.
     """
     loaded = policy if isinstance(policy, Policy) else read_policy(policy)
     found = list_score_files([scores] if isinstance(scores, str | Path) else scores)
@@ -165,8 +165,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
 def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:
     """Add reviewed labels of audits; return how many are new, and how many are of other images.
 
-    The labels of images that were rejected, or accepted but not marked, are ignored: people choose which of these they
-    look at, and no weights make up for it.
+    Those of other images are ignored: people choose which of these they look at, and no weights make up for it.
     """
     audited = {audit.id for audit in monitor.audited}
     others = {id_: label for id_, label in labels.items() if id_ not in audited}

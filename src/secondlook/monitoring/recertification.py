@@ -1,9 +1,7 @@
 """`recertify`: a fresh guarantee from images that people reviewed, weighted for how they were drawn.
 
-docs/monitoring.md has the proof. Rejected images are all reviewed, accepted ones with the known probability of their
-audit; an image that should have been reviewed and was not counts as wrong. For each of several thresholds that were
-fixed before the stream, bets that the error rate among accepted images is below the risk grow or shrink a capital whose
-inverse is a p-value; the thresholds are tested in a fixed sequence.
+docs/monitoring.md has the proof. For each of several thresholds that were fixed before the stream, bets that the error
+rate among accepted images is below the risk give a p-value; the thresholds are tested in a fixed sequence.
 """
 
 import hashlib
@@ -80,14 +78,11 @@ def recertify(
         folders or URLs of parts), or tables such as those that `Monitor.update` takes.
     labels
         The class of each reviewed image by its id, an index or a name; or the path of a CSV file with the columns id
-        and label. Those of accepted images that were not audited are ignored, since it is unknown why they were
-        reviewed.
+        and label. Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
-    data
-        The spec of the images, for the record.
-    execution
-        Whether to show a progress bar; nothing else of it is used.
+    data, execution
+        The spec of the images, for the record; and whether to show a progress bar.
     """
     guarantee = _choose_guarantee(policy, risk, delta)
     stream = _read_stream(policy, _read_tables(scores, execution), labels)

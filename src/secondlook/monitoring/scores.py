@@ -131,42 +131,33 @@ class ScoreRows:
         import pyarrow.compute as pc
 
         table = _make_table(rows)
-        metadata = _read_metadata(table, policy)
+        rate = _read_metadata(table, policy).get("audit")
         has_audits = "audit" in table.column_names
         expected = [*COLUMNS, *["labels"] * (policy.top_k > 1), *["audit_probability"] * has_audits]
-        missing = [name for name in expected if name not in table.column_names]
+        missing = [repr(name) for name in expected if name not in table.column_names]
         if missing:
-            names = ", ".join(map(repr, missing))
-            raise MonitoringError(f"the rows have no column {names}; expected those of scores: {', '.join(expected)}.")
+            listed = f"expected those of scores: {', '.join(expected)}"
+            raise MonitoringError(f"the rows have no column {', '.join(missing)}; {listed}.")
         kept = table.filter(pc.is_null(table["reason"])) if "reason" in table.column_names else table
         ids = _read_ids(kept)
-        confidence, first_look = _read_numbers(kept, "confidence", ids), _read_numbers(kept, "first_look", ids)
-        predicted, accept = _read_predicted(kept, policy, ids), _read_numbers(kept, "accept", ids) > 0
+        read = partial(_read_numbers, kept, ids)
+        confidence, first_look, accept = read("confidence"), read("first_look"), read("accept") > 0
+        predicted = _read_predicted(kept, policy, ids)
         _check_accept(policy, ids, confidence, accept, predicted)
         audit, probability = np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
         if has_audits:
             kind = "a number above 0 and at most 1 for every accepted image; keep it as it was scored"
-            given = _read_numbers(kept, "audit_probability", ids, lambda p: ~accept | ((p > 0) & (p <= 1)), kind)
+            given = read("audit_probability", lambda values: ~accept | ((values > 0) & (values <= 1)), kind)
             probability[accept] = given[accept]
-            audit = accept & (_read_numbers(kept, "audit", ids, lambda marks: np.full(len(marks), True)) > 0)
+            audit = accept & (read("audit", lambda marks: np.full(len(marks), True)) > 0)
         kind = "a number from 0 to 1, or null after a single look"
-        disagreement = _read_numbers(kept, "disagreement", ids, lambda values: ~((values < 0) | (values > 1)), kind)
+        disagreement = read("disagreement", lambda values: ~((values < 0) | (values > 1)), kind)
         probabilities = probability[np.isfinite(probability)].tolist()
-        rate = metadata.get("audit")
         if is_number(rate) and 0 < rate <= 1:
             probabilities.append(AuditPlan(policy.reference, policy.threshold, rate).smallest)
-        return cls(
-            ids=ids,
-            predicted=predicted,
-            confidence=confidence,
-            accept=accept,
-            first_look=first_look,
-            disagreement=disagreement,
-            audit=audit,
-            audit_probability=probability,
-            smallest_probability=min(probabilities, default=None),
-            skipped=len(table) - len(kept),
-        )
+        smallest, skipped = min(probabilities, default=None), len(table) - len(kept)
+        numbers = (confidence, accept, first_look, disagreement, audit, probability)
+        return cls(ids, predicted, *numbers, smallest, skipped)
 
     @classmethod
     def join(cls, parts: Sequence["ScoreRows"]) -> "ScoreRows":
@@ -231,8 +222,8 @@ def _read_ids(table: "pa.Table") -> tuple[str, ...]:
 
 def _read_numbers(
     table: "pa.Table",
-    name: str,
     ids: tuple[str, ...],
+    name: str,
     is_valid: Callable[[Float64Array], BoolArray] = np.isfinite,
     expected: str = "a number in every row of an image that could be read (one with a null reason)",
 ) -> Float64Array:
@@ -257,7 +248,7 @@ def _read_numbers(
 def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> IntArray:
     """Return the predicted classes of each image. int64 [n, k]"""
     if policy.top_k == 1:
-        predicted = _read_numbers(table, "label", ids).astype(np.int64)[:, None]
+        predicted = _read_numbers(table, ids, "label").astype(np.int64)[:, None]
     else:
         classes = table["labels"].to_pylist()
         for id_, row in zip(ids, classes, strict=True):

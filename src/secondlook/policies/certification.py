@@ -68,14 +68,9 @@ def certify(
     `certified` is False and `shortfall` tells what would have been possible.
 
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
-    To certify each with the whole `delta` and keep the best would break it.
-
-    A method that has to be fitted, such as 'learned', is fitted on images that are set apart (a quarter of the images,
-    at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive policy;
-    what is certified are the adaptive decisions themselves.
-
-    With `groups`, every group has a threshold of its own, and the error rate among its accepted images is at most its
-    risk, in all groups at once with probability 1 - `delta`. A group where nothing can be guaranteed accepts nothing.
+    A method or schedule that has to be fitted is fitted on images that are set apart (a quarter of the images, at most
+    1,000, unless `tuning` says which) and certified on the others. With `groups`, every group has a threshold of its
+    own, and all guarantees hold at once with probability 1 - `delta`.
 
     Parameters
     ----------
@@ -101,11 +96,8 @@ def certify(
         Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one or
         a schedule; nothing is certified on them.
     adaptive
-        Whether to look at an image again only while its decision is open. True fits a schedule on images set apart; a
-        given one (`fit_schedule`) must have been fitted to other images than those it is certified on.
-    tolerance, max_looks
-        For `adaptive=True`: fraction of images whose decision may differ from that with all looks, and the largest
-        number of looks, by default all views.
+        Whether to look at an image again only while its decision is open. True fits a schedule with `tolerance` and
+        `max_looks`; a given one (`fit_schedule`) must have been fitted to other images than those certified on.
     """
     if not preds.has_labels:
         fault = "a guarantee needs labeled images, but these predictions have no labels"
@@ -186,8 +178,7 @@ def threshold_for(
 ) -> Policy:
     """Return the policy that accepts at least this fraction of the images, without a guarantee about errors.
 
-    Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed, except to
-    fit a method. The default method and the other arguments are those of `certify`.
+    Labels are not needed, except to fit a method. The default method and the other arguments are those of `certify`.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
         fault = "is not a fraction of images; expected a number in (0, 1], such as 0.8"
@@ -411,9 +402,9 @@ class ScoredImages:
 def bound_differing(differing: int, n_images: int, delta: float) -> float:
     """Return an upper bound on the fraction of images whose decision differs from that with all looks.
 
-    It holds with probability 1 - `delta`, although the threshold is chosen on the same images: the threshold is the
-    confidence of one of them, so it is independent of the others, and the exact binomial bound of Clopper and Pearson
-    for these is taken with failure probability `delta` / `n_images`, once for each image that it may be.
+    It holds with probability 1 - `delta`, although the threshold is chosen on the same images: it is the confidence of
+    one of them, and independent of the others, for which the exact binomial bound of Clopper and Pearson is taken with
+    failure probability `delta` / `n_images`, once for each image that it may be.
     """
     from scipy.special import betaincinv
 

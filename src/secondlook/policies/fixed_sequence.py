@@ -1,10 +1,7 @@
 """How many images may be accepted: exact binomial tests in a fixed sequence of ranks, for any distribution.
 
-docs/policies.md has the proof. Images are ranked by decreasing confidence. Rank m passes at a level if so few errors
-among the first m images have at most that probability at an error rate equal to the guaranteed risk. Every rank after a
-start is tested in turn until the first failure, so no correction for the number of ranks is needed. `delta` is divided
-equally among several starts that are fixed in advance; a sequence that reaches the next start adds its share to the
-level.
+docs/policies.md has the procedure and its proof. Every rank after a start is tested until the first failure. `delta` is
+divided equally among starts that are fixed in advance; a sequence that reaches the next start adds its share.
 """
 
 import math

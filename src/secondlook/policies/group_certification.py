@@ -1,7 +1,6 @@
 """Thresholds for groups of images, each with its own risk, that are guaranteed jointly.
 
-docs/policies.md has the proof. All groups are tested at the same level. A group whose sequence of tests passes its
-last rank needs the level that arrives there no more, and all are tested again with a larger one, until nothing changes.
+docs/policies.md has the procedure and its proof.
 """
 
 import math

@@ -333,13 +333,10 @@ class Policy(SealedRecord):
         Parameters
         ----------
         preds
-            Predictions, whose confidence is computed by the method of the policy; or confidences computed elsewhere,
-            float [N], together with the name of their `method`.
-        method
-            Only for confidences: the method they were computed with, which must be that of the policy.
+            Predictions; or confidences computed elsewhere, float [N], with the name of their `method`, which must be
+            that of the policy.
         groups
-            For a policy that was certified with groups: their label for each image, [N]. Predicted classes are known
-            from predictions; for confidences computed elsewhere they are int [N].
+            For a policy with groups: their label for each image, [N]; predicted classes are known from predictions.
         """
         if isinstance(preds, Predictions):
             chosen = preds.select(views=list(self.views)) if self.views and self.schedule is None else preds
@@ -488,8 +485,7 @@ class Policy(SealedRecord):
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the policy and its checksum as a JSON file, atomically.
 
-        A file with another policy, or with anything else, is replaced only if `overwrite` is set. The same policy, made
-        at another time, may be written again.
+        Anything but the same policy, made at another time, is replaced only if `overwrite` is set.
         """
         self.check_storable()
         if not overwrite:

@@ -103,8 +103,7 @@ class Reference(FrozenRecord):
     ) -> Self:
         """Return the reference of images, given what their rows hold. float64 [N] each
 
-        `wrong` says which images are wrong, or how many wrong images each stands for; `methods` is the number of
-        methods that the one of the policy was chosen from on these images.
+        `wrong` says which images are wrong, or how many wrong images each stands for.
         """
         # Which images choose the edges must not depend on what they look like, as their order may.
         order = np.random.default_rng(0).permutation(len(confidence))
@@ -144,14 +143,8 @@ def _round(value: float) -> float:
 class AuditPlan:
     """The probability with which each accepted image is audited: larger where errors are likelier.
 
-    Parameters
-    ----------
-    reference
-        How the calibration images looked. Without it, or without errors in it, all accepted images are equally likely.
-    threshold
-        Confidence from which images are accepted.
-    rate
-        Fraction of the accepted images to audit: the mean probability over the accepted calibration images.
+    `rate` is the fraction of the accepted images to audit: the mean probability over the accepted calibration images.
+    Without a reference, or without errors in it, all images from the threshold on are equally likely.
     """
 
     def __init__(self, reference: Reference | None, threshold: float, rate: float) -> None:
@@ -300,10 +293,9 @@ class ShiftModel(FrozenRecord):
 
     @staticmethod
     def measure_class_distance(counts: Float64Array, shares: tuple[float, ...], images: float) -> float:
-        """Return how far the shares of classes among images are from given ones: the Euclidean distance.
+        """Return the Euclidean distance of the shares of classes among images from given ones. float64 [G]
 
-        What images that are drawn at random would differ by is subtracted. float64 [G], number of images; for weighted
-        images the counts may be any multiple, and `images` is their effective number.
+        What images that are drawn at random would differ by is subtracted; `images` is their effective number.
         """
         found = np.asarray(counts, dtype=np.float64) / np.sum(counts)
         squared = float(np.sum((found - shares) ** 2) - (1 - np.sum(found**2)) / images)

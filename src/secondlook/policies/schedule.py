@@ -239,7 +239,8 @@ def fit_schedule(
 
     The views are ordered so that the confidence after few looks is as close as possible to that after all. The margin
     is the smallest with which at most a fraction `tolerance` of the decisions at thresholds about that of the policy
-    differ from those with all looks.
+    differ from those with all looks; if `max_looks` (by default all views) are too few, it is one that more would not
+    change.
 
     Parameters
     ----------
@@ -247,11 +248,6 @@ def fit_schedule(
         Predictions for all views, for images that no threshold is certified on.
     policy
         The method, its options and the class prediction; and the threshold, which need not be the final one.
-    tolerance
-        Fraction of images whose decision may differ from that with all looks. If `max_looks` are too few for that,
-        the margin is chosen so that more would change nothing.
-    max_looks
-        Largest number of looks, by default all views.
     """
     if not is_number(tolerance) or not 0 < tolerance < 1:
         fault = f"is out of range; expected a fraction of images in (0, 1), such as {Schedule.DEFAULT_TOLERANCE}"
