@@ -47,11 +47,12 @@ class Recertification:
 
     def to_dict(self) -> dict[str, object]:
         """Return the change as JSON values."""
-        return {
-            "threshold": {"before": self.before.threshold, "now": self.policy.threshold},
-            "coverage": {"before": self.coverage_before, "now": self.policy.coverage},
-            "guarantee": {"before": self.before.guarantee_text, "now": self.policy.guarantee_text},
+        changes = {
+            "threshold": (self.before.threshold, self.policy.threshold),
+            "coverage": (self.coverage_before, self.policy.coverage),
+            "guarantee": (self.before.guarantee_text, self.policy.guarantee_text),
         }
+        return {name: {"before": before, "now": now} for name, (before, now) in changes.items()}
 
 
 def recertify(

@@ -29,8 +29,7 @@ from secondlook.policies.schedule import (
     Schedule,
     check_adaptive_method,
     check_confidence_range,
-    check_image_count,
-    check_view_count,
+    check_counts,
     fit_schedule,
 )
 from secondlook.predictions import PredictFrom, Predictions
@@ -103,7 +102,7 @@ def certify(
         fault = "a guarantee needs labeled images, but these predictions have no labels"
         raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     check_probability("delta", delta)
-    grouping = make_grouping(preds, groups, risk, predict_from, top_k, is_adaptive=adaptive is not False)
+    grouping = make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     one_risk = {"risk": risk, "delta": delta}
     guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
     distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
@@ -447,11 +446,11 @@ def _score_candidates(
         raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
     names = (default_method(preds),) if method is None else as_methods(method)
     if adaptive is True:
-        check_view_count(preds.n_views)  # first: the default method of one view cannot be adaptive
+        tuning = tuning_positions(preds.n_images) if tuning is None else tuning
+        # First, since the default method of one view cannot be adaptive.
+        check_counts(preds.n_views, len(resolve_tuning(tuning, preds.n_images)))
         for text in names:
             check_adaptive_method(*split_method(text, options))
-        tuning = tuning_positions(preds.n_images) if tuning is None else tuning
-        check_image_count(len(resolve_tuning(tuning, preds.n_images)))
     fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
     judged, scored = fitted.select_judged(preds), []
     for text, all_options in fitted.options.items():

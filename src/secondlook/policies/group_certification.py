@@ -49,23 +49,13 @@ class Grouping:
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return what is guaranteed about all groups."""
-        smallest, largest = min(self.risks), max(self.risks)
-        return Guarantee(
-            risk=largest,
-            delta=delta,
-            grouped_by=self.grouped_by,
-            smallest_risk=None if smallest == largest else smallest,
-        )
+        largest = max(self.risks)
+        smallest = None if min(self.risks) == largest else min(self.risks)
+        return Guarantee(risk=largest, delta=delta, grouped_by=self.grouped_by, smallest_risk=smallest)
 
 
 def make_grouping(
-    preds: Predictions,
-    groups: CertifiedGroups,
-    risk: Risks,
-    predict_from: PredictFrom,
-    top_k: int,
-    *,
-    is_adaptive: bool,
+    preds: Predictions, groups: CertifiedGroups, risk: Risks, predict_from: PredictFrom, top_k: int, is_adaptive: bool
 ) -> Grouping | None:
     """Return the groups of images with their risks, None for one risk of all images, or raise an error."""
     if groups is None:
@@ -115,10 +105,8 @@ def _resolve_risks(
         if key not in names and key not in values and key != OTHER_GROUPS:
             fault = f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
             raise DecisionError(fault, argument="risk")
-    by_group = [
-        [risk[key] for key in (name, value, OTHER_GROUPS) if key in risk]
-        for name, value in zip(names, values, strict=True)
-    ]
+    keys = zip(names, values, [OTHER_GROUPS] * len(names), strict=True)
+    by_group = [[risk[key] for key in one if key in risk] for one in keys]
     missing = [repr(name) for name, found in zip(names, by_group, strict=True) if not found]
     if missing:
         others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"

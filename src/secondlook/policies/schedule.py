@@ -258,8 +258,7 @@ def fit_schedule(
     check_adaptive_method(policy.method, policy.options)
     if not np.isfinite(policy.threshold):
         raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
-    check_view_count(preds.n_views)
-    check_image_count(preds.n_images)
+    check_counts(preds.n_views, preds.n_images)
     n_looks = min(max_looks or preds.n_views, preds.n_views)
     order = order_views(preds, policy)
     running = policy.compute_running(preds.select(views=list(order)))
@@ -301,25 +300,23 @@ def check_confidence_range(running: Float64Array, method: str) -> None:
         raise DecisionError(f"{fault}; adaptive looking expects them between 0 and 1", repair="choose another method")
 
 
-def check_view_count(n_views: int) -> None:
-    """Raise an error if there is only one view."""
+def check_counts(n_views: int, n_images: int) -> None:
+    """Raise an error if there are too few views, or images that are set apart, to fit a schedule to."""
     if n_views < 2:
         raise DecisionError("adaptive looking needs at least two views, got one; collect with more views.")
-
-
-def check_image_count(n_images: int) -> None:
-    """Raise an error if there are too few images to fit a schedule to."""
     if n_images < MIN_IMAGES:
-        fault = (
-            f"a schedule is fitted to at least {MIN_IMAGES} images set apart (by default a quarter), got {n_images:,}"
-        )
+        fault = f"a schedule is fitted to at least {MIN_IMAGES} images set apart (by default a quarter), got {n_images}"
         repair = Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY)
         raise DecisionError(fault, repair=repair)
 
 
 def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
     """Return the schedule with the smallest margin that is within the tolerance, and the frontier of margins."""
-    thresholds = _find_nearby_thresholds(running[:, -1], schedule.threshold)
+    # Confidences with all looks that are about as high as the threshold.
+    ranked = np.sort(running[:, -1])
+    place, reach = int(np.searchsorted(ranked, schedule.threshold)), max(1, int(NEARBY * len(ranked)))
+    first, last = max(0, place - reach), min(len(ranked) - 1, place + reach)
+    thresholds = np.unique(ranked[np.linspace(first, last, MAX_THRESHOLDS).round().astype(np.int64)])
     final = running[:, -1:] >= thresholds
     tried = [schedule.model_copy(update={"margin": float(margin)}) for margin in MARGINS]
     differing = np.array([_compute_differing(one, running, thresholds, final) for one in tried])
@@ -331,16 +328,6 @@ def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
         looks, share = one.count_mean_looks(running, thresholds), _compute_differing(one, running, thresholds, final)
         frontier.append(FrontierPoint(margin=margin, looks=looks, differing=share))
     return tried[chosen].model_copy(update={"frontier": tuple(frontier)})
-
-
-def _find_nearby_thresholds(confidences: Float64Array, threshold: float) -> Float64Array:
-    """Return confidences with all looks that are about as high as the threshold. float64 [T]"""
-    ranked = np.sort(confidences)
-    place = int(np.searchsorted(ranked, threshold))
-    reach = max(1, int(NEARBY * len(ranked)))
-    first, last = max(0, place - reach), min(len(ranked) - 1, place + reach)
-    places = np.unique(np.linspace(first, last, MAX_THRESHOLDS).round().astype(np.int64))
-    return np.unique(ranked[places])
 
 
 def _compute_differing(schedule: Schedule, running: Float64Array, thresholds: Float64Array, final: BoolArray) -> float:
