@@ -70,12 +70,6 @@ def test_text_has_threshold_guarantee_and_calibration() -> None:
     assert rule.coverage == 0.75
 
 
-def test_calibration_risk_is_undefined_without_labels_or_accepted_images() -> None:
-    assert Calibration(images=10, accepted=5, errors=1).risk == 0.2
-    assert Calibration(images=10, accepted=5, errors=None).risk is None
-    assert Calibration(images=10, accepted=0, errors=0).risk is None
-
-
 def test_shortfall_text_has_what_would_have_been_possible() -> None:
     requested = Guarantee(risk=0.01, delta=0.001)
     assert "2.5 %" in str(Shortfall(requested=requested, smallest_risk=0.025, additional_images=1200))

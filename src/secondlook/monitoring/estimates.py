@@ -326,8 +326,8 @@ def learn_shift_model(
     counts = np.bincount(clean.predicted % n_groups, minlength=n_groups)
     shares = tuple((counts / len(clean.predicted)).tolist())
     sets = _summarize(reference, shares, None, clean, seed=0)
-    for seed, one in enumerate(shifted, start=1):
-        sets += _summarize(reference, shares, one.kind, one.scores, seed)
+    for seed, (kind, _, scores) in enumerate(shifted, start=1):
+        sets += _summarize(reference, shares, kind, scores, seed)
     accuracy, risk = _fit(sets)
     errors, accepted_errors, learned = [], [], []
     for kind in dict.fromkeys(one.kind for one in shifted):

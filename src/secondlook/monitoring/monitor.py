@@ -276,8 +276,9 @@ class Monitor:
 
         positions = self._count("auditable") + np.cumsum(rows.is_auditable)
         for place in np.flatnonzero(rows.audit).tolist():
-            known = {"accepted": int(positions[place]), "probability": float(rows.audit_probability[place])}
-            self._audited[rows.ids[place]] = AuditRecord(**describe(place), **known)
+            probability, accepted = float(rows.audit_probability[place]), int(positions[place])
+            audit = AuditRecord(**describe(place), accepted=accepted, probability=probability)
+            self._audited[audit.id] = audit
         order = np.lexsort((rows.confidence, -np.nan_to_num(rows.disagreement, nan=0.0)))
         worst = order[rows.accept[order]][:MAX_DOUBTFUL].tolist()
         found = [StreamImage(**describe(place)) for place in worst]
@@ -335,7 +336,7 @@ class Monitor:
         windows, calibration = self._windows, self.policy.calibration
         # The last window may have few images, so the one before counts as well.
         recent = windows[-1:] if windows and windows[-1].images == self._window_size else windows[-2:]
-        raised_at = self._shift.raised_at
+        alarm = self._shift.state
         return MonitorStatus(
             images=self.images,
             accepted=self._count("accepted"),
@@ -343,11 +344,11 @@ class Monitor:
             calibration_coverage=None if calibration is None else calibration.accepted / calibration.images,
             guarantee=self.policy.guarantee,
             shift=ShiftStatus(
-                raised_at=raised_at,
-                log10_evidence=self._shift.evidence / LOG_10,
+                raised_at=alarm.raised_at,
+                log10_evidence=alarm.evidence / LOG_10,
                 log10_limit=self._shift.limit / LOG_10,
                 alpha=self.alpha,
-                statistic=None if raised_at is None else self._shift.leading_statistic,
+                statistic=None if alarm.raised_at is None else self._shift.leading_statistic,
             ),
             estimate=self._estimate(windows),
             recent=self._estimate(recent),

@@ -367,7 +367,7 @@ class ScoredImages:
 
     def _count_looks(self, schedule: Schedule, threshold: float, delta: float) -> dict[str, float]:
         """Return the mean looks at a threshold and a bound on the decisions that differ, for the calibration."""
-        looks = schedule.look(self.running, threshold).looks
+        looks, _ = schedule.look(self.running, threshold)
         accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
         # Where looking stops, also the class of an accepted image may differ from that with all looks.
         place = np.minimum(looks, self.predicted.shape[1]) - 1
@@ -388,13 +388,12 @@ class ScoredImages:
         """
         if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
             return None
-        confidence = self.confidence
         first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
+        confidence, compared = self.confidence, disagreement if self.preds.n_outputs > 1 else None
         if self.schedule is not None:
             # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
-            confidence, disagreement = self.schedule.look(self.running, threshold).confidence, None
+            (_, confidence), compared = self.schedule.look(self.running, threshold), None
         wrong = ~self.correct() if self.preds.has_labels else None
-        compared = disagreement if self.preds.n_outputs > 1 else None
         return Reference.make(confidence, first_look, compared, wrong, methods=methods)
 
 
@@ -472,8 +471,8 @@ def _score_candidates(
             on_tuning = replace(one, preds=apart, confidence=fitted.compute(apart, text))
             planned = settings.model_copy(update={"threshold": _plan_threshold(on_tuning, risk, coverage)})
             schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)
-        adapted = isinstance(schedule, Schedule)
-        scored.append(one.adapt(schedule) if adapted else replace(one, confidence=fitted.compute(judged, text)))
+        one = one.adapt(schedule) if schedule else replace(one, confidence=fitted.compute(judged, text))
+        scored.append(one)
     return scored
 
 

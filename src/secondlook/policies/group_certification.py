@@ -136,7 +136,12 @@ def certify_groups(
         errors=sum(group.errors for group in groups),
     )
     threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
-    known = {"threshold": threshold, "calibration": calibration, "grouped_by": grouping.grouped_by, "groups": groups}
+    known: dict[str, Any] = {
+        "threshold": threshold,
+        "calibration": calibration,
+        "grouped_by": grouping.grouped_by,
+        "groups": groups,
+    }
     if math.isfinite(threshold):
         return Policy(**known, guarantee=guarantee)
 

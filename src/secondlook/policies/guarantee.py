@@ -96,11 +96,6 @@ class Calibration(FrozenRecord):
         """Fraction of the images that were accepted."""
         return self.accepted / self.images
 
-    @property
-    def risk(self) -> float | None:
-        """Observed error rate among accepted images, without a guarantee; None if it is undefined."""
-        return None if self.errors is None or self.accepted == 0 else self.errors / self.accepted
-
     def describe_errors(self) -> str:
         """Return what is known about errors among the accepted images, in words."""
         if self.reviewed is not None and self.estimated_risk is not None:

@@ -139,9 +139,7 @@ class Policy(SealedRecord):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _verify_checksum(  # type: ignore[override]
-        cls, content: Any, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo
-    ) -> Self:
+    def _verify_checksum(cls, content: Any, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """Validate content; a stored policy that was changed since it was written loses its guarantee."""
         # What is stored has a version; a policy made in Python cannot have been changed.
         is_stored = isinstance(content, dict) and (info.mode == "json" or "version" in content)
@@ -469,14 +467,13 @@ class Policy(SealedRecord):
             fault = f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}"
             repair, named = "load it with {output}", {"output": expected.output}
         else:
-            stored = sorted({*expected.preprocessing, *given.preprocessing})
-            settings = ((key, expected.preprocessing.get(key), given.preprocessing.get(key)) for key in stored)
-            key, wanted, found = next((one for one in settings if one[1] != one[2]), (None, None, None))
-            if key is None:
+            made, has = expected.preprocessing, given.preprocessing
+            differing = [key for key in sorted({*made, *has}) if made.get(key) != has.get(key)]
+            if not differing:
                 return None
-            name = Preprocessing.setting_name(key)
-            fault = f"the policy was made with {name} {wanted} in the preprocessing, but the classifier has {found}"
-            repair, named = f"load it with {{{name}}}", {name: wanted}
+            name, value = Preprocessing.setting_name(differing[0]), made.get(differing[0])
+            fault = f"the policy was made with {name} {value}, but the classifier has {has.get(differing[0])}"
+            repair, named = f"load it with {{{name}}}", {name: value}
         text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
         return DecisionError(fault, repair=Repair(text, allow_mismatch=True, **named))
 

@@ -1,7 +1,7 @@
 """Schedules: in which order to look at the views of an image, when to stop, and how both are fitted to images."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -40,15 +40,6 @@ class FrontierPoint(FrozenRecord):
     """Mean number of looks."""
     differing: float = Field(ge=0, le=1)
     """Fraction of images whose decision differs from that with all looks."""
-
-
-class Looks(NamedTuple):
-    """How often each image is looked at, and its confidence when looking stops."""
-
-    looks: IntArray
-    """Number of looks, int64 [N]."""
-    confidence: Float64Array
-    """Estimate of the confidence with all looks, float64 [N]; accepted if, and only if, it reaches the threshold."""
 
 
 class Schedule(FrozenRecord):
@@ -133,8 +124,11 @@ class Schedule(FrozenRecord):
         before = np.maximum.accumulate(thresholds, axis=1)[:, :-1]
         return np.concatenate([np.ones((len(thresholds), 1), dtype=np.bool_), thresholds[:, 1:] > before], axis=1)
 
-    def look(self, running: Float64Array, threshold: float) -> Looks:
-        """Return where looking stops at a threshold, given the confidence after each look. float64 [N, L or more]"""
+    def look(self, running: Float64Array, threshold: float) -> tuple[IntArray, Float64Array]:
+        """Return how often to look at a threshold, int64 [N], given the confidence after each look, [N, L or more].
+
+        And the estimate of the confidence with all looks then, float64 [N]; accepted if it reaches the threshold.
+        """
         lows, highs = self._bound_all(running)
         is_open = (lows < threshold) & (highs >= threshold)
         is_open[:, -1] = False
@@ -143,7 +137,7 @@ class Schedule(FrozenRecord):
         for count in np.unique(looks):
             stopped = looks == count
             confidence[stopped] = self.estimate(int(count), running[stopped, count - 1])
-        return Looks(looks, confidence)
+        return looks, confidence
 
     def count_mean_looks(self, running: Float64Array, thresholds: Float64Array) -> float:
         """Return the mean number of looks over images and ascending thresholds. float64 [N, L or more], [T]"""
