@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.errors import MonitoringError
 from secondlook.monitoring import AccuracyEstimate, Monitor
 from secondlook.monitoring.estimates import AccuracyEstimator, compute_expected_accuracy, compute_threshold_weights
 from secondlook.policies import Policy, Reference, ShiftModel
@@ -167,15 +166,6 @@ def test_intervals_hold_the_estimate_and_lie_within_0_and_1(
         assert 0 <= found.risk_low <= found.risk <= found.risk_high <= 1
 
 
-def test_features_of_an_image_do_not_depend_on_the_others() -> None:
-    estimator = AccuracyEstimator(make_policy(make_shift_model()))
-    confidence, _ = draw_images(20, 3)
-    predicted = np.arange(20) % 7
-    whole = estimator.features(confidence, predicted)
-    parts = [estimator.features(confidence[place : place + 1], predicted[place : place + 1]) for place in range(20)]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
-
-
 def test_more_images_make_the_interval_narrower() -> None:
     widths = []
     for n_images in (50, 500, 5000):
@@ -192,11 +182,6 @@ def test_nothing_is_estimated_without_labels_or_images() -> None:
     confidence, _ = draw_images(30, 0)
     assert estimate(make_policy(labeled=False), confidence, np.zeros(30, np.int64)) == AccuracyEstimate()
     assert estimate(make_policy(), confidence[:0], np.zeros(0, np.int64)) == AccuracyEstimate()
-
-
-def test_policy_without_a_reference_is_rejected() -> None:
-    with pytest.raises(MonitoringError, match="calibrate again"):
-        AccuracyEstimator(cast(Policy, SimpleNamespace(reference=None, shifts=None, calibration=None)))
 
 
 def test_monitor_says_what_the_interval_includes() -> None:

@@ -436,9 +436,3 @@ def test_labels_that_are_taken_back_leave_no_trace(policy: Policy, tmp_path: Pat
     with pytest.raises(MonitoringError, match=r"nowhere\.jpg"):
         monitor.remove_labels([*kept, "nowhere.jpg"])
     assert save(monitor, tmp_path) == state, "nothing is taken back if one is unknown"
-
-
-def test_monitor_describes_a_stream_within_the_burn_in(policy: Policy) -> None:
-    monitor = Monitor(policy, burn_in=100)
-    assert monitor.describe().images == 0
-    assert monitor.update(make_rows(80)) == monitor.describe()

@@ -141,11 +141,6 @@ def test_adaptive_is_true_false_or_a_schedule(preds: Predictions, adaptive: Any)
         certify(preds, risk=RISK, adaptive=adaptive)
 
 
-def test_too_few_images_are_refused_with_their_number(preds: Predictions) -> None:
-    with pytest.raises(DecisionError, match=r"at least 100 .* got 99"):
-        certify(preds.select(images=np.arange(396)), risk=RISK, adaptive=True)
-
-
 def test_several_methods_have_a_schedule_each(preds: Predictions) -> None:
     rule = certify(preds, ["mean", "blend"], risk=RISK, delta=DELTA, adaptive=True)
     assert schedule_of(rule).method == rule.method
