@@ -14,8 +14,7 @@ from secondlook.errors import DecisionError
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.policies import Guarantee, Policy, certify, largest_certified_count
-from secondlook.policies.fixed_sequence import FixedSequence, compute_starts
-from secondlook.policies.group_certification import find_joint_counts
+from secondlook.policies.fixed_sequence import FixedSequence, compute_starts, find_joint_counts
 from secondlook.predictions import Predictions
 
 RISK, DELTA = 0.05, 0.2

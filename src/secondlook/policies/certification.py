@@ -1,6 +1,7 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
@@ -18,11 +19,26 @@ from secondlook.estimators import (
     split_method,
     tuning_positions,
 )
-from secondlook.metrics import count_for_coverage, rank
-from secondlook.policies.fixed_sequence import describe_shortfall, find_cut, largest_certified_count
-from secondlook.policies.group_certification import CertifiedGroups, Risks, certify_groups, make_grouping
-from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, ComparedMethod, Guarantee, check_probability
-from secondlook.policies.policy import Policy, select_schedule_views
+from secondlook.evaluation import format_class, select_groups
+from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.policies.fixed_sequence import (
+    count_without_errors,
+    describe_shortfall,
+    estimate_prospect,
+    find_cut,
+    find_joint_counts,
+    largest_certified_count,
+)
+from secondlook.policies.guarantee import (
+    DEFAULT_DELTA,
+    Calibration,
+    ComparedMethod,
+    GroupedBy,
+    GroupThreshold,
+    Guarantee,
+    check_probability,
+)
+from secondlook.policies.policy import Policy, find_first_classes, join_names, select_schedule_views
 from secondlook.policies.reference import Reference
 from secondlook.policies.schedule import (
     FRONTIER_MARGINS,
@@ -33,9 +49,16 @@ from secondlook.policies.schedule import (
     fit_schedule,
 )
 from secondlook.predictions import PredictFrom, Predictions
+from secondlook.registry import did_you_mean
 
 Adaptive = bool | Schedule
 """Whether to look at an image again only while its decision is open, or the schedule to do so by."""
+CertifiedGroups = str | Sequence[object] | Array | None
+"""What `certify` accepts as groups: "class", or one label per image."""
+Risks = float | Mapping[Any, float]
+"""One risk for all images or groups, or the risk of each group by its name or its value."""
+OTHER_GROUPS = "*"
+"""Key of a mapping of risks for all groups that it does not name."""
 EXTERNAL = "external"
 """Method of a policy whose confidences were computed elsewhere."""
 MIN_REFERENCE_IMAGES = 10
@@ -102,7 +125,7 @@ def certify(
         fault = "a guarantee needs labeled images, but these predictions have no labels"
         raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     check_probability("delta", delta)
-    grouping = make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
+    grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     one_risk = {"risk": risk, "delta": delta}
     guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
     distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
@@ -116,7 +139,7 @@ def certify(
             chosen = certify_confidence(one.correct(), one.confidence, risk=guarantee.risk, delta=share)
         else:
             _check_finite(one.confidence)
-            chosen = certify_groups(one.correct(), one.confidence, one.preds.ids, grouping, share)
+            chosen = _certify_groups(one.correct(), one.confidence, one.preds.ids, grouping, share)
         policies.append(one.complete(chosen, share, counts))
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
     policy = _complete_best(policies, best, guarantee)
@@ -134,12 +157,9 @@ def certify(
 
 
 def certify_confidence(
-    correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA, method: str = EXTERNAL
+    correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA
 ) -> Policy:
-    """Return the policy of `certify` for a confidence computed elsewhere, which is called `method`.
-
-    bool [N], float64 [N]
-    """
+    """Return the policy of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
     check_probability("risk", risk)
     check_probability("delta", delta)
     try:
@@ -152,14 +172,14 @@ def certify_confidence(
     if accepted is not None:
         threshold, errors = find_cut(ranking, accepted)
         calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=errors)
-        return Policy(threshold=threshold, method=method, guarantee=guarantee, calibration=calibration)
+        return Policy(threshold=threshold, method=EXTERNAL, guarantee=guarantee, calibration=calibration)
 
     def can_certify(other: float | None, level: float) -> bool:
         return largest_certified_count(ranking, risk if other is None else other, level) is not None
 
     shortfall = describe_shortfall(guarantee, ranking, risk, delta, can_certify)
     nothing = Calibration(images=ranking.n_images, accepted=0, errors=0)
-    return Policy(threshold=math.inf, method=method, calibration=nothing, shortfall=shortfall)
+    return Policy(threshold=math.inf, method=EXTERNAL, calibration=nothing, shortfall=shortfall)
 
 
 def threshold_for(
@@ -218,6 +238,144 @@ def _check_finite(confidence: Array) -> None:
         raise DecisionError(
             f"confidence is {value} at index {index}, expected a finite number; fix or remove the image."
         )
+
+
+# --- Groups of images, each with its own risk and threshold ---
+
+
+@dataclass(frozen=True, eq=False)
+class _Grouping:
+    """The group of each image, and the risk of each group."""
+
+    grouped_by: GroupedBy
+    names: tuple[str, ...]
+    values: tuple[object, ...]
+    """What identifies each group: the index of a class, or a label."""
+    risks: tuple[float, ...]
+    members: Mapping[str, int]
+    """Which group each image belongs to, by its id."""
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """Return what is guaranteed about all groups."""
+        largest = max(self.risks)
+        smallest = None if min(self.risks) == largest else min(self.risks)
+        return Guarantee(risk=largest, delta=delta, grouped_by=self.grouped_by, smallest_risk=smallest)
+
+
+def _make_grouping(
+    preds: Predictions, groups: CertifiedGroups, risk: Risks, predict_from: PredictFrom, top_k: int, is_adaptive: bool
+) -> _Grouping | None:
+    """Return the groups of images with their risks, None for one risk of all images, or raise an error."""
+    if groups is None:
+        if isinstance(risk, Mapping):
+            repair = Repair("pass {groups}", groups=ANY)
+            raise DecisionError("has risks of groups, but there are no groups", argument="risk", repair=repair)
+        check_probability("risk", risk)
+        return None
+    if is_adaptive:
+        repair = Repair("omit it, or {groups}", groups=ANY)
+        raise DecisionError("needs one threshold, but groups have several", argument="adaptive", repair=repair)
+    values: tuple[object, ...]
+    grouped_by: GroupedBy
+    if isinstance(groups, str) and groups == "class":
+        grouped_by, members = "class", find_first_classes(preds, predict_from, top_k)
+        values = tuple(range(preds.n_classes))
+        names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
+    else:
+        if isinstance(groups, Mapping):
+            raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
+        try:
+            by_name = select_groups(groups, preds.n_images, np.arange(preds.n_images))
+        except MetricError as error:
+            raise DecisionError.from_error(error) from None
+        assert isinstance(by_name, Mapping), "labels have a name"
+        (labels,) = by_name.values()
+        found, members = np.unique(labels, return_inverse=True)
+        grouped_by, values = "label", tuple(found.tolist())
+        names = tuple(map(str, values))
+    risks = _resolve_risks(risk, "class" if grouped_by == "class" else "group", names, values)
+    for name, value in zip(names, risks, strict=True):
+        check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
+    return _Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)))
+
+
+def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple[object, ...]) -> tuple[float, ...]:
+    """Return the risk of each group, which a mapping may have under its name or its value."""
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise DecisionError(f"duplicate group {name!r} ({times} times); group names must be unique, so rename them.")
+    if not isinstance(risk, Mapping):
+        return (risk,) * len(names)
+    for key in risk:
+        if key not in names and key not in values and key != OTHER_GROUPS:
+            fault = f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
+            raise DecisionError(fault, argument="risk")
+    keys = [
+        [key for key in (name, value, OTHER_GROUPS) if key in risk] for name, value in zip(names, values, strict=True)
+    ]
+    missing = [repr(name) for name, found in zip(names, keys, strict=True) if not found]
+    if missing:
+        others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"
+        raise DecisionError(f"has no risk for {join_names(missing)}; {others}", argument="risk")
+    return tuple(risk[found[0]] for found in keys)
+
+
+def _certify_groups(
+    correct: BoolArray, confidence: Float64Array, ids: Sequence[str], grouping: _Grouping, delta: float
+) -> Policy:
+    """Return the policy with a threshold for each group, all of which are guaranteed jointly. bool [N], float64 [N]"""
+    members = np.array([grouping.members[id_] for id_ in ids])
+    rankings = [
+        rank(correct[chosen], confidence[chosen]) if chosen.any() else None
+        for chosen in (members == index for index in range(len(grouping.names)))
+    ]
+    counts = find_joint_counts(rankings, grouping.risks, delta)
+    # What a group with too few images would have had: an equal share.
+    share = delta / len(rankings)
+    groups = tuple(
+        _describe_group(*group, share)
+        for group in zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
+    )
+    calibration = Calibration(
+        images=len(correct),
+        accepted=sum(group.accepted for group in groups),
+        errors=sum(group.errors for group in groups),
+    )
+    threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
+    known: dict[str, Any] = {
+        "threshold": threshold,
+        "calibration": calibration,
+        "grouped_by": grouping.grouped_by,
+        "groups": groups,
+    }
+    if math.isfinite(threshold):
+        return Policy(**known, guarantee=guarantee)
+
+    def can_certify(risk: float | None, delta: float) -> bool:
+        return any(find_joint_counts(rankings, grouping.risks if risk is None else [risk] * len(groups), delta))
+
+    # The group that needs the fewest additional images.
+    group, ranking = min(
+        ((group, ranking) for group, ranking in zip(groups, rankings, strict=True) if ranking is not None),
+        key=lambda one: math.inf if one[0].additional_images is None else one[0].additional_images,
+    )
+    shortfall = describe_shortfall(guarantee, ranking, group.risk, share, can_certify, group.name)
+    return Policy(**known, shortfall=shortfall)
+
+
+def _describe_group(
+    name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, share: float
+) -> GroupThreshold:
+    """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
+    known: dict[str, Any] = {"name": name, "value": value, "risk": risk}
+    if ranking is None:
+        known |= {"images": 0, "additional_images": count_without_errors(risk, share) + 1}
+    elif count is None:
+        known |= {"images": ranking.n_images, "additional_images": estimate_prospect(ranking, risk, share)[1]}
+    else:
+        threshold, errors = find_cut(ranking, count)
+        return GroupThreshold(**known, images=ranking.n_images, threshold=threshold, accepted=count, errors=errors)
+    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0)
 
 
 # --- The frontier of adaptive looking: which coverage can be certified with how many looks ---

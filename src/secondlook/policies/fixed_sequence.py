@@ -5,7 +5,7 @@ divided equally among starts that are fixed in advance; a sequence that reaches 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -34,6 +34,44 @@ def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int 
     The count never splits images of equal confidence, so that a threshold accepts exactly these images.
     """
     return FixedSequence.plan(ranking, risk, delta).run(delta)[0]
+
+
+def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float], delta: float) -> list[int | None]:
+    """Return how many of the most confident images of each group may be accepted, jointly with probability 1 - delta.
+
+    None where no number can be guaranteed. A group without images has no ranking. The order of the groups does not
+    matter.
+    """
+    testable = _find_testable([0 if ranking is None else ranking.n_images for ranking in rankings], risks, delta)
+    level = delta / max(len(testable), 1)
+    sequences = {
+        index: FixedSequence.plan(ranking, risks[index], level)
+        for index, ranking in enumerate(rankings)
+        if index in testable and ranking is not None
+    }
+    while True:
+        results = {index: sequence.run(level) for index, sequence in sequences.items()}
+        # Only the level that did not arrive at the last rank of its group can still certify something bad.
+        needed = math.fsum(1 - finished for _, finished in results.values())
+        if needed == 0 or delta / needed <= level:
+            return [results[index][0] if index in results else None for index in range(len(rankings))]
+        level = delta / needed
+
+
+def _find_testable(sizes: Sequence[int], risks: Sequence[float], delta: float) -> frozenset[int]:
+    """Return as many groups as can pass at all if they share `delta` equally; it depends on their sizes alone.
+
+    A group that could not pass without a single error would only take from the level of the others.
+    """
+    # The logarithm of the level that all images but one pass if none of them is wrong: a start and the rank after it.
+    levels = [(max(size, 1) - 1) * math.log1p(-risk) for size, risk in zip(sizes, risks, strict=True)]
+    ordered = [*sorted(levels), math.inf]
+    for count in range(len(levels), 0, -1):
+        hardest = ordered[count - 1]
+        # Groups that need the same level are tested together or not at all, so that their order does not matter.
+        if ordered[count] > hardest and hardest <= math.log(delta / count):
+            return frozenset(index for index, level in enumerate(levels) if level <= hardest)
+    return frozenset()
 
 
 @dataclass(frozen=True, eq=False)
