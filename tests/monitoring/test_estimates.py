@@ -52,6 +52,10 @@ def estimate(policy: Policy, confidence: Float64Array, predicted: IntArray) -> A
     )
 
 
+def bounds(found: AccuracyEstimate, name: str) -> tuple[float, float]:
+    return getattr(found, f"{name}_low"), getattr(found, f"{name}_high")
+
+
 @given(
     counts=st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(lambda counts: sum(counts) > 0),
     rate=st.floats(0, 1),
@@ -98,12 +102,8 @@ def test_intervals_without_shifts_hold_the_truth_of_like_images() -> None:
     for seed in range(100, 300):
         confidence, correct = draw_images(300, seed)
         found, accept = estimate(policy, confidence, np.zeros(300, np.int64)), confidence >= THRESHOLD
-        assert found.accuracy_low is not None
-        assert found.accuracy_high is not None
-        assert found.risk_low is not None
-        assert found.risk_high is not None
-        hits += found.accuracy_low <= correct.mean() <= found.accuracy_high
-        risk_hits += found.risk_low <= float(np.mean(~correct[accept])) <= found.risk_high
+        hits += bounds(found, "accuracy")[0] <= correct.mean() <= bounds(found, "accuracy")[1]
+        risk_hits += bounds(found, "risk")[0] <= float(np.mean(~correct[accept])) <= bounds(found, "risk")[1]
     assert hits >= 0.85 * 200
     assert risk_hits >= 0.85 * 200
 
@@ -130,9 +130,7 @@ def test_estimate_with_shifts_follows_its_formula() -> None:
     assert found.accuracy_low == pytest.approx(accuracy - math.sqrt((accuracy - low) ** 2 + sampling**2))
     right = 1.0 + 1.5 * value
     assert found.risk == pytest.approx(1 / (1 + math.exp(right)))
-    assert found.risk_low is not None
-    assert found.risk_high is not None
-    assert found.risk_low < 1 / (1 + math.exp(right)) < found.risk_high
+    assert bounds(found, "risk")[0] < 1 / (1 + math.exp(right)) < bounds(found, "risk")[1]
 
 
 def test_of_several_predicted_classes_the_first_counts() -> None:
@@ -156,14 +154,12 @@ def test_intervals_hold_the_estimate_and_lie_within_0_and_1(
     confidence, _ = draw_images(n_images, seed, skill=skill)
     predicted = np.random.default_rng(seed).integers(0, 3, n_images)
     found = estimate(make_policy(shifts), confidence, predicted)
-    assert found.accuracy is not None
-    assert found.accuracy_low is not None
-    assert found.accuracy_high is not None
-    assert 0 <= found.accuracy_low <= found.accuracy <= found.accuracy_high <= 1
+    low, high = bounds(found, "accuracy")
+    assert 0 <= low <= (found.accuracy or 0) <= high <= 1
     has_risk = bool((confidence >= THRESHOLD).any()) and (shifts is None or shifts.risk is not None)
     assert (found.risk is not None) == has_risk
-    if found.risk is not None and found.risk_low is not None and found.risk_high is not None:
-        assert 0 <= found.risk_low <= found.risk <= found.risk_high <= 1
+    if found.risk is not None:
+        assert 0 <= bounds(found, "risk")[0] <= found.risk <= bounds(found, "risk")[1] <= 1
 
 
 def test_more_images_make_the_interval_narrower() -> None:
@@ -172,9 +168,7 @@ def test_more_images_make_the_interval_narrower() -> None:
         confidence, _ = draw_images(n_images, 4)
         found = estimate(make_policy(), confidence, np.zeros(n_images, np.int64))
         assert not found.includes_shifts
-        assert found.accuracy_low is not None
-        assert found.accuracy_high is not None
-        widths.append(found.accuracy_high - found.accuracy_low)
+        widths.append(np.ptp(bounds(found, "accuracy")))
     assert widths[0] > 2 * widths[1] > 2 * widths[2]
 
 

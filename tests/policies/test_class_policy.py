@@ -14,6 +14,7 @@ from secondlook.errors import DecisionError
 from secondlook.files import compute_checksum
 from secondlook.policies import Guarantee, Policy, PolicyWarning, certify, read_policy
 from secondlook.predictions import Predictions
+from tests.policies.test_schedule import make_schedule
 from tests.policy_maker import attach
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")
@@ -119,23 +120,6 @@ def test_changed_threshold_of_a_class_loses_the_guarantee(policy: Policy, tmp_pa
 
 
 def test_policy_with_a_schedule_has_one_threshold(policy: Policy) -> None:
-    from secondlook.policies import Schedule
-
-    views = policy.views
-    schedule = Schedule(
-        views=views,
-        method="mean",
-        changes=(0.0,) * len(views),
-        spreads=(0.1,) * len(views),
-        margin=1.0,
-        tolerance=0.01,
-        full_looks=len(views),
-        images=100,
-        threshold=policy.threshold,
-    )
+    schedule = make_schedule(changes=(0.0,) * 4, spreads=(0.1,) * 4)
     with pytest.raises(DecisionError, match="schedule"):
-        attach(
-            policy.model_copy(update={"method": "mean", "schedule": schedule}),
-            classifier=policy.classifier,
-            views=views,
-        )
+        policy.replace(method=schedule.method, schedule=schedule)

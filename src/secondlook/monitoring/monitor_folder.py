@@ -145,9 +145,9 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
             repair = Repair("restore it, or start again with another folder {out}", out=ANY)
             raise MonitoringError(f"the score file {read.name!r} has changed since it was read", repair=repair)
     known = {read.digest for read in monitor.files}
-    new = {digest: file for digest, file in present.items() if digest not in known}
+    new = [file for digest, file in present.items() if digest not in known]
     with progress_bar("scores", len(new), "files", enabled=progress) as advance:
-        for digest, file in new.items():
+        for file in new:
             content, before = file.read(), monitor.images
             try:
                 rows = parse_scores(content)
@@ -156,6 +156,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
                 monitor.update(rows)
             except MonitoringError as error:
                 raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
+            digest = hashlib.sha256(content).hexdigest()  # of what was read, even if the file has changed since
             monitor.record_file(file.name, size=len(content), digest=digest, images=monitor.images - before)
             monitor.save(folder / STATE)
             advance(1)

@@ -235,9 +235,7 @@ def _check_finite(confidence: Array) -> None:
     """Raise an error for a confidence that no threshold could be. [N]"""
     for index in np.flatnonzero(~np.isfinite(confidence)):
         value = float(confidence[index])
-        raise DecisionError(
-            f"confidence is {value} at index {index}, expected a finite number; fix or remove the image."
-        )
+        raise DecisionError(f"confidence is {value} at index {index}; expected a finite number, so fix the image.")
 
 
 # --- Groups of images, each with its own risk and threshold ---
@@ -310,9 +308,8 @@ def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple
         if key not in names and key not in values and key != OTHER_GROUPS:
             fault = f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
             raise DecisionError(fault, argument="risk")
-    keys = [
-        [key for key in (name, value, OTHER_GROUPS) if key in risk] for name, value in zip(names, values, strict=True)
-    ]
+    groups = zip(names, values, strict=True)
+    keys = [[key for key in (*group, OTHER_GROUPS) if key in risk] for group in groups]
     missing = [repr(name) for name, found in zip(names, keys, strict=True) if not found]
     if missing:
         others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"
@@ -332,10 +329,8 @@ def _certify_groups(
     counts = find_joint_counts(rankings, grouping.risks, delta)
     # What a group with too few images would have had: an equal share.
     share = delta / len(rankings)
-    groups = tuple(
-        _describe_group(*group, share)
-        for group in zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
-    )
+    known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
+    groups = tuple(_describe_group(*group, share) for group in known_groups)
     calibration = Calibration(
         images=len(correct),
         accepted=sum(group.accepted for group in groups),
@@ -573,11 +568,8 @@ def bound_differing(differing: int, n_images: int, delta: float) -> float:
 def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
     """Return the predictions without some images, and which of the others are set apart, bool [N] or None."""
     kept = np.array([id_ not in ids for id_ in preds.ids], dtype=np.bool_)
-    apart = None
-    if tuning is not None:
-        apart = np.zeros(preds.n_images, dtype=np.bool_)
-        apart[resolve_tuning(tuning, preds.n_images)] = True
-        apart = apart[kept]
+    n_images = preds.n_images
+    apart = None if tuning is None else np.isin(np.arange(n_images), resolve_tuning(tuning, n_images))[kept]
     return (preds if kept.all() else preds.select(images=kept)), apart
 
 

@@ -149,9 +149,7 @@ class GroupThreshold(FrozenRecord):
     """What identifies the group: the index of the class, or the label."""
     risk: Probability
     """Largest error rate among accepted images of the group."""
-    threshold: Annotated[
-        float, Field(allow_inf_nan=True), BeforeValidator(lambda one: math.inf if one is None else one)
-    ]
+    threshold: Annotated[float, Field(allow_inf_nan=True), BeforeValidator(lambda x: math.inf if x is None else x)]
     """Smallest confidence that is accepted; infinite (null in JSON) if nothing can be guaranteed."""
     images: Count
     accepted: Count

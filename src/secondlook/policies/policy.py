@@ -160,9 +160,7 @@ class Policy(SealedRecord):
             path = (info.context or {}).get("path")
             where = "the policy" if path is None else f"policy {str(path)!r}"
             fault = "was changed after it was written (its checksum is wrong or missing), so nothing is guaranteed"
-            warnings.warn(
-                PolicyWarning(f"{where} {fault}", repair="restore the file, or calibrate again"), stacklevel=4
-            )
+            warnings.warn(PolicyWarning(f"{where} {fault}", repair="restore it, or calibrate again"), stacklevel=4)
             # In place, since a constructor returns its own instance whatever a validator returns.
             object.__setattr__(policy, "guarantee", None)
             policy._was_changed = True
@@ -382,9 +380,7 @@ class Policy(SealedRecord):
     def find_first_classes(self, preds: Predictions) -> IntArray:
         """Return the predicted class of each image, the first of the top k. int64 [N]"""
         if self.grouped_by == "class" and preds.n_classes != len(self.groups):
-            fault = (
-                f"the policy has thresholds for {len(self.groups)} classes, but the classifier has {preds.n_classes}"
-            )
+            fault = f"the policy has thresholds for {len(self.groups)} classes, the classifier has {preds.n_classes}"
             raise DecisionError(fault, repair="use the classifier that it was certified for, or certify again")
         return find_first_classes(preds, self.predict_from, self.top_k)
 

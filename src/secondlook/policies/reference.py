@@ -286,10 +286,8 @@ class ShiftModel(FrozenRecord):
         """
         if self.risk is None:
             return None
-        return (
-            self.risk.constant + self.risk.slope * accuracy,
-            self.risk.error * self.accuracy.compute_spread(accuracy),
-        )
+        error = self.risk.error * self.accuracy.compute_spread(accuracy)
+        return self.risk.constant + self.risk.slope * accuracy, error
 
     @staticmethod
     def measure_class_distance(counts: Float64Array, shares: tuple[float, ...], images: float) -> float:
