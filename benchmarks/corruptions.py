@@ -28,7 +28,7 @@ class Corruption:
     amounts: tuple[float, float, float]
     corrupt: ImageFunction
     resembles: tuple[str, ...]
-    """Kinds of `secondlook.monitoring.shifts.list_shifts` that come close."""
+    """Kinds of `secondlook.monitoring.estimates.list_shifts` that come close."""
 
     def __call__(self, images: Array, strength: int, rng: np.random.Generator) -> Array:
         """Return the corrupted images. uint8 [N, H, W, 3], 1 to 3 -> uint8 [N, H, W, 3]"""

@@ -98,9 +98,9 @@ class ShiftedStream:
         alarm = ShiftAlarm(reference, is_adaptive=False, alpha=ALPHA, seed=seed)
         quiet = self.images if self.start is None else self.start
         alarm.update(*self.draw(rng, quiet))
-        while alarm.raised_at is None and alarm.images < self.images:
+        while alarm.state.raised_at is None and alarm.state.images < self.images:
             alarm.update(*self.draw(rng, CHUNK, shifted=True))
-        return alarm.raised_at
+        return alarm.state.raised_at
 
 
 SHIFTS = tuple(

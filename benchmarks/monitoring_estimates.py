@@ -26,8 +26,15 @@ from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.estimators import compute_look_statistics, confidence
 from secondlook.monitoring.alarm import ShiftAlarm
-from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator
-from secondlook.monitoring.shifts import LabeledScores, ShiftedScores, collect_shifts, learn_shift_model, score_images
+from secondlook.monitoring.estimates import (
+    AccuracyEstimate,
+    AccuracyEstimator,
+    LabeledScores,
+    ShiftedScores,
+    collect_shifts,
+    learn_shift_model,
+    score_images,
+)
 from secondlook.policies import Policy, certify
 from secondlook.predictions import Execution, Predictions, collect
 from secondlook.sources import open_source
@@ -174,7 +181,7 @@ def count_until_alarm(policy: Policy, stream: Stream, repetitions: int) -> Row:
         assert policy.reference is not None, "the policy was calibrated on labeled images"
         alarm = ShiftAlarm(policy.reference, is_adaptive=False, seed=seed)
         alarm.update(images.scores.confidence, images.first_look, images.disagreement)
-        raised.append(np.inf if alarm.raised_at is None else alarm.raised_at)
+        raised.append(np.inf if alarm.state.raised_at is None else alarm.state.raised_at)
     middle, late = (float(np.quantile(raised, share, method="higher")) for share in (0.5, 0.9))
     return {"alarm, median": middle, "alarm, 90 %": late, "alarms": int(np.isfinite(raised).sum())}
 

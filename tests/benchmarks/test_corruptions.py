@@ -6,7 +6,7 @@ import pytest
 
 from corruptions import CORRUPTIONS, STRENGTHS
 from secondlook.arrays import Array
-from secondlook.monitoring.shifts import list_shifts
+from secondlook.monitoring.estimates import list_shifts
 
 
 def make_images(height: int, width: int, count: int = 4) -> Array:

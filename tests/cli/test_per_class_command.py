@@ -38,11 +38,11 @@ def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
     told = calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001").out
     policy = sl.load_policy("policy.json")
     assert "jointly with 90 % confidence" in told
-    assert str(policy.make_group_table()) in told
+    assert str(policy.list_tables()[0]) in told
     eight = next(line for line in told.splitlines() if line.startswith("8 "))
     assert f"needs {policy.groups[8].additional_images:,} more" in eight
     told = here("info", "policy.json")
-    assert str(policy.make_group_table()) in told.out
+    assert str(policy.list_tables()[0]) in told.out
     assert f"accept where {policy.method} >= the threshold of the predicted class" in told.out
     assert here("info", "policy.json", "--json").json["summary"] == str(policy)
 
@@ -51,9 +51,9 @@ def test_compared_methods_are_printed(here: Here, run: Path) -> None:
     told = calibrate(here, "--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
     policy = sl.load_policy("policy.json")
     assert len(policy.compared) == 2
-    assert str(policy.make_method_table()) in told
+    assert str(policy.list_tables()[1]) in told
     assert "best of 2" in told
-    assert str(policy.make_method_table()) in here("info", "policy.json").out
+    assert str(policy.list_tables()[1]) in here("info", "policy.json").out
 
 
 def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:

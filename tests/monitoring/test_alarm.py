@@ -79,7 +79,7 @@ def test_evidence_equals_the_slow_version(is_adaptive: bool, shift: float) -> No
     evidence = alarm.update(*images)
     names = ("first_look",) if is_adaptive else ("confidence", "disagreement")
     np.testing.assert_allclose(evidence, slow_evidence(reference, names, images, 7), rtol=1e-10, atol=1e-12)
-    assert (alarm.images, alarm.evidence) == (40, evidence[-1])
+    assert (alarm.state.images, alarm.state.evidence) == (40, evidence[-1])
 
 
 @pytest.mark.parametrize("bins", [(0, 1, 2, 3, 4), (0, 0, 1, 1, 1), (0, 0, 0, 0, 0), (0, 2, 2, 2, 1)])
@@ -122,7 +122,7 @@ def test_false_alarms_are_as_rare_as_stated() -> None:
         reference = Reference.make(images[0][:100], images[1][:100], images[2][:100], None)
         alarm = ShiftAlarm(reference, is_adaptive=False, alpha=0.2, seed=seed)
         alarm.update(*(values[100:] for values in images))
-        false_alarms += alarm.raised_at is not None
+        false_alarms += alarm.state.raised_at is not None
     assert 0 < false_alarms <= binom.ppf(1 - 1e-6, 1000, 0.2)
 
 
@@ -131,10 +131,10 @@ def test_false_alarms_are_as_rare_as_stated() -> None:
 def test_a_shift_is_found_within_200_images(quiet: int, shift: float) -> None:
     alarm = ShiftAlarm(draw_reference(5000), is_adaptive=False)
     alarm.update(*draw_images(quiet, 1))
-    assert alarm.raised_at is None
+    assert alarm.state.raised_at is None
     alarm.update(*draw_images(1000, 2, shift=shift))
-    assert alarm.raised_at is not None
-    assert quiet < alarm.raised_at <= quiet + 200
+    assert alarm.state.raised_at is not None
+    assert quiet < alarm.state.raised_at <= quiet + 200
 
 
 @given(cuts=st.lists(st.integers(0, 300), max_size=6), shift=st.sampled_from([0.0, 3.0]), is_adaptive=st.booleans())
@@ -153,17 +153,21 @@ def test_evidence_does_not_depend_on_chunks(cuts: list[int], shift: float, is_ad
         alarm.resume(stored)
     assert np.concatenate(found).tobytes() == expected.tobytes()
     assert alarm.state == whole.state
-    assert (alarm.images, alarm.evidence, alarm.raised_at) == (whole.images, whole.evidence, whole.raised_at)
+    assert (alarm.state.images, alarm.state.evidence, alarm.state.raised_at) == (
+        whole.state.images,
+        whole.state.evidence,
+        whole.state.raised_at,
+    )
 
 
 def test_the_alarm_is_raised_where_the_evidence_first_reaches_its_limit() -> None:
     alarm = ShiftAlarm(draw_reference(), is_adaptive=False, alpha=0.01)
     evidence = alarm.update(*draw_images(200, shift=3.0))
     assert alarm.limit == pytest.approx(math.log(100))
-    assert alarm.raised_at == int(np.argmax(evidence >= math.log(100))) + 1
-    raised_at = alarm.raised_at
+    assert alarm.state.raised_at == int(np.argmax(evidence >= math.log(100))) + 1
+    raised_at = alarm.state.raised_at
     alarm.update(*draw_images(200, shift=3.0))
-    assert alarm.raised_at == raised_at
+    assert alarm.state.raised_at == raised_at
 
 
 def test_methods_share_alpha() -> None:
@@ -172,9 +176,9 @@ def test_methods_share_alpha() -> None:
     among_five = ShiftAlarm(draw_reference(methods=5), is_adaptive=False)
     np.testing.assert_array_equal(alone.update(*images), among_five.update(*images))
     assert among_five.limit == pytest.approx(alone.limit + math.log(5))
-    assert alone.raised_at is not None
-    assert among_five.raised_at is not None
-    assert among_five.raised_at > alone.raised_at
+    assert alone.state.raised_at is not None
+    assert among_five.state.raised_at is not None
+    assert among_five.state.raised_at > alone.state.raised_at
 
 
 def test_adaptive_policies_are_tested_on_the_first_look_alone() -> None:
@@ -211,7 +215,7 @@ def test_a_single_view_has_no_disagreement() -> None:
     images = draw_images(500, 1)
     reference = Reference.make(images[0], images[1], None, None)
     alarm = ShiftAlarm(reference, is_adaptive=False)
-    assert alarm.evidence == 0.0
+    assert alarm.state.evidence == 0.0
     alarm.update(*draw_images(10))
     assert set(alarm.state.statistics) == {"confidence"}
 

@@ -232,23 +232,6 @@ def test_missing_labels_never_make_a_verdict_bolder(drawn: list[tuple[int, float
     assert every.verdict in {"holds", "broken"} or some.verdict != "holds"
 
 
-@given(drawn=labels, order=st.randoms(use_true_random=False))
-@settings(max_examples=20, deadline=None)
-def test_the_order_in_which_labels_arrive_does_not_matter(drawn: list[tuple[int, float, bool]], order: object) -> None:
-    """A break that was found with some labels is found with all, and the last verdict is that of all labels."""
-    arriving = list(range(len(drawn)))
-    order.shuffle(arriving)  # type: ignore[attr-defined]
-    accepted, complete = list_audited(drawn, set(arriving))
-    expected = judge_audits(accepted, complete, risk=RISK, smallest=0.1)
-    verdicts: list[AuditVerdict] = []
-    for n in range(0, len(arriving) + 1, 10):
-        _, audited = list_audited(drawn, set(arriving[:n]))
-        verdicts.append(judge_audits(accepted, audited, risk=RISK, smallest=0.1))
-    _, audited = list_audited(drawn, set(arriving))
-    assert judge_audits(accepted, audited, risk=RISK, smallest=0.1) == expected
-    assert expected.verdict == "broken" or all(verdict.verdict != "broken" for verdict in verdicts)
-
-
 def test_without_labels_nothing_is_decided() -> None:
     pending = [AuditedImage(i, 0.1, None) for i in range(1, 200)]
     for accepted, audited in ((0, []), (5000, []), (5000, pending)):

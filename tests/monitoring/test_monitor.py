@@ -19,7 +19,7 @@ from secondlook.errors import MonitoringError
 from secondlook.monitoring import Monitor
 from secondlook.monitoring.alarm import ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, judge_audits
-from secondlook.monitoring.stream import MAX_WINDOWS
+from secondlook.monitoring.monitor import MAX_WINDOWS
 from secondlook.policies import AuditPlan, Policy, threshold_for
 from tests.monitoring.streams import CLASSES, RISK, THRESHOLD, Row, make_policy, make_rows, review
 from tests.policy_maker import attach
@@ -436,9 +436,3 @@ def test_labels_that_are_taken_back_leave_no_trace(policy: Policy, tmp_path: Pat
     with pytest.raises(MonitoringError, match=r"nowhere\.jpg"):
         monitor.remove_labels([*kept, "nowhere.jpg"])
     assert save(monitor, tmp_path) == state, "nothing is taken back if one is unknown"
-
-
-def test_monitor_describes_a_stream_within_the_burn_in(policy: Policy) -> None:
-    monitor = Monitor(policy, burn_in=100)
-    assert monitor.describe().images == 0
-    assert monitor.update(make_rows(80)) == monitor.describe()

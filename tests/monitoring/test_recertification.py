@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, MonitoringError
 from secondlook.monitoring.audit import STAKES_BELOW
-from secondlook.monitoring.recertification import find_last_passing, list_starts, list_thresholds, recertify
+from secondlook.monitoring.recertification import find_last_passing, list_thresholds, recertify
 from secondlook.policies import Guarantee
 from secondlook.predictions import ClassifierRecord
 from tests.policy_maker import attach
@@ -153,7 +153,7 @@ def test_nothing_is_certified_where_nothing_was_accepted() -> None:
 
 def test_adaptive_policy_keeps_its_threshold() -> None:
     policy = make_policy(adaptive=True)
-    assert list_thresholds(policy) == [policy.threshold]
+    assert list_thresholds(policy) == ([policy.threshold], [0])
     rows, due = make_rows(policy, np.full(2000, 0.999), rate=0.3)
     labels = {row["id"]: 0 for row, one in zip(rows, due, strict=True) if one}
     fresh = recertify(policy, [rows], labels).policy
@@ -164,8 +164,7 @@ def test_adaptive_policy_keeps_its_threshold() -> None:
 
 
 def test_starts_do_not_depend_on_the_stream() -> None:
-    thresholds = list_thresholds(POLICY)
-    starts = list_starts(POLICY, thresholds)
+    thresholds, starts = list_thresholds(POLICY)
     assert thresholds == sorted(thresholds, reverse=True)
     assert thresholds[starts[-1]] == POLICY.threshold
     assert 1 < len(starts) <= 6

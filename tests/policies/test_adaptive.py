@@ -19,7 +19,7 @@ from secondlook.policies import (
     read_policy,
     threshold_for,
 )
-from secondlook.policies.scored_images import AdaptiveConfidence, bound_differing
+from secondlook.policies.certification import ScoredImages, bound_differing
 from secondlook.predictions import ClassifierRecord, Predictions
 from tests.policies.adaptive_world import VIEWS, make_world
 from tests.policy_maker import attach
@@ -141,11 +141,6 @@ def test_adaptive_is_true_false_or_a_schedule(preds: Predictions, adaptive: Any)
         certify(preds, risk=RISK, adaptive=adaptive)
 
 
-def test_too_few_images_are_refused_with_their_number(preds: Predictions) -> None:
-    with pytest.raises(DecisionError, match=r"at least 100 .* got 99"):
-        certify(preds.select(images=np.arange(396)), risk=RISK, adaptive=True)
-
-
 def test_several_methods_have_a_schedule_each(preds: Predictions) -> None:
     rule = certify(preds, ["mean", "blend"], risk=RISK, delta=DELTA, adaptive=True)
     assert schedule_of(rule).method == rule.method
@@ -202,8 +197,7 @@ def test_classes_from_the_views_so_far_count_as_correct_only_if_always_right(
 def test_no_threshold_accepts_an_error_that_counts_as_correct(judged: Predictions) -> None:
     settings = Policy(threshold=0.9, method="blend", predict_from="views")
     schedule = fit_schedule(make_world(300, seed=6), settings, tolerance=0.1)
-    adapted = AdaptiveConfidence.compute(judged, settings, schedule)
-    correct = adapted.correct(judged)
+    correct = ScoredImages("blend", settings, judged, 0, np.empty(0)).adapt(schedule).correct()
     assert np.mean(correct) < np.mean(judged.correct("views"))
     for threshold in [0.1, 0.3, 0.5, 0.7, 0.9, 0.99]:
         _, confidence, predicted = settings.model_copy(update={"threshold": threshold, "schedule": schedule}).look(

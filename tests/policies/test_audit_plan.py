@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secondlook.errors import DecisionError
-from secondlook.policies import AuditPlan, BinCounts, Reference
-from secondlook.policies.reference import UNIFORM_SHARE
+from secondlook.policies import AuditPlan, Reference
+from secondlook.policies.reference import UNIFORM_SHARE, BinCounts
 
 EDGES = (0.2, 0.4, 0.6, 0.8)
 CENTERS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])

@@ -14,6 +14,7 @@ from secondlook.errors import DecisionError
 from secondlook.files import compute_checksum
 from secondlook.policies import Guarantee, Policy, PolicyWarning, certify, read_policy
 from secondlook.predictions import Predictions
+from tests.policies.test_schedule import make_schedule
 from tests.policy_maker import attach
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")
@@ -60,13 +61,6 @@ def test_saved_policy_decides_as_its_rule(policy: Policy, labeled: Predictions, 
     assert "chosen" in str(loaded)
 
 
-def test_policy_with_one_threshold_has_no_classes(preds: Predictions, classifier: Classifier) -> None:
-    rule = certify(preds, "mean", risk=0.1, delta=0.1)
-    policy = attach(rule, classifier=classifier, views=preds.views.texts)
-    assert (policy.grouped_by, policy.groups) == (None, ())
-    assert policy.threshold == rule.threshold
-
-
 def test_other_groups_cannot_be_stored(preds: Predictions, classifier: Classifier, tmp_path: Path) -> None:
     rule = certify(preds, "mean", risk=0.3, delta=0.1, groups=["north", "south"] * 400)
     assert rule.certified
@@ -77,12 +71,6 @@ def test_other_groups_cannot_be_stored(preds: Predictions, classifier: Classifie
 def test_names_of_other_classes_are_rejected(policy: Policy, labeled: Predictions, classifier: Classifier) -> None:
     with pytest.raises(DecisionError, match="4 classes, got 5"):
         attach(policy, classifier=classifier, views=labeled.views.texts, class_names=NAMES[:4])
-
-
-def test_policy_that_accepts_nothing_cannot_be_stored(labeled: Predictions, tmp_path: Path) -> None:
-    rule = certify(labeled, "mean", risk=1e-4, groups="class")
-    with pytest.raises(DecisionError, match="finite threshold"):
-        rule.save(tmp_path / "policy.json")
 
 
 def set_value(column: str, index: int, value: object) -> Edit:
@@ -132,23 +120,6 @@ def test_changed_threshold_of_a_class_loses_the_guarantee(policy: Policy, tmp_pa
 
 
 def test_policy_with_a_schedule_has_one_threshold(policy: Policy) -> None:
-    from secondlook.policies import Schedule
-
-    views = policy.views
-    schedule = Schedule(
-        views=views,
-        method="mean",
-        changes=(0.0,) * len(views),
-        spreads=(0.1,) * len(views),
-        margin=1.0,
-        tolerance=0.01,
-        full_looks=len(views),
-        images=100,
-        threshold=policy.threshold,
-    )
+    schedule = make_schedule(changes=(0.0,) * 4, spreads=(0.1,) * 4)
     with pytest.raises(DecisionError, match="schedule"):
-        attach(
-            policy.model_copy(update={"method": "mean", "schedule": schedule}),
-            classifier=policy.classifier,
-            views=views,
-        )
+        policy.replace(method=schedule.method, schedule=schedule)

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from secondlook.metrics import rank
-from secondlook.policies.fixed_sequence import (
-    compute_starts,
-    count_without_errors,
-    estimate_prospect,
-    find_certifiable_delta,
-    largest_certified_count,
-)
+from secondlook.policies import certify_confidence, largest_certified_count
+from secondlook.policies.fixed_sequence import compute_starts, count_without_errors, estimate_prospect
 
 
 @dataclass(frozen=True)
@@ -173,7 +168,8 @@ def test_needed_images_are_those_that_certify_if_rates_stay_as_observed(name: st
         correct, confidence = POPULATIONS[name].draw(np.random.default_rng(seed), n)
         if largest_certified_count(rank(correct, confidence), risk, delta) is not None:
             continue
-        needed = estimate_prospect(rank(correct, confidence), risk, delta).needed
+        _, additional = estimate_prospect(rank(correct, confidence), risk, delta)
+        needed = None if additional is None else n + additional
         tried = (copies for copies in range(2, 120) if certifies_with_copies(correct, confidence, copies, risk, delta))
         copies = next(tried, None)
         if needed is None or needed > 100 * n:
@@ -191,7 +187,7 @@ def test_no_number_of_images_is_enough_exactly_if_no_start_has_a_lower_error_rat
 ) -> None:
     rng, risk = np.random.default_rng(seed), 0.2
     correct, confidence = rng.random(n) >= wrong, np.floor(rng.random(n) * levels)
-    prospect = estimate_prospect(rank(correct, confidence), risk, 0.05)
+    _, additional = estimate_prospect(rank(correct, confidence), risk, 0.05)
     # With ever more images, errors at the starts approach their rates, and only these matter.
     rates = []
     for step in range(1, 11):
@@ -204,14 +200,14 @@ def test_no_number_of_images_is_enough_exactly_if_no_start_has_a_lower_error_rat
         else:
             rates.append((errors + tied) / max(accepted, np.sum(above) + tied))
     assume(not risk - 0.005 < min(rates) < risk + 1e-9)  # too close to tell, or too many images
-    assert (prospect.needed is None) == (min(rates) >= risk)
+    assert (additional is None) == (min(rates) >= risk)
 
 
 def test_images_without_errors_need_the_closed_form() -> None:
     for n, risk, delta in [(5, 0.1, 0.1), (40, 0.05, 0.05), (3, 0.01, 0.001)]:
-        prospect = estimate_prospect(rank([True] * n, np.arange(float(n))), risk, delta)
+        closest, additional = estimate_prospect(rank([True] * n, np.arange(float(n))), risk, delta)
         needed = next(m for m in range(1, 10_000) if (1 - risk) ** m <= delta) + 1
-        assert (prospect.needed, prospect.accepted, prospect.errors) == (needed, n, 0)
+        assert (additional, closest.accepted, closest.errors) == (needed - n, n, 0)
 
 
 def test_estimated_number_of_images_is_where_certification_becomes_likely() -> None:
@@ -220,8 +216,9 @@ def test_estimated_number_of_images_is_where_certification_becomes_likely() -> N
     quantiles = (np.arange(1000) + 0.5) / 1000
     expected = np.cumsum(population.error_rate(quantiles))
     wrong = np.diff(np.round(expected), prepend=0) > 0
-    needed = estimate_prospect(rank(~wrong, -quantiles), risk, delta).needed
-    assert needed is not None
+    _, additional = estimate_prospect(rank(~wrong, -quantiles), risk, delta)
+    assert additional is not None
+    needed = 1000 + additional
     assert needed > 3000
     rng = np.random.default_rng(0)
 
@@ -234,12 +231,12 @@ def test_estimated_number_of_images_is_where_certification_becomes_likely() -> N
 
 
 def test_usual_delta_that_passes_is_found() -> None:
-    perfect = rank([True] * 60, np.arange(60.0))
-
     def find_delta(risk: float, delta: float) -> float | None:
-        return find_certifiable_delta(lambda other: largest_certified_count(perfect, risk, other) is not None, delta)
+        shortfall = certify_confidence([True] * 60, np.arange(60.0), risk=risk, delta=delta).shortfall
+        assert shortfall is not None
+        return shortfall.larger_delta
 
     assert find_delta(0.05, 0.001) == 0.05
     assert (1 - 0.05) ** 59 > 0.02
-    assert find_delta(0.05, 0.06) == 0.1
+    assert find_delta(0.04, 0.06) == 0.1
     assert find_delta(0.01, 0.001) is None

@@ -14,8 +14,7 @@ from secondlook.errors import DecisionError
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.policies import Guarantee, Policy, certify, largest_certified_count
-from secondlook.policies.fixed_sequence import FixedSequence, compute_starts
-from secondlook.policies.group_certification import find_joint_counts
+from secondlook.policies.fixed_sequence import FixedSequence, compute_starts, find_joint_counts
 from secondlook.predictions import Predictions
 
 RISK, DELTA = 0.05, 0.2
@@ -170,7 +169,7 @@ def test_groups_without_errors_leave_the_whole_delta_to_the_others() -> None:
     for _ in range(30):
         hard = draw_ranking(rng, lambda u: 0.1 * u**2, 2000)
         *_, joint = find_joint_counts([easy] * 9 + [hard], [RISK] * 10, 0.01)
-        expected = FixedSequence.plan(hard, RISK, 0.01 / 10).run(0.01).largest
+        expected = FixedSequence.plan(hard, RISK, 0.01 / 10).run(0.01)[0]
         assert joint == expected
         bonferroni = largest_certified_count(hard, RISK, 0.01 / 10)
         assert joint is not None
@@ -195,8 +194,8 @@ def test_larger_level_never_certifies_less(groups: Any, delta: float, factor: fl
     for correct, values, risk in groups:
         sequence = FixedSequence.plan(rank(correct, values), risk, delta)
         small, large = sequence.run(delta), sequence.run(delta * factor)
-        assert (large.largest or 0) >= (small.largest or 0)
-        assert large.finished >= small.finished
+        assert (large[0] or 0) >= (small[0] or 0)
+        assert large[1] >= small[1]
 
 
 # --------------------------------------------------------------------------------------------------- rules for classes
@@ -313,9 +312,9 @@ def test_compared_methods_are_listed(preds: Predictions) -> None:
     rule = certify(preds, ["msr", "mean"], risk=0.1, delta=0.1)
     each = [certify(preds, method, risk=0.1, delta=0.05) for method in ("msr", "mean")]
     assert [(one.threshold, one.coverage) for one in rule.compared] == [(one.threshold, one.coverage) for one in each]
-    chosen = str(rule.make_method_table()).splitlines()[2]
+    chosen = str(rule.list_tables()[0]).splitlines()[2]
     assert chosen.split() == ["mean", f"{rule.threshold:.6g}", f"{100 * rule.coverage:.2f}", "%", "chosen"]
-    assert str(rule.make_method_table()) in str(rule)
+    assert str(rule.list_tables()[0]) in str(rule)
     assert "best of 2" in str(rule)
     nothing = certify(preds, ["msr", "mean"], risk=0.0001)
     assert [one.threshold for one in nothing.compared] == [None, None]
@@ -334,12 +333,12 @@ def test_rule_lists_its_classes(named: Predictions) -> None:
         *("%", f"{group.threshold:.6g}", f"{group.images:,}", str(group.accepted), str(group.errors)),
         *(f"{100 * group.coverage:.1f}", "%"),
     ]
-    assert "<th>threshold</th>" in rule.make_group_table().to_html()
+    assert "<th>threshold</th>" in rule.list_tables()[0].to_html()
 
 
 def test_of_many_groups_those_with_the_smallest_coverage_are_printed(named: Predictions) -> None:
     rule = certify(named, "mean", risk=0.3, delta=0.1, groups=np.arange(2000) % 25)
-    lines = str(rule.make_group_table()).splitlines()
+    lines = str(rule.list_tables()[0]).splitlines()
     assert len(lines) == 22
     assert lines[-1].split()[1] == "5"
     shown = {line.split()[0] for line in lines[1:-1]}

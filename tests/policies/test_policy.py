@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -75,23 +74,6 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     assert "brightness, 4 views" in str(policy)
 
 
-def test_only_a_calibrated_policy_has_a_coverage(policy: Policy, classifier: Classifier) -> None:
-    assert policy.certified
-    assert policy.calibration is not None
-    assert policy.coverage == policy.calibration.accepted / policy.calibration.images
-    plain = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
-    assert not plain.certified
-    with pytest.raises(DecisionError, match="coverage"):
-        plain.coverage  # noqa: B018
-
-
-def test_policy_without_guarantee(classifier: Classifier) -> None:
-    policy = attach(Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",))
-    assert policy.guarantee is None
-    assert policy.guarantee_text == "none"
-    assert not policy.certified
-
-
 def test_other_classifier_is_rejected(policy: Policy) -> None:
     policy.check(load_classifier(classify, name="brightness", output="probabilities"))
     with pytest.raises(DecisionError, match=r"'brightness'.*'darkness'"):
@@ -102,19 +84,10 @@ def test_other_classifier_is_rejected(policy: Policy) -> None:
 
 def test_other_preprocessing_or_output_is_rejected(policy: Policy) -> None:
     changed = {**policy.known_classifier.preprocessing, "mean": [0.5]}
-    with pytest.raises(DecisionError, match=r"mean=\[0\.0\].*mean=\[0\.5\]"):
+    with pytest.raises(DecisionError, match=r"mean \[0\.0\].*\[0\.5\]"):
         policy.check(policy.known_classifier.model_copy(update={"preprocessing": changed}))
     with pytest.raises(DecisionError, match=r"probabilities.*'brightness' outputs logits"):
         policy.check(policy.known_classifier.model_copy(update={"output": "logits"}))
-
-
-def test_mismatch_has_reason_and_repair(policy: Policy, classifier: Classifier) -> None:
-    assert policy.find_mismatch(classifier) is None
-    other = policy.known_classifier.model_copy(update={"digest": "0" * 64})
-    mismatch = policy.find_mismatch(other)
-    assert mismatch is not None
-    with pytest.raises(DecisionError, match=re.escape(str(mismatch))):
-        policy.check(other)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +137,7 @@ def test_policy_that_cannot_be_stored_is_rejected(classifier: Classifier, tmp_pa
 
     with pytest.raises(DecisionError, match="finite threshold, got inf"):
         make(certify_confidence([False] * 50, np.arange(50.0), risk=0.1, delta=0.1))
-    with pytest.raises(DecisionError, match=r"passes= .*'mc-dropout'.*ndarray"):
+    with pytest.raises(DecisionError, match=r"'passes'.*'mc-dropout'.*ndarray"):
         make(Policy(threshold=0.5, method="mc-dropout", options={"passes": np.zeros(3)}))
     with pytest.raises(DecisionError, match=r"options=.*'preds'"):
         make(Policy(threshold=0.5, method="mean", options={"preds": 1}))
@@ -172,14 +145,6 @@ def test_policy_that_cannot_be_stored_is_rejected(classifier: Classifier, tmp_pa
         make(Policy(threshold=0.5, method="maen"))
     with pytest.raises(DecisionError, match=r"'identity'.*'hflip'"):
         make(Policy(threshold=0.5, method="mean"), views=("hflip",))
-
-
-def test_class_names_are_stored_if_known(classifier: Classifier, tmp_path: Path) -> None:
-    named = attach(
-        Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity",), class_names=("dark", "bright")
-    )
-    named.save(tmp_path / "policy.json")
-    assert read_policy(tmp_path / "policy.json").class_names == ("dark", "bright")
 
 
 def test_checksum_is_the_hash_of_the_other_content(policy: Policy, tmp_path: Path) -> None:
@@ -306,18 +271,6 @@ def test_changed_policy_is_another_one(policy: Policy, tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(DecisionError, match="overwrite=True"):
         policy.save(path)
-
-
-def test_reason_of_a_lost_guarantee_is_told(policy: Policy, tmp_path: Path) -> None:
-    path = tmp_path / "policy.json"
-    policy.save(path)
-    content = json.loads(path.read_text())
-    content["threshold"] /= 2
-    path.write_text(json.dumps(content))
-    with pytest.warns(PolicyWarning):
-        changed = read_policy(path)
-    assert "changed after it was written" in changed.guarantee_text
-    assert f"guarantee: {changed.guarantee_text}" in str(changed)
 
 
 @pytest.mark.parametrize("change", [{"class_shares": ()}, {"class_shares": (0.1,) * 17}, {"shifts": ()}])

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from secondlook import Predictions, certify
 from secondlook.estimators import compute_look_statistics
-from secondlook.policies import BinCounts, Reference, threshold_for
+from secondlook.policies import Reference, threshold_for
+from secondlook.policies.reference import BinCounts
 
 
 @given(values=st.lists(st.floats(-5, 5), min_size=10, max_size=300))

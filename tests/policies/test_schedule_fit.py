@@ -61,10 +61,7 @@ def test_margin_is_the_smallest_within_the_tolerance(preds: Predictions, rule: P
 
     def differing(margin: float) -> float:
         tried = schedule.model_copy(update={"margin": margin})
-        shares = [
-            np.mean((tried.look(running, float(one)).confidence >= one) != (running[:, -1] >= one))
-            for one in thresholds
-        ]
+        shares = [np.mean((tried.look(running, float(one))[1] >= one) != (running[:, -1] >= one)) for one in thresholds]
         return float(np.mean(shares))
 
     assert 0.5 < schedule.margin < 4

@@ -45,35 +45,17 @@ def test_confidences_must_be_numbers(confidence: Any) -> None:
         Policy(threshold=0.5, method="mean").accept(confidence, method="mean")
 
 
-def test_text_has_duplicates_and_the_joint_failure_probability() -> None:
-    text = str(
-        Policy(
-            threshold=0.75,
-            method="mean",
-            calibration=Calibration(images=2000, accepted=1500, errors=7, duplicates=12, joint_delta=0.2),
-        )
-    )
-    assert "12 duplicate images were counted once" in text
-    assert "20 %" in text
-
-
 def test_text_has_threshold_guarantee_and_calibration() -> None:
     rule = Policy(
         threshold=0.75,
         method="mean",
         guarantee=Guarantee(risk=0.01, delta=0.001),
-        calibration=Calibration(images=2000, accepted=1500, errors=7),
+        calibration=Calibration(images=2000, accepted=1500, errors=7, duplicates=12, joint_delta=0.2),
     )
-    for part in ("mean >= 0.75", "1 % errors", "99.9 %", "1,500 of 2,000", "75 %", "7 of them"):
+    for part in ("mean >= 0.75", "1 % errors", "99.9 %", "1,500 of 2,000", "75 %", "7 of them", "12 duplicate", "20 %"):
         assert part in str(rule)
     assert rule.certified
     assert rule.coverage == 0.75
-
-
-def test_calibration_risk_is_undefined_without_labels_or_accepted_images() -> None:
-    assert Calibration(images=10, accepted=5, errors=1).risk == 0.2
-    assert Calibration(images=10, accepted=5, errors=None).risk is None
-    assert Calibration(images=10, accepted=0, errors=0).risk is None
 
 
 def test_shortfall_text_has_what_would_have_been_possible() -> None:

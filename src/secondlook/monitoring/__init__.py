@@ -1,11 +1,10 @@
 """Monitoring: score rows and reviewed labels become alarms, estimates, and whether the guarantee still holds."""
 
-from secondlook.monitoring.estimates import AccuracyEstimate
+from secondlook.monitoring.estimates import AccuracyEstimate, count_looks, learn_shifts
 from secondlook.monitoring.monitor import Monitor
 from secondlook.monitoring.monitor_folder import monitor_scores
-from secondlook.monitoring.recertification import Recertification, recertify
+from secondlook.monitoring.recertification import recertify
 from secondlook.monitoring.scores import SCORE_METADATA, find_class
-from secondlook.monitoring.shifts import count_looks, learn_shifts
 from secondlook.monitoring.status import MonitorStatus
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "AccuracyEstimate",
     "Monitor",
     "MonitorStatus",
-    "Recertification",
     "count_looks",
     "find_class",
     "learn_shifts",

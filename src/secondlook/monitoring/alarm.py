@@ -11,7 +11,7 @@ from pydantic import Field
 from secondlook.arrays import Float64Array, IntArray
 from secondlook.files import Count, FrozenRecord
 from secondlook.imports import import_extra
-from secondlook.policies import BinCounts, Reference
+from secondlook.policies import Reference
 
 # Bets and start times were chosen on corrupted CIFAR-10 images and resnet20; validity does not depend on them.
 POWERS = (0.7, 0.9, 1.2, 1.6, 3.0)
@@ -27,7 +27,7 @@ _LARGEST_BELOW_ONE = 1 - 2.0**-53
 
 
 class StatisticState(FrozenRecord):
-    """What the alarm knows about one statistic."""
+    """What the alarm knows about one statistic of images, and the bets on it."""
 
     counts: tuple[Count, ...]
     """Images of the stream in each bin of the reference."""
@@ -41,40 +41,10 @@ class AlarmState(FrozenRecord):
 
     images: Count
     evidence: float
+    """Log of the evidence of a shift after the last image."""
     raised_at: Count | None
+    """Number of images after which the evidence was first large enough for an alarm; None if it never was."""
     statistics: dict[str, StatisticState]
-
-
-class _Statistic:
-    """One statistic of images and the bets on it; `order` is -1 if large values are the suspicious ones, else 1."""
-
-    def __init__(self, histogram: BinCounts, order: int) -> None:
-        self._histogram, self._order = histogram, order
-        self.counts: IntArray = np.array(histogram.counts[::order], dtype=np.int64)
-        """Images of the reference and of the stream in each bin, the most suspicious bin first. [B]"""
-        self.capital = np.zeros((len(POWERS), 2))
-        """Capital at work on each density, in units of 2 ** scale. [K, 2]"""
-        self.scale = np.zeros((len(POWERS), 2), dtype=np.int64)
-
-    def find_bins(self, values: Float64Array) -> IntArray:
-        """Return the bin of each value, -1 for NaN. float64 [n] -> int64 [n]"""
-        bins = self._histogram.find_bins(values)
-        if self._order < 0:
-            bins = len(self.counts) - 1 - bins
-        bins[np.isnan(values)] = -1
-        return bins
-
-    def save(self) -> StatisticState:
-        return StatisticState(
-            counts=tuple((self.counts[:: self._order] - np.array(self._histogram.counts)).tolist()),
-            capital=tuple(self.capital.ravel().tolist()),
-            scale=tuple(self.scale.ravel().tolist()),
-        )
-
-    def restore(self, state: StatisticState) -> None:
-        self.counts += np.reshape(state.counts[:: self._order], self.counts.shape)
-        self.capital[:] = np.reshape(state.capital, self.capital.shape)
-        self.scale[:] = np.reshape(state.scale, self.scale.shape)
 
 
 class ShiftAlarm:
@@ -85,27 +55,23 @@ class ShiftAlarm:
     a shift: it reaches 1 / alpha with a probability of at most `alpha`, however long the stream.
 
     The confidence and the disagreement are tested, each with half of alpha; if the policy is adaptive, the first look
-    alone. (Testing the first look as a third statistic gained nothing: it reacts later than the disagreement.) If the
-    method was chosen from several on the calibration images, they share alpha. `seed` is that of random numbers that
-    break ties.
+    alone. If the method was chosen from several on the calibration images, they share alpha. `seed` breaks ties.
     """
 
     def __init__(self, reference: Reference, *, is_adaptive: bool, alpha: float = 0.05, seed: int = 0) -> None:
-        if is_adaptive:
-            self._statistics = {"first_look": _Statistic(reference.first_look, 1)}
-        else:
-            self._statistics = {"confidence": _Statistic(reference.confidence, 1)}
-            if reference.disagreement is not None:
-                self._statistics["disagreement"] = _Statistic(reference.disagreement, -1)
-        self._log_share = -math.log(len(self._statistics))
+        names = ["first_look"] if is_adaptive else ["confidence", "disagreement"]
+        self._histograms = {name: getattr(reference, name) for name in names if getattr(reference, name) is not None}
+        self._log_share = -math.log(len(self._histograms))
         self._seed = seed
         self.limit = math.log(reference.methods / alpha)
         """Log of the evidence at which the alarm is raised."""
-        self.images = 0
-        self.evidence = self._log_share
-        """Log of the evidence of a shift after the last image."""
-        self.raised_at: int | None = None
-        """Number of images after which the evidence was first large enough for an alarm; None if it never was."""
+        zeros = (0,) * (2 * len(POWERS))
+        statistics = {
+            name: StatisticState(counts=(0,) * len(histogram.counts), capital=zeros, scale=zeros)
+            for name, histogram in self._histograms.items()
+        }
+        self.state = AlarmState(images=0, evidence=self._log_share, raised_at=None, statistics=statistics)
+        """The state after the last image, for `resume`."""
 
     def update(
         self, confidence: Float64Array, first_look: Float64Array, disagreement: Float64Array | None
@@ -115,52 +81,55 @@ class ShiftAlarm:
         An image whose disagreement is NaN is left out of that statistic. The result does not depend on how the stream
         is divided into updates.
         """
-        n_images = len(confidence)
-        values = {
-            "confidence": confidence,
-            "first_look": first_look,
-            "disagreement": np.full(n_images, np.nan) if disagreement is None else disagreement,
-        }
-        uniforms = _draw_uniforms(self._seed, self.images, n_images)
-        evidence = np.empty((len(self._statistics), n_images))
-        for (name, statistic), row in zip(self._statistics.items(), evidence, strict=True):
-            bins = statistic.find_bins(np.asarray(values[name], dtype=np.float64))
-            p_values = _compile(rank_images)(bins, uniforms, statistic.counts)
-            _compile(_bet)(p_values, self.images, np.array(POWERS), statistic.capital, statistic.scale, row)
+        n_images, before = len(confidence), self.state
+        missing = np.full(n_images, np.nan) if disagreement is None else disagreement
+        values = {"confidence": confidence, "first_look": first_look, "disagreement": missing}
+        # Numbers inside (0, 1) that break ties: each image of the stream has its own.
+        bits = np.random.PCG64(self._seed).advance(before.images).random_raw(n_images) >> np.uint64(12)
+        uniforms = (bits.astype(np.float64) + 0.5) * 2.0**-52
+        evidence, statistics = np.empty((len(self._histograms), n_images)), {}
+        for (name, histogram), row in zip(self._histograms.items(), evidence, strict=True):
+            statistic, order = before.statistics[name], -1 if name == "disagreement" else 1
+            # Images of the reference and of the stream in each bin, the most suspicious bin first. [B]
+            counts = np.add(histogram.counts, statistic.counts)[::order].astype(np.int64)
+            capital, scale = np.reshape(statistic.capital, (-1, 2)), np.reshape(statistic.scale, (-1, 2))
+            bins = histogram.find_bins(np.asarray(values[name], dtype=np.float64))
+            bins = np.where(np.isnan(values[name]), -1, bins if order > 0 else len(counts) - 1 - bins)
+            p_values = _compile(rank_images)(bins, uniforms, counts)
+            _compile(_bet)(p_values, before.images, np.array(POWERS), capital, scale, row)
+            statistics[name] = StatisticState(
+                counts=tuple((counts[::order] - histogram.counts).tolist()),
+                capital=tuple(capital.ravel().tolist()),
+                scale=tuple(scale.ravel().tolist()),
+            )
         # The largest share and not the mean: p-values of one statistic need not be independent of those of another.
         total: Float64Array = evidence.max(axis=0) + self._log_share
-        reached = np.flatnonzero(total >= self.limit)
-        if self.raised_at is None and len(reached):
-            self.raised_at = self.images + int(reached[0]) + 1
-        self.images += n_images
-        if n_images:
-            self.evidence = float(total[-1])
+        reached, raised_at = np.flatnonzero(total >= self.limit), before.raised_at
+        if raised_at is None and len(reached):
+            raised_at = before.images + int(reached[0]) + 1
+        self.state = AlarmState(
+            images=before.images + n_images,
+            evidence=float(total[-1]) if n_images else before.evidence,
+            raised_at=raised_at,
+            statistics=statistics,
+        )
         return total
 
     @property
     def leading_statistic(self) -> str:
         """The statistic whose bets have won most."""
         with np.errstate(divide="ignore"):
-            won = {name: np.max(np.log2(one.capital) + one.scale) for name, one in self._statistics.items()}
+            won = {name: np.max(np.log2(one.capital) + one.scale) for name, one in self.state.statistics.items()}
         return max(won, key=lambda name: won[name])
-
-    @property
-    def state(self) -> AlarmState:
-        """The state after the last image, for `resume`."""
-        saved = {name: statistic.save() for name, statistic in self._statistics.items()}
-        return AlarmState(images=self.images, evidence=self.evidence, raised_at=self.raised_at, statistics=saved)
 
     def resume(self, state: AlarmState) -> None:
         """Go on from the state of an alarm with the same arguments; one that does not fit: KeyError, ValueError."""
-        for name, statistic in self._statistics.items():
-            statistic.restore(state.statistics[name])
-        self.images, self.evidence, self.raised_at = state.images, state.evidence, state.raised_at
-
-
-def _draw_uniforms(seed: int, first: int, count: int) -> Float64Array:
-    """Return the numbers inside (0, 1) that break the ties of images from number `first` on. float64 [count]"""
-    bits = np.random.PCG64(seed).advance(first).random_raw(count) >> np.uint64(12)
-    return (bits.astype(np.float64) + 0.5) * 2.0**-52
+        for name, expected in self.state.statistics.items():
+            found = state.statistics[name]
+            for field in ("counts", "capital", "scale"):
+                if len(getattr(found, field)) != len(getattr(expected, field)):
+                    raise ValueError(f"expected {len(getattr(expected, field))} numbers in {field} of {name}")
+        self.state = state
 
 
 # ---- Compiled loops (a NumPy form in logs took 3.1 to 3.8 times as long, and differed in the last digits)

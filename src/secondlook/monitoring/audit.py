@@ -63,74 +63,53 @@ class AuditVerdict(FrozenRecord):
 
 
 def judge_audits(
-    accepted: int,
-    audited: Sequence[AuditedImage],
-    *,
-    risk: float,
-    alpha: float = 0.05,
-    smallest: float | None = None,
+    accepted: int, audited: Sequence[AuditedImage], *, risk: float, alpha: float = 0.05, smallest: float | None = None
 ) -> AuditVerdict:
     """Judge whether the error rate among accepted images is at most `risk`, at any moment of a stream.
 
     An audit that was not reviewed counts as right for the lower bound and as wrong for the upper one, so that missing
     and late labels cannot cause a false verdict. If the error rate is never above `risk`, the verdict is *broken* with
-    a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable. The
-    bounds have alpha / 2 each.
+    a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable.
 
-    `accepted` counts the accepted images that could have been audited, `audited` are in the order of the stream, and
-    `smallest` is the smallest probability of an audit, which must be known before the stream (`AuditPlan.smallest`); by
-    default that of the audited images.
+    `accepted` counts the images that could have been audited, `audited` are in the order of the stream, and `smallest`
+    is the smallest probability of an audit, known before the stream; by default that of the audited images.
     """
     labels = sum(image.wrong is not None for image in audited)
     if not labels:
         return AuditVerdict(pending=len(audited))
+    positions = np.array([image.accepted for image in audited], dtype=np.int64)
     probabilities = np.array([image.probability for image in audited], dtype=np.float64)
-    audits = _Audits(
-        accepted=accepted,
-        positions=np.array([image.accepted for image in audited], dtype=np.int64),
-        probabilities=probabilities,
-        is_reviewed=np.array([image.wrong is not None for image in audited], dtype=bool),
-        is_wrong=np.array([bool(image.wrong) for image in audited], dtype=bool),
-        smallest=float(probabilities.min()) if smallest is None else smallest,
-    )
-    log_limit = -math.log(alpha)
-    excess = _test_break(audits, risk)
-    shortfall = log_capital_below(accepted, probabilities[audits.may_be_wrong], audits.smallest, risk)
+    is_reviewed = np.array([image.wrong is not None for image in audited], dtype=np.bool_)
+    is_wrong = np.array([bool(image.wrong) for image in audited], dtype=np.bool_)
+    least = float(probabilities.min()) if smallest is None else smallest
+    log_limit, moments = -math.log(alpha), np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
+    found = _count_errors(positions, probabilities, is_wrong, moments)
+    possible = _count_errors(positions, probabilities, is_wrong | ~is_reviewed, moments)
+    # The smallest and the largest risk that the bets do not refute, each at alpha / 2.
+    limit = math.log(2 / alpha)
+    low, _ = _bisect(lambda tried: _average(_bet_above(found, least, tried)) < limit, len(moments))
+    _, high = _bisect(lambda tried: _average(_bet_below(possible, least, tried)) >= limit, len(moments))
+    excess = _test_break(positions, probabilities, is_wrong, risk)
     reached = np.flatnonzero(excess >= log_limit)
-    is_decided = len(reached) > 0 or shortfall >= log_limit
-    moments = np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
-    low, high = _bound_risk(audits, moments, alpha)
-    weights = 1 / probabilities[audits.is_reviewed]
+    shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], least, risk)
+    is_decided, more_labels = len(reached) > 0 or shortfall >= log_limit, None
+    if not is_decided:
+        # If the best bet so far continues to grow as it did; never if none grows.
+        total, at = _count_errors(positions, probabilities, is_wrong, np.array([accepted])), np.array([risk])
+        above, below = (float(bet(total, least, at).max()) for bet in (_bet_above, _bet_below))
+        growth, log_capital = max((above, float(excess[-1])), (below, shortfall))
+        more_labels = math.ceil(labels * (log_limit - log_capital) / growth) if growth > 0 else None
     return AuditVerdict(
         verdict="broken" if len(reached) else "holds" if is_decided else "undecided",
-        estimate=float(np.average(audits.is_wrong[audits.is_reviewed], weights=weights)),
+        estimate=float(np.average(is_wrong[is_reviewed], weights=1 / probabilities[is_reviewed])),
         low=low[-1],
         high=high[-1],
         labels=labels,
         pending=len(audited) - labels,
-        more_labels=None if is_decided else _predict_labels(audits, risk, log_limit, float(excess[-1]), shortfall),
-        broken_at=int(audits.positions[reached[0]]) if len(reached) else None,
+        more_labels=more_labels,
+        broken_at=int(positions[reached[0]]) if len(reached) else None,
         path=tuple(zip(moments.tolist(), low.tolist(), high.tolist(), strict=True)),
     )
-
-
-class _Audits(NamedTuple):
-    """Audits as arrays, in the order of the stream. [n] each"""
-
-    accepted: int
-    positions: IntArray
-    probabilities: Float64Array
-    is_reviewed: BoolArray
-    is_wrong: BoolArray
-    smallest: float
-
-    @property
-    def may_be_wrong(self) -> BoolArray:
-        """Whether an audit was found wrong, or was not reviewed yet."""
-        return self.is_wrong | ~self.is_reviewed
-
-
-# ---- Capital
 
 
 class _Errors(NamedTuple):
@@ -144,12 +123,11 @@ class _Errors(NamedTuple):
     """[T, D]"""
 
 
-def _count_errors(audits: _Audits, is_wrong: BoolArray, moments: IntArray) -> _Errors:
-    """Count the errors among the first images. bool [n], int64 [T]"""
-    probabilities, which = np.unique(audits.probabilities[is_wrong], return_inverse=True)
-    is_past = audits.positions[is_wrong] <= moments[:, None]
-    counts = np.stack([np.bincount(which[past], minlength=len(probabilities)) for past in is_past])
-    return _Errors(moments, probabilities, counts)
+def _count_errors(positions: IntArray, probabilities: Float64Array, is_wrong: BoolArray, moments: IntArray) -> _Errors:
+    """Count the errors among the first images. [n] each, int64 [T]"""
+    distinct, which = np.unique(probabilities[is_wrong], return_inverse=True)
+    is_past = positions[is_wrong] <= moments[:, None]
+    return _Errors(moments, distinct, np.stack([np.bincount(which[past], minlength=len(distinct)) for past in is_past]))
 
 
 def _grow(stakes: Float64Array, errors: _Errors, risk: Float64Array) -> Float64Array:
@@ -164,12 +142,12 @@ def _grow(stakes: Float64Array, errors: _Errors, risk: Float64Array) -> Float64A
     return growth
 
 
-def _grow_above(errors: _Errors, smallest: float, risk: Float64Array) -> Float64Array:
+def _bet_above(errors: _Errors, smallest: float, risk: Float64Array) -> Float64Array:
     """Return the logs of the capital of bets that the risk is above `risk`. [T] -> [T, K]"""
     return _grow(np.minimum(smallest * np.array(STAKES_ABOVE), MAX_STAKE / risk[:, None]), errors, risk)
 
 
-def _grow_below(errors: _Errors, smallest: float, risk: Float64Array) -> Float64Array:
+def _bet_below(errors: _Errors, smallest: float, risk: Float64Array) -> Float64Array:
     """Return the logs of the capital of bets that the risk is below `risk`. [T] -> [T, K]"""
     return _grow(np.tile(-smallest * np.array(STAKES_BELOW), (len(risk), 1)), errors, risk)
 
@@ -188,21 +166,21 @@ def log_capital_below(accepted: int, errors: Float64Array, smallest: float, risk
     """
     probabilities, counts = np.unique(errors, return_counts=True)
     found = _Errors(np.array([accepted]), probabilities, counts[None])
-    return float(_average(_grow_below(found, smallest, np.array([risk])))[0])
+    return float(_average(_bet_below(found, smallest, np.array([risk])))[0])
 
 
-def _test_break(audits: _Audits, risk: float) -> Float64Array:
+def _test_break(positions: IntArray, probabilities: Float64Array, is_wrong: BoolArray, risk: float) -> Float64Array:
     """Return the log of the capital of bets that the risk is above `risk` at some time, after each audit. [n]
 
     A part of the capital enters only after some audits, so that a risk that grows late is found as well. Between audits
     capital can only fall, so that its largest value is among these.
     """
-    n = len(audits.positions)
+    n = len(positions)
     # A stake must be fixed before the image comes: it depends on earlier audits only, and there is none at first.
-    means = np.cumsum(audits.probabilities)[:-1] / np.arange(1, n)
+    means = np.cumsum(probabilities)[:-1] / np.arange(1, n)
     stakes = np.minimum(np.multiply.outer(np.append(0.0, means)[:n], BREAK_STAKES), MAX_STAKE / risk)
-    gains = np.where(audits.is_wrong, 1 / audits.probabilities, 0.0) - risk
-    others = np.diff(audits.positions, prepend=0) - 1
+    gains = np.where(is_wrong, 1 / probabilities, 0.0) - risk
+    others = np.diff(positions, prepend=0) - 1
     growth = np.log1p(stakes * gains[:, None]) + others[:, None] * np.log1p(-stakes * risk)
     grown = np.cumsum(growth, axis=0)
     waiting = LATER_SHARE * (1 + np.arange(n + 1) / START_SPAN) ** -START_DECAY
@@ -213,19 +191,6 @@ def _test_break(audits: _Audits, risk: float) -> Float64Array:
     return np.logaddexp(capital, np.log(waiting[1:]))
 
 
-# ---- Bounds
-
-
-def _bound_risk(audits: _Audits, moments: IntArray, alpha: float) -> tuple[Float64Array, Float64Array]:
-    """Return the smallest and the largest risk that the bets do not refute, each at alpha / 2. [T] -> [T], [T]"""
-    limit = math.log(2 / alpha)
-    found = _count_errors(audits, audits.is_wrong, moments)
-    possible = _count_errors(audits, audits.may_be_wrong, moments)
-    low, _ = _bisect(lambda risk: _average(_grow_above(found, audits.smallest, risk)) < limit, len(moments))
-    _, high = _bisect(lambda risk: _average(_grow_below(possible, audits.smallest, risk)) >= limit, len(moments))
-    return low, high
-
-
 def _bisect(is_above: Callable[[Float64Array], BoolArray], n: int) -> tuple[Float64Array, Float64Array]:
     """Return neighboring values of [0, 1] between which each of n conditions starts to be true. [n], [n]"""
     low, high = np.zeros(n), np.ones(n)
@@ -234,15 +199,3 @@ def _bisect(is_above: Callable[[Float64Array], BoolArray], n: int) -> tuple[Floa
         above = is_above(middle)
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return low, high
-
-
-def _predict_labels(audits: _Audits, risk: float, log_limit: float, excess: float, shortfall: float) -> int | None:
-    """Return how many more labels decide if the best bet so far continues to grow as it did; None if none grows.
-
-    `excess` and `shortfall` are the logs of the capital of bets on a larger and on a smaller risk.
-    """
-    errors = _count_errors(audits, audits.is_wrong, np.array([audits.accepted]))
-    above, below = (float(grow(errors, audits.smallest, np.array([risk])).max()) for grow in (_grow_above, _grow_below))
-    growth, log_capital = max((above, excess), (below, shortfall))
-    labels = int(np.sum(audits.is_reviewed))
-    return math.ceil(labels * (log_limit - log_capital) / growth) if growth > 0 else None

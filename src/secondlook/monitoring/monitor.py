@@ -5,20 +5,26 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from secondlook.arrays import is_number, is_whole_number
+from secondlook.arrays import Float64Array, is_number, is_whole_number
 from secondlook.errors import ANY, MonitoringError, Repair
-from secondlook.files import describe_invalid, write_bytes_atomically
-from secondlook.monitoring.alarm import ShiftAlarm
+from secondlook.files import (
+    Count,
+    FrozenRecord,
+    PositiveCount,
+    SealedRecord,
+    describe_invalid,
+    write_bytes_atomically,
+)
+from secondlook.monitoring.alarm import AlarmState, ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, AuditVerdict, judge_audits
 from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator, get_reference
 from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class
 from secondlook.monitoring.status import MonitorStatus, ShiftStatus, TimelineWindow
-from secondlook.monitoring.stream import AuditRecord, MonitorState, ReadFile, StreamImage, Timeline, WindowSums
 from secondlook.policies import Policy
 
 MAX_DOUBTFUL = 24
@@ -26,13 +32,140 @@ MAX_DOUBTFUL = 24
 MAX_WRONG = 12
 """Number of audits found wrong that are among the worst images."""
 LOG_10 = math.log(10)
+MAX_WINDOWS = 400
+"""When there are more, windows are merged in pairs."""
+SUMS = ("images", "accepted", "auditable", "compared", "confidence", "disagreement")
+"""Counts and sums of a window, before those of the features."""
+
+
+# ---- What is remembered of a stream
+
+
+class StreamImage(FrozenRecord):
+    """An accepted image that is remembered."""
+
+    id: str
+    image: PositiveCount
+    """Which image of the stream it is, counted from 1."""
+    predicted: tuple[Count, ...]
+    confidence: float
+    disagreement: float | None
+
+    @property
+    def wrong(self) -> bool | None:
+        """Whether the prediction was found to be wrong; None if nobody knows."""
+        return None
+
+    @property
+    def doubt(self) -> tuple[float, float, int]:
+        """Sort key that puts the most doubtful images first: by disagreement, then by confidence."""
+        return -(self.disagreement or 0.0), self.confidence, self.image
+
+    def to_dict(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the image as JSON values, with classes by their names if these are given."""
+        content = {"wrong": self.wrong, **self.model_dump(mode="json")}
+        if class_names is not None:
+            content["predicted"] = [class_names[one] for one in content["predicted"]]
+            if content.get("label") is not None:
+                content["label"] = class_names[content["label"]]
+        return content
+
+
+class AuditRecord(StreamImage):
+    """An accepted image that was marked for review."""
+
+    accepted: PositiveCount
+    """Which of the accepted images that could have been marked it is, counted from 1."""
+    probability: float = Field(gt=0, le=1)
+    label: Count | None = None
+    """The class that a person found; None until the image is reviewed."""
+
+    @property
+    def wrong(self) -> bool | None:
+        """Whether none of the predicted classes is the label; None until the image is reviewed."""
+        return None if self.label is None else self.label not in self.predicted
+
+
+class ReadFile(FrozenRecord):
+    """A file of scores that was read."""
+
+    name: str
+    size: Count
+    digest: str
+    images: Count
+
+
+class WindowSums(FrozenRecord):
+    """Counts of the images of a window, and sums over them."""
+
+    images: PositiveCount
+    accepted: Count
+    auditable: Count
+    """Accepted images that could have been audited."""
+    compared: Count
+    """Images with more than one look, which have a disagreement."""
+    confidence: float
+    disagreement: float
+    features: tuple[float, ...]
+    accepted_features: tuple[float, ...]
+    evidence: float
+    """Logarithm of the evidence of a shift after the last image."""
+
+    @classmethod
+    def add_up(cls, parts: Sequence[list[float]] | Float64Array, evidence: float) -> "WindowSums":
+        """Return a window from the sums of its parts, or the values of its images, in the order of `sums`. [n, S]
+
+        They are added one after another, unlike by `np.sum`, whose order depends on their number.
+        """
+        sums = np.add.accumulate(np.asarray(parts, dtype=np.float64))[-1].tolist()
+        counts: dict[str, Any] = dict(zip(SUMS, sums, strict=False))
+        features, accepted_features = np.reshape(sums[len(SUMS) :], (2, -1)).tolist()
+        return cls(**counts, features=features, accepted_features=accepted_features, evidence=evidence)
+
+    @classmethod
+    def join(cls, windows: Sequence["WindowSums"]) -> "WindowSums":
+        """Return windows in a row as one."""
+        return cls.add_up([window.sums for window in windows], windows[-1].evidence)
+
+    @property
+    def sums(self) -> list[float]:
+        """All counts and sums in a row."""
+        return [*(getattr(self, name) for name in SUMS), *self.features, *self.accepted_features]
+
+
+class MonitorState(SealedRecord):
+    """All that a monitor remembers, as it is stored in a file."""
+
+    format: Literal["secondlook monitor"] = "secondlook monitor"
+    version: Literal[1] = 1
+    policy: str
+    """Checksum of the policy."""
+    alpha: float = Field(gt=0, lt=1)
+    window: PositiveCount
+    burn_in: Count
+    seed: Count
+    skipped: Count
+    smallest_probability: float | None = Field(gt=0, le=1)
+    """Smallest probability of an audit; None without audits."""
+    shift: AlarmState
+    window_size: PositiveCount
+    """Images per window by now; windows are merged in pairs when there are too many."""
+    windows: tuple[WindowSums, ...]
+    audited: tuple[AuditRecord, ...]
+    doubtful: tuple[StreamImage, ...]
+    files: tuple[ReadFile, ...] = ()
+    """The files of scores that were read, if the stream came from files."""
+
+
+# ---- The monitor
 
 
 class Monitor:
     """Watches a stream of scored images: alarms without labels, and audits with few.
 
     What it tells does not depend on how the stream is cut into updates, and a monitor that was saved and loaded goes on
-    as if it had never stopped.
+    as if it had never stopped: all windows but the last have equally many images, and sums are computed one image after
+    another.
 
     Parameters
     ----------
@@ -42,10 +175,8 @@ class Monitor:
         Probability of a false alarm over a stream of any length, at most: of the shift alarm, and of the audits.
     window
         Images per window of the timeline. Windows are merged in pairs when there are more than 400.
-    burn_in
-        Number of images below which `status` does not say that all is well.
-    seed
-        Random seed of the shift alarm, which breaks ties at random.
+    burn_in, seed
+        Number of images below which `status` does not say that all is well, and random seed of the shift alarm.
     """
 
     def __init__(
@@ -53,12 +184,11 @@ class Monitor:
     ) -> None:
         reference = get_reference(policy)
         if not is_number(alpha) or not 0 < alpha < 1:
-            expected = "is out of range; expected a number between 0 and 1, such as 0.05"
-            raise MonitoringError(expected, argument="alpha", value=alpha)
+            raise MonitoringError("is out of range; expected a number in (0, 1)", argument="alpha", value=alpha)
         for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
             if not is_whole_number(value) or value < least:
-                expected = f"is out of range; expected a whole number from {least} up"
-                raise MonitoringError(expected, argument=name, value=value)
+                fault = f"is out of range; expected a whole number from {least} up"
+                raise MonitoringError(fault, argument=name, value=value)
         self.policy = policy
         self.alpha, self.window, self.burn_in, self.seed = alpha, window, burn_in, seed
         self.skipped = 0
@@ -66,7 +196,8 @@ class Monitor:
         """Files of scores that were read, if the stream comes from files."""
         self._shift = ShiftAlarm(reference, is_adaptive=policy.schedule is not None, alpha=alpha, seed=seed)
         self._estimator = AccuracyEstimator(policy)
-        self._timeline = Timeline(window)
+        self._window_size = window
+        self._windows: list[WindowSums] = []
         self._smallest_probability: float | None = None
         self._audited: dict[str, AuditRecord] = {}
         self._doubtful: list[StreamImage] = []
@@ -79,7 +210,7 @@ class Monitor:
     @property
     def images(self) -> int:
         """Number of images that could be read, accepted or not."""
-        return self._timeline.count("images")
+        return self._count("images")
 
     @property
     def audited(self) -> tuple[AuditRecord, ...]:
@@ -91,29 +222,46 @@ class Monitor:
     def update(self, rows: object) -> MonitorStatus:
         """Add scored images, in the order of the stream, and return the status; nothing changes if they are invalid.
 
-        Parameters
-        ----------
-        rows
-            An Arrow table, a pandas data frame, `Decisions`, or a list of dictionaries with the columns of scores.
+        Rows are an Arrow table, a pandas data frame, `Decisions`, or a list of dictionaries with the columns of scores.
         """
         scored = ScoreRows.read(rows, self.policy)
         for id_ in itertools.compress(scored.ids, scored.audit):
             if id_ in self._audited:
-                raise MonitoringError(
-                    f"an image {id_!r} was already in the stream; pass every image once, and score different images "
-                    "under different ids."
-                )
+                raise MonitoringError(f"an image {id_!r} was already in the stream; pass every image once.")
         self.skipped += scored.skipped
         if scored.smallest_probability is not None:
             self._smallest_probability = min(scored.smallest_probability, self._smallest_probability or 1.0)
         if len(scored):
             self._remember(scored)
             evidence = self._shift.update(scored.confidence, scored.first_look, scored.disagreement)
-            self._timeline.add(scored, self._estimator.features(scored.confidence, scored.predicted), evidence)
+            self._add_to_windows(scored, evidence)
         return self.describe()
 
+    def _count(self, name: str) -> int:
+        """Return a count over all windows, such as that of `images`."""
+        return sum(getattr(window, name) for window in self._windows)
+
+    def _add_to_windows(self, rows: ScoreRows, evidence: Float64Array) -> None:
+        """Add images, with the log of the evidence of a shift after each, to the last window and to new ones."""
+        is_compared = np.isfinite(rows.disagreement)
+        features = self._estimator.features(rows.confidence, rows.predicted)
+        counts = [np.ones(len(rows)), rows.accept, rows.is_auditable, is_compared]
+        sums = [rows.confidence, np.where(is_compared, rows.disagreement, 0.0)]
+        values = np.column_stack([*counts, *sums, features, np.where(rows.accept[:, None], features, 0.0)])
+        start = 0
+        while start < len(rows):
+            is_open = bool(self._windows) and self._windows[-1].images < self._window_size
+            if not is_open and len(self._windows) == MAX_WINDOWS:
+                pairs = zip(self._windows[::2], self._windows[1::2], strict=True)
+                self._windows, self._window_size = [WindowSums.join(pair) for pair in pairs], 2 * self._window_size
+            last = self._windows.pop() if is_open else None
+            stop = min(start + self._window_size - (last.images if last else 0), len(rows))
+            parts = np.vstack([last.sums, values[start:stop]]) if last else values[start:stop]
+            self._windows.append(WindowSums.add_up(parts, float(evidence[stop - 1])))
+            start = stop
+
     def _remember(self, rows: ScoreRows) -> None:
-        """Remember the audits and the most doubtful images of rows that are not in the timeline yet."""
+        """Remember the audits and the most doubtful images of rows that are not in the windows yet."""
         images = self.images
 
         def describe(place: int) -> dict[str, Any]:
@@ -126,13 +274,11 @@ class Monitor:
                 "disagreement": None if math.isnan(disagreement) else disagreement,
             }
 
-        positions = self._timeline.count("auditable") + np.cumsum(rows.is_auditable)
+        positions = self._count("auditable") + np.cumsum(rows.is_auditable)
         for place in np.flatnonzero(rows.audit).tolist():
-            self._audited[rows.ids[place]] = AuditRecord(
-                **describe(place),
-                accepted=int(positions[place]),
-                probability=float(rows.audit_probability[place]),
-            )
+            probability, accepted = float(rows.audit_probability[place]), int(positions[place])
+            audit = AuditRecord(**describe(place), accepted=accepted, probability=probability)
+            self._audited[audit.id] = audit
         order = np.lexsort((rows.confidence, -np.nan_to_num(rows.disagreement, nan=0.0)))
         worst = order[rows.accept[order]][:MAX_DOUBTFUL].tolist()
         found = [StreamImage(**describe(place)) for place in worst]
@@ -145,11 +291,8 @@ class Monitor:
     def add_labels(self, labels: Labels) -> int:
         """Add what people found when they reviewed audits, and return how many labels are new.
 
-        Parameters
-        ----------
-        labels
-            The class of each image by its id, an index or a name; or the path of a CSV file with the columns id and
-            label. Labels may be given again.
+        Labels are the class of each image by its id, an index or a name; or the path of a CSV file with the columns id
+        and label. They may be given again.
         """
         reviewed = {}
         names = self.policy.class_names
@@ -157,10 +300,8 @@ class Monitor:
             label, audit = find_class(given, names, id_), self._find_audit(id_)
             if audit.label not in (None, label):
                 before, now = (repr(names[one] if names else one) for one in (audit.label, label))
-                raise MonitoringError(
-                    f"image {id_!r} has two labels, {before} before and {now} now; correct the new one, or start a new "
-                    "monitor if the first was wrong."
-                )
+                fault = f"image {id_!r} has two labels, {before} before and {now} now"
+                raise MonitoringError(fault, repair="correct the new one, or start a new monitor")
             reviewed[id_] = audit.model_copy(update={"label": label})
         new = sum(self._audited[id_].label is None for id_ in reviewed)
         self._audited |= reviewed
@@ -176,10 +317,7 @@ class Monitor:
     def _find_audit(self, id_: str) -> AuditRecord:
         audit = self._audited.get(id_)
         if audit is None:
-            raise MonitoringError(
-                f"there is no audited image {id_!r} in the stream; pass labels of images that were marked for review, "
-                "after the rows with these images."
-            )
+            raise MonitoringError(f"there is no audited image {id_!r} in the stream; pass labels of audits only.")
         return audit
 
     # ---- What comes out
@@ -188,51 +326,47 @@ class Monitor:
         """Return what is known; raise an error if the stream is shorter than the burn-in and there is no alarm."""
         status = self.describe()
         if status.in_burn_in:
-            raise MonitoringError(
-                f"is more than the {status.images:,} images of the stream, which are too few to say that all is well",
-                argument="burn_in",
-                value=self.burn_in,
-                repair=Repair("add more images, or pass a smaller {burn_in}", burn_in=ANY),
-            )
+            fault = f"is more than the {status.images:,} images of the stream, too few to say that all is well"
+            repair = Repair("add more images, or pass a smaller {burn_in}", burn_in=ANY)
+            raise MonitoringError(fault, argument="burn_in", value=self.burn_in, repair=repair)
         return status
 
     def describe(self) -> MonitorStatus:
         """Return what is known, also within the burn-in."""
-        windows, calibration = self._timeline.windows, self.policy.calibration
+        windows, calibration = self._windows, self.policy.calibration
         # The last window may have few images, so the one before counts as well.
-        recent = windows[-1:] if windows and windows[-1].images == self._timeline.size else windows[-2:]
-        raised_at = self._shift.raised_at
+        recent = windows[-1:] if windows and windows[-1].images == self._window_size else windows[-2:]
+        alarm = self._shift.state
         return MonitorStatus(
             images=self.images,
-            accepted=self._timeline.count("accepted"),
+            accepted=self._count("accepted"),
             skipped=self.skipped,
             calibration_coverage=None if calibration is None else calibration.accepted / calibration.images,
             guarantee=self.policy.guarantee,
             shift=ShiftStatus(
-                raised_at=raised_at,
-                log10_evidence=self._shift.evidence / LOG_10,
+                raised_at=alarm.raised_at,
+                log10_evidence=alarm.evidence / LOG_10,
                 log10_limit=self._shift.limit / LOG_10,
                 alpha=self.alpha,
-                statistic=None if raised_at is None else self._shift.leading_statistic,
+                statistic=None if alarm.raised_at is None else self._shift.leading_statistic,
             ),
             estimate=self._estimate(windows),
             recent=self._estimate(recent),
             recent_images=sum(window.images for window in recent),
             audit=self._judge(),
             audited=len(self._audited),
-            auditable=self._timeline.count("auditable"),
+            auditable=self._count("auditable"),
             burn_in=self.burn_in,
         )
 
     def _judge(self) -> AuditVerdict | None:
         """Return what the audits tell about the guaranteed risk; None without audits, or without a guarantee."""
-        auditable, guarantee = self._timeline.count("auditable"), self.policy.guarantee
+        auditable, guarantee = self._count("auditable"), self.policy.guarantee
         if not auditable or guarantee is None:
             return None
         audited = [AuditedImage(one.accepted, one.probability, one.wrong) for one in self._audited.values()]
-        return judge_audits(
-            auditable, audited, risk=guarantee.risk, alpha=self.alpha, smallest=self._smallest_probability
-        )
+        smallest = self._smallest_probability
+        return judge_audits(auditable, audited, risk=guarantee.risk, alpha=self.alpha, smallest=smallest)
 
     def _estimate(self, windows: Sequence[WindowSums]) -> AccuracyEstimate | None:
         if not windows:
@@ -245,22 +379,21 @@ class Monitor:
         bounds = self.audit_path()
         ends = [image for image, _, _ in bounds]
         windows, start = [], 0
-        for sums in self._timeline.windows:
+        for sums in self._windows:
             known = bisect.bisect_right(ends, start + sums.images)
             _, low, high = bounds[known - 1] if known else (None, None, None)
-            windows.append(
-                TimelineWindow(
-                    start=start,
-                    images=sums.images,
-                    accepted=sums.accepted,
-                    confidence=sums.confidence / sums.images,
-                    disagreement=sums.disagreement / sums.compared if sums.compared else None,
-                    estimate=self._estimate([sums]),
-                    log10_evidence=sums.evidence / LOG_10,
-                    audit_low=low,
-                    audit_high=high,
-                )
+            window = TimelineWindow(
+                start=start,
+                images=sums.images,
+                accepted=sums.accepted,
+                confidence=sums.confidence / sums.images,
+                disagreement=sums.disagreement / sums.compared if sums.compared else None,
+                estimate=self._estimate([sums]),
+                log10_evidence=sums.evidence / LOG_10,
+                audit_low=low,
+                audit_high=high,
             )
+            windows.append(window)
             start += sums.images
         return tuple(windows)
 
@@ -272,7 +405,7 @@ class Monitor:
         verdict = self._judge()
         if verdict is None:
             return []
-        counts = [(0, 0), *((window.auditable, window.images) for window in self._timeline.windows)]
+        counts = [(0, 0), *((window.auditable, window.images) for window in self._windows)]
         accepted, images = np.cumsum(counts, axis=0).T
         moments = np.interp([moment for moment, _, _ in verdict.path], accepted, images).tolist()
         return [(image, low, high) for image, (_, low, high) in zip(moments, verdict.path, strict=True)]
@@ -293,8 +426,8 @@ class Monitor:
             skipped=self.skipped,
             smallest_probability=self._smallest_probability,
             shift=self._shift.state,
-            window_size=self._timeline.size,
-            windows=tuple(self._timeline.windows),
+            window_size=self._window_size,
+            windows=tuple(self._windows),
             audited=self.audited,
             doubtful=tuple(self._doubtful),
             files=self.files,
@@ -307,24 +440,19 @@ class Monitor:
         try:
             state = MonitorState.model_validate_json(Path(path).read_bytes())
             if state.policy != policy.checksum:
-                raise MonitoringError(
-                    f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]}, got "
-                    f"{policy.checksum[:8]}); pass the policy that it was made with, or start a new monitor."
-                )
+                fault = f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]})"
+                raise MonitoringError(fault, repair="pass the policy that it was made with, or start a new monitor")
             monitor = cls(policy, alpha=state.alpha, window=state.window, burn_in=state.burn_in, seed=state.seed)
             monitor._shift.resume(state.shift)
         except OSError as error:
-            raise MonitoringError(
-                f"cannot read the state of the monitor {str(path)!r}: {error.strerror}; check the path."
-            ) from None
+            raise MonitoringError(f"cannot read the state {str(path)!r}: {error.strerror}; check the path.") from None
         except (ValueError, KeyError) as error:  # not JSON, not a state, or one with other bins than the policy
             reason = describe_invalid(error) if isinstance(error, ValidationError) else repr(error)
-            raise MonitoringError(
-                f"invalid state of a monitor {str(path)!r}, {reason}; restore the file, or start a new monitor."
-            ) from None
+            fault = f"invalid state of a monitor {str(path)!r}, {reason}"
+            raise MonitoringError(fault, repair="restore the file, or start a new monitor") from None
         monitor.skipped, monitor.files = state.skipped, state.files
         monitor._smallest_probability = state.smallest_probability
-        monitor._timeline = Timeline(state.window_size, state.windows)
+        monitor._window_size, monitor._windows = state.window_size, list(state.windows)
         monitor._audited = {audit.id: audit for audit in state.audited}
         monitor._doubtful = list(state.doubtful)
         return monitor

@@ -86,33 +86,32 @@ def monitor_scores(
     alpha, window, burn_in, seed
         Options of `Monitor`, by default its own, or those that the folder was started with.
     shuffle
-        Whether the images of each file have no order of time, so that they are read in random order: those of a
-        folder that is sorted by class would look like a stream that changes all the time.
+        Whether to read each file in random order: images without an order of time, such as those of a folder sorted
+        by class, would look like a stream that changes all the time.
     execution
-        Whether to show a progress bar; nothing else of it is used.
+        Whether to show a progress bar.
     """
     loaded = policy if isinstance(policy, Policy) else read_policy(policy)
     found = list_score_files([scores] if isinstance(scores, str | Path) else scores)
     labels = {} if reviewed is None else collect_labels(reviewed)
     folder = Path(out)
     if reviewed is not None and Path(reviewed).absolute() == (folder / QUEUE).absolute():
-        raise MonitoringError(
-            f"reviewed labels {str(reviewed)!r} would be replaced, since this file lists what is left to review; save "
-            "them under another name, such as labels.csv."
-        )
+        fault = f"reviewed labels {str(reviewed)!r} would be replaced, since this file lists what is left to review"
+        raise MonitoringError(fault, repair="save them under another name, such as labels.csv")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MonitoringError(
-            f"cannot write to the folder {str(folder)!r}: {error.strerror}; choose another path."
-        ) from None
+        raise MonitoringError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another path.") from None
     with exclusive_lock(folder / LOCK):
         monitor = _open_monitor(folder, loaded, {"alpha": alpha, "window": window, "burn_in": burn_in, "seed": seed})
-        new_files = _read_new_files(monitor, found, folder, shuffle=shuffle, progress=execution.progress)
+        new_files = _read_new_files(monitor, found, folder, shuffle, execution.progress)
         new_labels, ignored = _add_labels(monitor, labels, found)
         monitor.save(folder / STATE)
         status = monitor.status()
-        _write_result(folder, monitor, status)
+        text = json.dumps(_describe(monitor, status), indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(folder / RESULT, f"{text}\n")
+        pending = (format_csv_row([audit.id, ""]) for audit in monitor.audited if audit.label is None)
+        write_text(folder / QUEUE, "".join([format_csv_row(["id", "label"]), *pending]))
     queue = folder / QUEUE if status.audit is not None and status.audit.pending else None
     return MonitoredScores(monitor, status, new_files, new_labels, ignored, queue)
 
@@ -126,36 +125,27 @@ def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> M
     monitor.burn_in = given.pop("burn_in", monitor.burn_in)
     for name, started in monitor.options.items():
         if given.get(name, started) != started:
-            repair = f"pass {{{name}}} or omit it, or start a new monitor in another folder"
-            raise MonitoringError(
-                "is not what the monitor was started with",
-                argument=name,
-                value=given[name],
-                repair=Repair(repair, **{name: started}),
-            )
+            repair = Repair(f"pass {{{name}}} or omit it, or start a new monitor in another folder", **{name: started})
+            fault = "is not what the monitor was started with"
+            raise MonitoringError(fault, argument=name, value=given[name], repair=repair)
     return monitor
 
 
-def _read_new_files(
-    monitor: Monitor, found: Sequence[ScoreFile], folder: Path, *, shuffle: bool, progress: bool
-) -> int:
+def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, shuffle: bool, progress: bool) -> int:
     """Read the files that were not read before, save the state after each, and return how many there were."""
     present: dict[str, ScoreFile] = {}
     for file in found:
-        other = present.setdefault(_digest(file.read()), file)
+        other = present.setdefault(hashlib.sha256(file.read()).hexdigest(), file)
         if other is not file:
-            raise MonitoringError(
-                f"the score files {other.name!r} and {file.name!r} are the same; pass every image once."
-            )
+            fault = f"the score files {other.name!r} and {file.name!r} are the same"
+            raise MonitoringError(fault, repair="pass every image once")
     names = {file.name for file in found}
     for read in monitor.files:  # one that is not there any more is no harm
         if read.digest not in present and read.name in names:
-            raise MonitoringError(
-                f"the score file {read.name!r} has changed since it was read ({read.images:,} images), and what was "
-                "read cannot be taken back",
-                repair=Repair("restore it, or start again with another folder {out}", out=ANY),
-            )
-    new = [file for digest, file in present.items() if digest not in {read.digest for read in monitor.files}]
+            repair = Repair("restore it, or start again with another folder {out}", out=ANY)
+            raise MonitoringError(f"the score file {read.name!r} has changed since it was read", repair=repair)
+    known = {read.digest for read in monitor.files}
+    new = [file for digest, file in present.items() if digest not in known]
     with progress_bar("scores", len(new), "files", enabled=progress) as advance:
         for file in new:
             content, before = file.read(), monitor.images
@@ -166,22 +156,17 @@ def _read_new_files(
                 monitor.update(rows)
             except MonitoringError as error:
                 raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
-            images = monitor.images - before
-            monitor.record_file(file.name, size=len(content), digest=_digest(content), images=images)
+            digest = hashlib.sha256(content).hexdigest()  # of what was read, even if the file has changed since
+            monitor.record_file(file.name, size=len(content), digest=digest, images=monitor.images - before)
             monitor.save(folder / STATE)
             advance(1)
     return len(new)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:
     """Add reviewed labels of audits; return how many are new, and how many are of other images.
 
-    The labels of images that were rejected, or accepted but not marked, are ignored: people choose which of these they
-    look at, and no weights make up for it.
+    Those of other images are ignored: people choose which of these they look at, and no weights make up for it.
     """
     audited = {audit.id for audit in monitor.audited}
     others = {id_: label for id_, label in labels.items() if id_ not in audited}
@@ -194,10 +179,8 @@ def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequen
     if unknown:
         first, *more = unknown
         many = f" and {len(more):,} others" if more else ""
-        raise MonitoringError(
-            f"there are labels for image {first!r}{many}, which the scores do not have; pass the score files with "
-            "these images, or correct the ids."
-        )
+        fault = f"there are labels for image {first!r}{many}, which the scores do not have"
+        raise MonitoringError(fault, repair="pass the score files with these images, or correct the ids")
     new = monitor.add_labels({id_: label for id_, label in labels.items() if id_ in audited})
     return new, len(others)
 
@@ -214,10 +197,3 @@ def _describe(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
         "worst_images": [image.to_dict() for image in monitor.worst_images()],
         "files": [file.model_dump() for file in monitor.files],
     }
-
-
-def _write_result(folder: Path, monitor: Monitor, status: MonitorStatus) -> None:
-    text = json.dumps(_describe(monitor, status), indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(folder / RESULT, f"{text}\n")
-    pending = (format_csv_row([audit.id, ""]) for audit in monitor.audited if audit.label is None)
-    write_text(folder / QUEUE, "".join([format_csv_row(["id", "label"]), *pending]))

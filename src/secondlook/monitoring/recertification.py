@@ -1,9 +1,7 @@
 """`recertify`: a fresh guarantee from images that people reviewed, weighted for how they were drawn.
 
-docs/monitoring.md has the proof. Rejected images are all reviewed, accepted ones with the known probability of their
-audit; an image that should have been reviewed and was not counts as wrong. For each of several thresholds that were
-fixed before the stream, bets that the error rate among accepted images is below the risk grow or shrink a capital whose
-inverse is a p-value; the thresholds are tested in a fixed sequence.
+docs/monitoring.md has the proof. For each of several thresholds that were fixed before the stream, bets that the error
+rate among accepted images is below the risk give a p-value; the thresholds are tested in a fixed sequence.
 """
 
 import hashlib
@@ -11,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,11 +47,12 @@ class Recertification:
 
     def to_dict(self) -> dict[str, object]:
         """Return the change as JSON values."""
-        return {
-            "threshold": {"before": self.before.threshold, "now": self.policy.threshold},
-            "coverage": {"before": self.coverage_before, "now": self.policy.coverage},
-            "guarantee": {"before": self.before.guarantee_text, "now": self.policy.guarantee_text},
+        changes = {
+            "threshold": (self.before.threshold, self.policy.threshold),
+            "coverage": (self.coverage_before, self.policy.coverage),
+            "guarantee": (self.before.guarantee_text, self.policy.guarantee_text),
         }
+        return {name: {"before": before, "now": now} for name, (before, now) in changes.items()}
 
 
 def recertify(
@@ -80,51 +79,56 @@ def recertify(
         folders or URLs of parts), or tables such as those that `Monitor.update` takes.
     labels
         The class of each reviewed image by its id, an index or a name; or the path of a CSV file with the columns id
-        and label. Those of accepted images that were not audited are ignored, since it is unknown why they were
-        reviewed.
+        and label. Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
-    data
-        The spec of the images, for the record.
-    execution
-        Whether to show a progress bar; nothing else of it is used.
+    data, execution
+        The spec of the images, for the record; and whether to show a progress bar.
     """
     guarantee = _choose_guarantee(policy, risk, delta)
-    stream = _Stream.read(policy, _read_tables(scores, execution), labels)
-    thresholds = list_thresholds(policy)
-    starts = list_starts(policy, thresholds)
+    stream = _read_stream(policy, _read_tables(scores, execution), labels)
+    rows, errors = stream.rows, stream.is_reviewed & stream.is_wrong
+    thresholds, starts = list_thresholds(policy)
     p_values = np.array([stream.compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
     passing = find_last_passing(p_values, starts, guarantee.delta)
     if passing is None:
         raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
-    threshold = thresholds[passing]
+    above = rows.confidence >= thresholds[passing]
+    content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(rows.ids, stream.is_wrong, strict=True))
+    calibration = Calibration(
+        images=len(rows),
+        accepted=int(above.sum()),
+        reviewed=int(np.sum(above & stream.is_reviewed)),
+        estimated_risk=min(1.0, float(np.sum(1 / stream.probability[above & errors]) / max(1, above.sum()))),
+        data=data,
+        digest=hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest(),
+    )
+    # How the images look, with errors estimated from the reviewed ones.
+    disagreement = None if np.isnan(rows.disagreement).any() or policy.schedule else rows.disagreement
+    weights = np.where(errors, 1 / stream.probability, 0.0)
     changes: dict[str, Any] = {
         "made": "",
         "secondlook": __version__,
-        "threshold": threshold,
+        "threshold": thresholds[passing],
         "guarantee": guarantee,
-        "calibration": stream.count(threshold, data),
+        "calibration": calibration,
         "compared": (),
-        "reference": stream.describe_reference(policy),
+        "reference": Reference.make(rows.confidence, rows.first_look, disagreement, weights),
         "shifts": None,
     }
-    return Recertification(policy, policy.model_copy(update=changes), float(stream.rows.accept.mean()))
+    return Recertification(policy, policy.model_copy(update=changes), float(rows.accept.mean()))
 
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
     if policy.groups:
-        raise DecisionError(
-            "the policy has a threshold for each class, which cannot be made anew from audits of all classes together; "
-            "calibrate on labeled images of each class."
-        )
-    stated = policy.guarantee
+        fault = "the policy has a threshold for each class, which audits of all classes together cannot renew"
+        raise DecisionError(fault, repair="calibrate on labeled images of each class")
     wanted: dict[str, Any] = {"risk": risk, "delta": delta}
     for name, given in wanted.items():
-        value = wanted[name] = getattr(stated, name, None) if given is None else given
+        value = wanted[name] = getattr(policy.guarantee, name, None) if given is None else given
         if value is None:
-            raise DecisionError(
-                f"the policy has no guarantee, so {name} is unknown", repair=Repair(f"pass {{{name}}}", **{name: ANY})
-            )
+            repair = Repair(f"pass {{{name}}}", **{name: ANY})
+            raise DecisionError(f"the policy has no guarantee, so {name} is unknown", repair=repair)
         if not 0 < value < 1:
             raise DecisionError("is out of range; expected a number between 0 and 1", argument=name, value=value)
     return Guarantee(**wanted)
@@ -144,8 +148,7 @@ def _read_tables(scores: str | Path | Sequence[object], execution: Execution) ->
     return tables
 
 
-@dataclass(frozen=True, eq=False)
-class _Stream:
+class _Stream(NamedTuple):
     """All images of a stream as arrays [n], and what reviews found."""
 
     rows: ScoreRows
@@ -159,85 +162,54 @@ class _Stream:
     smallest: float
     """Smallest probability that an image could have."""
 
-    @classmethod
-    def read(cls, policy: Policy, tables: Sequence[object], labels: Labels) -> "_Stream":
-        """Join score rows with reviewed labels."""
-        parts = [ScoreRows.read(table, policy) for table in tables]
-        if not any(map(len, parts)):
-            raise MonitoringError("the scores have no images that could be read; pass those of reviewed images.")
-        rows = ScoreRows.join(parts)
-        known = {id_: place for place, id_ in enumerate(rows.ids)}
-        if len(known) < len(rows):
-            raise MonitoringError("some images are in several tables of scores; pass each table once.")
-        probability = np.where(rows.accept, rows.audit_probability, 1.0)
-        if np.isnan(probability).any():
-            raise MonitoringError(
-                f"image {rows.ids[int(np.flatnonzero(np.isnan(probability))[0])]!r} was accepted without an audit "
-                "probability, so reviewed images say nothing about it",
-                repair=Repair("score images with {audit}", of="score", audit=ANY),
-            )
-        is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
-        for id_, label in collect_labels(labels).items():
-            if id_ not in known:
-                raise MonitoringError(
-                    f"a label is given for image {id_!r}, which the scores do not have; pass the scores of all "
-                    "reviewed images, or correct the id."
-                )
-            place = known[id_]
-            is_reviewed[place] = True
-            is_right[place] = find_class(label, policy.class_names, id_) in rows.predicted[place]
-        is_due = ~rows.accept | rows.audit
-        smallest = 1.0 if rows.smallest_probability is None else rows.smallest_probability
-        return cls(rows, is_due, probability, is_reviewed & is_due, is_due & ~is_right, smallest)
-
     def compute_p_value(self, threshold: float, risk: float) -> float:
         """Return the p-value of an error rate of at least `risk` among the images that a threshold accepts."""
         above = self.rows.confidence >= threshold
         errors = self.probability[above & self.is_wrong]
         return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
 
-    def count(self, threshold: float, data: str) -> Calibration:
-        """Return the counts of the images that a threshold accepts, with a digest of the ids and the reviews."""
-        content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(self.rows.ids, self.is_wrong, strict=True))
-        above = self.rows.confidence >= threshold
-        reviewed = above & self.is_reviewed
-        wrong = reviewed & self.is_wrong
-        return Calibration(
-            images=len(self.rows.ids),
-            accepted=int(above.sum()),
-            reviewed=int(reviewed.sum()),
-            estimated_risk=min(1.0, float(np.sum(1 / self.probability[wrong]) / max(1, above.sum()))),
-            data=data,
-            digest=hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest(),
-        )
 
-    def describe_reference(self, policy: Policy) -> Reference:
-        """Return how the images look, with errors estimated from the reviewed ones."""
-        disagreement = None if np.isnan(self.rows.disagreement).any() or policy.schedule else self.rows.disagreement
-        weights = np.where(self.is_reviewed & self.is_wrong, 1 / self.probability, 0.0)
-        return Reference.make(self.rows.confidence, self.rows.first_look, disagreement, weights)
+def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _Stream:
+    """Join score rows with reviewed labels."""
+    parts = [ScoreRows.read(table, policy) for table in tables]
+    if not any(map(len, parts)):
+        raise MonitoringError("the scores have no images that could be read; pass those of reviewed images.")
+    rows = ScoreRows.join(parts)
+    known = {id_: place for place, id_ in enumerate(rows.ids)}
+    if len(known) < len(rows):
+        raise MonitoringError("some images are in several tables of scores; pass each table once.")
+    probability = np.where(rows.accept, rows.audit_probability, 1.0)
+    for place in np.flatnonzero(np.isnan(probability)):
+        fault = f"image {rows.ids[place]!r} was accepted without an audit probability, so reviews say nothing about it"
+        raise MonitoringError(fault, repair=Repair("score with {audit}", of="score", audit=ANY))
+    is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
+    for id_, label in collect_labels(labels).items():
+        if id_ not in known:
+            fault = f"a label is given for image {id_!r}, which the scores do not have"
+            raise MonitoringError(fault, repair="pass the scores of all reviewed images, or correct the id")
+        is_reviewed[known[id_]] = True
+        is_right[known[id_]] = find_class(label, policy.class_names, id_) in rows.predicted[known[id_]]
+    is_due = ~rows.accept | rows.audit
+    smallest = 1.0 if rows.smallest_probability is None else rows.smallest_probability
+    return _Stream(rows, is_due, probability, is_reviewed & is_due, is_due & ~is_right, smallest)
 
 
-def list_thresholds(policy: Policy) -> list[float]:
-    """Return the thresholds that may be certified, falling; they are fixed before the new images are seen.
+def list_thresholds(policy: Policy) -> tuple[list[float], list[int]]:
+    """Return the thresholds that may be certified, falling, and the places of those at which the tests start.
 
-    They are the present one and, unless looking depends on it, the edges of the reference.
+    They are fixed before the new images are seen: the present threshold and, unless looking depends on it, the edges of
+    the reference.
     """
     if policy.schedule is not None or policy.reference is None:
-        return [policy.threshold]
-    return sorted({policy.threshold, *policy.reference.confidence.edges}, reverse=True)
-
-
-def list_starts(policy: Policy, thresholds: Sequence[float]) -> list[int]:
-    """Return the places of the thresholds at which the tests start, ascending."""
-    present = thresholds.index(policy.threshold)
-    if len(thresholds) == 1 or policy.reference is None:
-        return [present]
+        return [policy.threshold], [0]
     histogram = policy.reference.confidence
+    thresholds = sorted({policy.threshold, *histogram.edges}, reverse=True)
+    present = thresholds.index(policy.threshold)
     above = np.cumsum(histogram.counts[::-1])[::-1]
-    accepted = [int(above[min(int(histogram.find_bins(np.array([one]))[0]), len(above) - 1)]) for one in thresholds]
-    wanted = [accepted[present] / START_RATIO**step for step in range(MAX_STARTS)]
-    return sorted({present, *(min(int(np.searchsorted(accepted, one)), present) for one in wanted)})
+    accepted = above[np.minimum(histogram.find_bins(np.array(thresholds)), len(above) - 1)]
+    wanted = accepted[present] / np.power(float(START_RATIO), np.arange(MAX_STARTS))
+    starts = {present, *np.minimum(np.searchsorted(accepted, wanted), present).tolist()}
+    return thresholds, sorted(starts if len(thresholds) > 1 else {present})
 
 
 def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: float) -> int | None:
@@ -257,26 +229,24 @@ def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: floa
 
 def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Guarantee) -> str:
     """Return why no test passed at the thresholds that the tests start at, and how many reviews would be enough."""
-    prospects = [_predict_labels(stream, one, guarantee, len(starts)) for one in starts]
-    needed, labels, wrong = min(prospects, key=lambda one: one[0])
+    prospects = []
+    for threshold in starts:
+        above = stream.rows.confidence >= threshold
+        reviewed = above & stream.is_reviewed
+        labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
+        accepted = int(np.sum(above & (stream.is_reviewed | ~stream.is_due)))
+        # How many labels certify the threshold if errors continue as they are.
+        capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
+        level = math.log(len(starts) / guarantee.delta)
+        needed = math.ceil(labels * level / capital) if capital > 0 and labels else math.inf
+        prospects.append((needed, labels, int(wrong.sum())))
+    needed, labels, errors = min(prospects, key=lambda one: one[0])
     pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.rows.accept))
     waiting = f"; {pending:,} audits are not reviewed yet, and count as wrong" if pending else ""
-    if needed == math.inf:
-        repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
-    else:
+    repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
+    if needed < math.inf:
         repair = f"roughly {needed:,} reviewed images of those that it accepts are needed if errors continue so"
     return (
-        f"no threshold guarantees {guarantee}; at the one that comes closest, {wrong:,} of {labels:,} reviewed images "
+        f"no threshold guarantees {guarantee}; at the one that comes closest, {errors:,} of {labels:,} reviewed images "
         f"are wrong{waiting}; {repair}."
     )
-
-
-def _predict_labels(stream: _Stream, threshold: float, guarantee: Guarantee, n_starts: int) -> tuple[float, int, int]:
-    """Return how many labels certify a threshold if errors continue as they are, the labels so far, and the wrong."""
-    above = stream.rows.confidence >= threshold
-    reviewed = above & stream.is_reviewed
-    labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
-    accepted = int(np.sum(above & (stream.is_reviewed | ~stream.is_due)))
-    capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
-    needed = math.ceil(labels * math.log(n_starts / guarantee.delta) / capital) if capital > 0 and labels else math.inf
-    return needed, labels, int(wrong.sum())

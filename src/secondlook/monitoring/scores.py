@@ -28,6 +28,7 @@ READ_COLUMNS = (*COLUMNS, "labels", "reason", "audit", "audit_probability")
 SCORE_METADATA = b"secondlook.score"
 """Metadata of a Parquet file of scores: JSON with the policy."""
 SUFFIX = ".parquet"
+OTHER_POLICY = "pass the policy that the rows were scored with"
 
 Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
 """The class of each image by its id, an index or a name; or the path of a CSV file with the columns id and label."""
@@ -63,10 +64,8 @@ def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
     for pattern in map(str, patterns):
         files = [file for place in _expand(pattern) for file in _list_files(place)]
         if not files:
-            raise MonitoringError(
-                f"there are no score files {pattern!r}; expected Parquet files, a pattern such as 'scores/*.parquet', "
-                "or a folder or URL of parts."
-            )
+            expected = "expected Parquet files, a pattern such as 'scores/*.parquet', or a folder or URL of parts"
+            raise MonitoringError(f"there are no score files {pattern!r}; {expected}.")
         found |= {file.name: file for file in files if file.name not in found}
     return list(found.values())
 
@@ -89,9 +88,7 @@ def _list_files(place: str) -> list[ScoreFile]:
         files = {location.locate(name): name for name in location.list_names() if "/" not in name or path is None}
     files = {place: name for place, name in files.items() if not name.rpartition("/")[2].startswith(("_", "."))}
     for other in (place for place, name in files.items() if not name.lower().endswith(SUFFIX)):
-        raise MonitoringError(
-            f"{other!r} is not a Parquet file; expected scores that were written as .parquet, or as a folder of parts."
-        )
+        raise MonitoringError(f"{other!r} is not a Parquet file; expected scores that were written as .parquet.")
     return [ScoreFile(place, partial(location.read_bytes, name)) for place, name in files.items()]
 
 
@@ -134,52 +131,33 @@ class ScoreRows:
         import pyarrow.compute as pc
 
         table = _make_table(rows)
-        metadata = _read_metadata(table, policy)
+        rate = _read_metadata(table, policy).get("audit")
         has_audits = "audit" in table.column_names
         expected = [*COLUMNS, *["labels"] * (policy.top_k > 1), *["audit_probability"] * has_audits]
-        missing = [name for name in expected if name not in table.column_names]
+        missing = [repr(name) for name in expected if name not in table.column_names]
         if missing:
-            raise MonitoringError(
-                f"the rows have no column {', '.join(map(repr, missing))}; expected those of score files: "
-                f"{', '.join(expected)}."
-            )
+            listed = f"expected those of scores: {', '.join(expected)}"
+            raise MonitoringError(f"the rows have no column {', '.join(missing)}; {listed}.")
         kept = table.filter(pc.is_null(table["reason"])) if "reason" in table.column_names else table
         ids = _read_ids(kept)
-        confidence, first_look, decided = (
-            _read_numbers(kept, name, ids) for name in ("confidence", "first_look", "accept")
-        )
-        predicted, accept = _read_predicted(kept, policy, ids), decided > 0
+        read = partial(_read_numbers, kept, ids)
+        confidence, first_look, accept = read("confidence"), read("first_look"), read("accept") > 0
+        predicted = _read_predicted(kept, policy, ids)
         _check_accept(policy, ids, confidence, accept, predicted)
         audit, probability = np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
         if has_audits:
-            expected_probability = "a number above 0 and at most 1 for every accepted image; keep it as it was scored"
-            given = _read_numbers(
-                kept, "audit_probability", ids, lambda p: ~accept | ((p > 0) & (p <= 1)), expected_probability
-            )
+            kind = "a number above 0 and at most 1 for every accepted image; keep it as it was scored"
+            given = read("audit_probability", lambda values: ~accept | ((values > 0) & (values <= 1)), kind)
             probability[accept] = given[accept]
-            audit = accept & (_read_numbers(kept, "audit", ids, lambda marks: np.full(len(marks), True)) > 0)
+            audit = accept & (read("audit", lambda marks: np.full(len(marks), True)) > 0)
+        kind = "a number from 0 to 1, or null after a single look"
+        disagreement = read("disagreement", lambda values: ~((values < 0) | (values > 1)), kind)
         probabilities = probability[np.isfinite(probability)].tolist()
-        rate = metadata.get("audit")
         if is_number(rate) and 0 < rate <= 1:
             probabilities.append(AuditPlan(policy.reference, policy.threshold, rate).smallest)
-        return cls(
-            ids=ids,
-            predicted=predicted,
-            confidence=confidence,
-            accept=accept,
-            first_look=first_look,
-            disagreement=_read_numbers(
-                kept,
-                "disagreement",
-                ids,
-                lambda values: ~((values < 0) | (values > 1)),
-                "a number from 0 to 1, or null after a single look",
-            ),
-            audit=audit,
-            audit_probability=probability,
-            smallest_probability=min(probabilities, default=None),
-            skipped=len(table) - len(kept),
-        )
+        smallest, skipped = min(probabilities, default=None), len(table) - len(kept)
+        numbers = (confidence, accept, first_look, disagreement, audit, probability)
+        return cls(ids, predicted, *numbers, smallest, skipped)
 
     @classmethod
     def join(cls, parts: Sequence["ScoreRows"]) -> "ScoreRows":
@@ -207,10 +185,8 @@ def _make_table(rows: object) -> "pa.Table":
             rows = pa.table({name: [row.get(name) for row in rows] for name in names})
     if hasattr(rows, "columns"):  # a table or a batch of Arrow, or a data frame
         return pa.table(rows)
-    raise MonitoringError(
-        f"rows are a {type(rows).__name__}; expected an Arrow table, a pandas data frame, Decisions, or a list of "
-        "dictionaries."
-    )
+    expected = "an Arrow table, a pandas data frame, Decisions, or a list of dictionaries"
+    raise MonitoringError(f"rows are a {type(rows).__name__}; expected {expected}.")
 
 
 def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
@@ -225,16 +201,12 @@ def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
     except (ValueError, AttributeError, TypeError, KeyError):
         raise MonitoringError("the metadata of the rows is damaged, so their policy is unknown; score again.") from None
     if metadata.get("mismatch"):
-        raise MonitoringError(
-            f"nothing is guaranteed about the rows, since {metadata['mismatch']}; score with the classifier of the "
-            "policy."
-        )
+        fault = f"nothing is guaranteed about the rows, since {metadata['mismatch']}"
+        raise MonitoringError(fault, repair="score with the classifier of the policy")
     if is_other:
         identity = f"{used.get('method')} >= {used.get('threshold')}, made {used.get('made')}, {used['checksum']:.8}"
-        raise MonitoringError(
-            f"the rows were scored with another policy ({identity}) than this one ({policy.identity}); pass the policy "
-            "that they were scored with."
-        )
+        fault = f"the rows were scored with another policy ({identity}) than this one ({policy.identity})"
+        raise MonitoringError(fault, repair=OTHER_POLICY)
     return dict(metadata)
 
 
@@ -250,8 +222,8 @@ def _read_ids(table: "pa.Table") -> tuple[str, ...]:
 
 def _read_numbers(
     table: "pa.Table",
-    name: str,
     ids: tuple[str, ...],
+    name: str,
     is_valid: Callable[[Float64Array], BoolArray] = np.isfinite,
     expected: str = "a number in every row of an image that could be read (one with a null reason)",
 ) -> Float64Array:
@@ -276,7 +248,7 @@ def _read_numbers(
 def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> IntArray:
     """Return the predicted classes of each image. int64 [n, k]"""
     if policy.top_k == 1:
-        predicted = _read_numbers(table, "label", ids).astype(np.int64)[:, None]
+        predicted = _read_numbers(table, ids, "label").astype(np.int64)[:, None]
     else:
         classes = table["labels"].to_pylist()
         for id_, row in zip(ids, classes, strict=True):
@@ -287,10 +259,8 @@ def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> 
     unknown = np.flatnonzero(((predicted < 0) | (predicted >= n_classes)).any(axis=1))
     if unknown.size:
         place = int(unknown[0])
-        raise MonitoringError(
-            f"the predicted class of image {ids[place]!r} is {predicted[place].tolist()}; expected indices of classes "
-            "of the policy; pass the policy that the rows were scored with."
-        )
+        fault = f"the predicted class of image {ids[place]!r} is {predicted[place].tolist()}, no class of the policy"
+        raise MonitoringError(fault, repair=OTHER_POLICY)
     return predicted
 
 
@@ -303,10 +273,9 @@ def _check_accept(
     if differing.size:
         place = int(differing[0])
         decision = "accepted" if accept[place] else "rejected"
-        raise MonitoringError(
-            f"image {ids[place]!r} was {decision} with confidence {confidence[place]:.6g}, which the policy would not "
-            f"do (threshold {policy.threshold:.6g}); pass the policy that the rows were scored with."
-        )
+        limit = f"where the policy has a threshold of {policy.threshold:.6g}"
+        fault = f"image {ids[place]!r} was {decision} with confidence {confidence[place]:.6g}, {limit}"
+        raise MonitoringError(fault, repair=OTHER_POLICY)
 
 
 # ---- Reviewed labels
@@ -319,9 +288,8 @@ def collect_labels(labels: Labels) -> dict[str, int | str]:
     collected: dict[str, int | str] = {}
     for id_, label in labels.items() if isinstance(labels, Mapping) else labels:
         if collected.setdefault(str(id_), label) != label:
-            raise MonitoringError(
-                f"image {id_!r} has two labels, {collected[str(id_)]!r} and {label!r}; keep the correct one."
-            )
+            fault = f"image {id_!r} has two labels, {collected[str(id_)]!r} and {label!r}"
+            raise MonitoringError(fault, repair="keep the correct one")
     return collected
 
 
@@ -333,10 +301,8 @@ def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
             rows = csv.DictReader(file)
             missing = {"id", "label"} - set(rows.fieldnames or ())
             if missing:
-                raise MonitoringError(
-                    f"{where} have no column {' and '.join(map(repr, sorted(missing)))}; expected a CSV file whose "
-                    "first line is id,label."
-                )
+                names = " and ".join(map(repr, sorted(missing)))
+                raise MonitoringError(f"{where} have no column {names}; expected a CSV file with id and label.")
             pairs = [(unescape_formula(row["id"] or ""), (row["label"] or "").strip()) for row in rows]
     except OSError as error:
         raise MonitoringError(f"cannot read {where}: {error.strerror}; check the path.") from None

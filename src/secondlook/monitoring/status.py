@@ -108,7 +108,7 @@ class MonitorStatus:
     @property
     def alarm(self) -> bool:
         """Whether something is wrong: the images have changed, or the guarantee is broken."""
-        return self.shift.raised or self._audited_verdict == "broken"
+        return self.shift.raised or (self.audit is not None and self.audit.verdict == "broken")
 
     @property
     def in_burn_in(self) -> bool:
@@ -116,25 +116,18 @@ class MonitorStatus:
         return self.images < self.burn_in and not self.alarm
 
     @property
-    def _audited_verdict(self) -> str | None:
-        return None if self.audit is None else self.audit.verdict
-
-    @property
     def verdict(self) -> str:
         """Whether the guarantee still holds, in a sentence."""
         guaranteed = "" if self.guarantee is None else f"at most {format_rate(self.guarantee.risk)}"
-        if self.audit is not None and self.audit.verdict == "broken":
+        audited = None if self.audit is None else self.audit.verdict
+        if self.audit is not None and audited == "broken":
             rate = "" if self.audit.estimate is None else f" (about {format_rate(self.audit.estimate)} so far)"
-            return (
-                f"The guarantee is broken: reviewed audits show more errors among accepted images{rate} than "
-                f"guaranteed ({guaranteed})."
-            )
+            excess = f"more errors among accepted images{rate} than guaranteed ({guaranteed})"
+            return f"The guarantee is broken: reviewed audits show {excess}."
         if self.shift.raised_at is not None:
-            changed = (
-                "The images have changed: they do not look like the calibration images any more (alarm after "
-                f"{self.shift.raised_at:,} images)"
-            )
-            if self._audited_verdict == "holds":
+            since = f"(alarm after {self.shift.raised_at:,} images)"
+            changed = f"The images have changed: they do not look like the calibration images any more {since}"
+            if audited == "holds":
                 held = f"the guarantee still holds ({guaranteed} errors among accepted images)"
                 return f"{changed}, but audits show that {held}."
             risk = None if self.recent is None else self.recent.risk
@@ -142,11 +135,9 @@ class MonitorStatus:
             return f"{changed}, so {'the guarantee may not hold' if guaranteed else 'decisions may be worse'}{known}."
         if self.in_burn_in:
             return f"Too few images: {self.images:,} of the {self.burn_in:,} of the burn-in."
-        if self._audited_verdict == "holds":
-            return (
-                f"The guarantee holds: reviewed audits show {guaranteed} errors among accepted images, and the images "
-                "look like the calibration images."
-            )
+        if audited == "holds":
+            held = f"reviewed audits show {guaranteed} errors among accepted images"
+            return f"The guarantee holds: {held}, and the images look like the calibration images."
         unchanged = "No sign of a change: the images look like the calibration images"
         if not guaranteed:
             return f"{unchanged}. The policy guarantees nothing."
@@ -156,9 +147,9 @@ class MonitorStatus:
     def next_step(self) -> str:
         """What to do next, in a sentence."""
         raised, audit = self.shift.raised, self.audit
-        if self._audited_verdict == "broken":
+        if audit is not None and audit.verdict == "broken":
             return "Do not rely on accepted predictions; calibrate again with the reviewed images."
-        if self._audited_verdict == "holds":
+        if audit is not None and audit.verdict == "holds":
             again = "Calibrate again with the reviewed images soon" if raised else "Nothing to do"
             return f"{again}; keep reviewing audits, so that a later change is noticed."
         if audit is not None and (audit.pending or audit.more_labels):
@@ -207,12 +198,10 @@ class MonitorStatus:
         if self.recent is not None:
             scope = "" if self.recent.includes_shifts else "; the interval is of sampling only"
             for what, name in (("accuracy", "accuracy"), ("error rate among accepted", "risk")):
-                value, low, high = (getattr(self.recent, f"{name}{end}") for end in ("", "_low", "_high"))
-                if value is not None:
-                    lines.append(
-                        f"{what} of the latest {self.recent_images:,} images: {format_rate(value)}, "
-                        f"{format_rate(low)} to {format_rate(high)} ({AccuracyEstimate.MEANING}{scope})"
-                    )
+                if getattr(self.recent, name) is not None:
+                    rates = [format_rate(getattr(self.recent, f"{name}{end}")) for end in ("", "_low", "_high")]
+                    found = f"{rates[0]}, {rates[1]} to {rates[2]} ({AccuracyEstimate.MEANING}{scope})"
+                    lines.append(f"{what} of the latest {self.recent_images:,} images: {found}")
         return [*lines, f"audits: {self._describe_audits()}"]
 
     def _describe_audits(self) -> str:

@@ -1,44 +1,70 @@
 """Choosing a threshold: for a guaranteed risk, or for a coverage."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, is_number
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number
 from secondlook.errors import ANY, DecisionError, MetricError, Repair
-from secondlook.metrics import Ranking, rank
-from secondlook.policies.fixed_sequence import (
-    estimate_prospect,
-    find_certifiable_delta,
-    largest_certified_count,
-    smallest_certifiable_risk,
+from secondlook.estimators import (
+    compute_look_statistics,
+    default_method,
+    fit_methods,
+    resolve_tuning,
+    split_method,
+    tuning_positions,
 )
-from secondlook.policies.group_certification import CertifiedGroups, Risks, certify_groups, make_grouping
+from secondlook.evaluation import format_class, select_groups
+from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.policies.fixed_sequence import (
+    count_without_errors,
+    describe_shortfall,
+    estimate_prospect,
+    find_cut,
+    find_joint_counts,
+    largest_certified_count,
+)
 from secondlook.policies.guarantee import (
     DEFAULT_DELTA,
     Calibration,
     ComparedMethod,
+    GroupedBy,
+    GroupThreshold,
     Guarantee,
-    Shortfall,
     check_probability,
 )
-from secondlook.policies.policy import Policy
-from secondlook.policies.schedule import FRONTIER_MARGINS, Schedule
-from secondlook.policies.scored_images import (
-    Adaptive,
-    LookingRequest,
-    ScoredImages,
-    exclude_images,
-    find_threshold,
-    fit_on_tuning_images,
-    plan_for_risk,
-    score_judged_images,
+from secondlook.policies.policy import Policy, find_first_classes, join_names, select_schedule_views
+from secondlook.policies.reference import Reference
+from secondlook.policies.schedule import (
+    FRONTIER_MARGINS,
+    Schedule,
+    check_adaptive_method,
+    check_confidence_range,
+    check_counts,
+    fit_schedule,
 )
 from secondlook.predictions import PredictFrom, Predictions
+from secondlook.registry import did_you_mean
+
+Adaptive = bool | Schedule
+"""Whether to look at an image again only while its decision is open, or the schedule to do so by."""
+CertifiedGroups = str | Sequence[object] | Array | None
+"""What `certify` accepts as groups: "class", or one label per image."""
+Risks = float | Mapping[Any, float]
+"""One risk for all images or groups, or the risk of each group by its name or its value."""
+OTHER_GROUPS = "*"
+"""Key of a mapping of risks for all groups that it does not name."""
+EXTERNAL = "external"
+"""Method of a policy whose confidences were computed elsewhere."""
+MIN_REFERENCE_IMAGES = 10
+"""With fewer images there is nothing to compare others with."""
+PLANNED_COVERAGE = 0.5
+"""Coverage that a schedule is planned for where the error rate among tuning images exceeds the risk at any coverage."""
 
 
 def certify(
@@ -64,14 +90,9 @@ def certify(
     `certified` is False and `shortfall` tells what would have been possible.
 
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
-    To certify each with the whole `delta` and keep the best would break it.
-
-    A method that has to be fitted, such as 'learned', is fitted on images that are set apart (a quarter of the images,
-    at most 1,000, unless `tuning` says which) and certified on the others. So is the schedule of an adaptive policy;
-    what is certified are the adaptive decisions themselves.
-
-    With `groups`, every group has a threshold of its own, and the error rate among its accepted images is at most its
-    risk, in all groups at once with probability 1 - `delta`. A group where nothing can be guaranteed accepts nothing.
+    A method or schedule that has to be fitted is fitted on images that are set apart (a quarter of the images, at most
+    1,000, unless `tuning` says which) and certified on the others. With `groups`, every group has a threshold of its
+    own, and all guarantees hold at once with probability 1 - `delta`.
 
     Parameters
     ----------
@@ -97,94 +118,68 @@ def certify(
         Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one or
         a schedule; nothing is certified on them.
     adaptive
-        Whether to look at an image again only while its decision is open. True fits a schedule on images set apart; a
-        given one (`fit_schedule`) must have been fitted to other images than those it is certified on.
-    tolerance, max_looks
-        For `adaptive=True`: fraction of images whose decision may differ from that with all looks, and the largest
-        number of looks, by default all views.
+        Whether to look at an image again only while its decision is open. True fits a schedule with `tolerance` and
+        `max_looks`; a given one (`fit_schedule`) must have been fitted to other images than those certified on.
     """
     if not preds.has_labels:
-        raise DecisionError(
-            "a guarantee needs labeled images, but these predictions have no labels",
-            repair=Repair("pass {labels}", labels=ANY),
-        )
+        fault = "a guarantee needs labeled images, but these predictions have no labels"
+        raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     check_probability("delta", delta)
-    looking = LookingRequest(adaptive, tolerance, max_looks)
-    grouping = make_grouping(preds, groups, risk, predict_from, top_k, is_adaptive=adaptive is not False)
+    grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     one_risk = {"risk": risk, "delta": delta}
     guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
-    distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-    fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-    share = delta / len(fitted.options)
-    policies, candidates = [], []
-    for text in fitted.options:
-        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, guarantee.risk))
-        correct, confidence = scored.correct(), scored.confidence
+    distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
+    candidates = _score_candidates(
+        distinct, guarantee.risk, None, method, options, predict_from, top_k, apart, adaptive, tolerance, max_looks
+    )
+    share, policies = delta / len(candidates), []
+    counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": candidates[0].tuning}
+    for one in candidates:
         if grouping is None:
-            chosen = certify_confidence(correct, confidence, risk=guarantee.risk, delta=share)
+            chosen = certify_confidence(one.correct(), one.confidence, risk=guarantee.risk, delta=share)
         else:
-            _check_finite(confidence)
-            chosen = certify_groups(correct, confidence, scored.preds.ids, grouping, share)
-        policies.append(scored.complete(chosen, share))
-        candidates.append(scored)
+            _check_finite(one.confidence)
+            chosen = _certify_groups(one.correct(), one.confidence, one.preds.ids, grouping, share)
+        policies.append(one.complete(chosen, share, counts))
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
     policy = _complete_best(policies, best, guarantee)
-    counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": len(fitted.tuning)}
-    assert policy.calibration is not None, "every way to choose a threshold counts images"
     compared = tuple(
         ComparedMethod(
-            method=text,
-            threshold=one.threshold if one.certified else None,
-            coverage=one.coverage,
+            method=one.text,
+            threshold=made.threshold if made.certified else None,
+            coverage=made.coverage,
             chosen=place == best,
         )
-        for place, (text, one) in enumerate(zip(fitted.options, policies, strict=True))
+        for place, (one, made) in enumerate(zip(candidates, policies, strict=True))
     )
-    return policy.model_copy(
-        update={
-            "calibration": policy.calibration.model_copy(update=counts),
-            "compared": compared,
-            "reference": candidates[best].describe_reference(policy.threshold, len(policies)),
-        }
-    )
-
-
-EXTERNAL = "external"
-"""Method of a policy whose confidences were computed elsewhere."""
+    reference = candidates[best].describe_reference(policy.threshold, len(policies))
+    return policy.model_copy(update={"compared": compared, "reference": reference})
 
 
 def certify_confidence(
-    correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA, method: str = EXTERNAL
+    correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA
 ) -> Policy:
-    """Return the policy of `certify` for a confidence computed elsewhere, which is called `method`.
-
-    bool [N], float64 [N]
-    """
+    """Return the policy of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
     check_probability("risk", risk)
     check_probability("delta", delta)
-    ranking = _rank(correct, confidence)
+    try:
+        ranking = rank(correct, confidence)
+    except MetricError as error:
+        raise DecisionError.from_error(error) from None
     _check_finite(np.asarray(confidence))
     guarantee = Guarantee(risk=risk, delta=delta)
     accepted = largest_certified_count(ranking, risk, delta)
     if accepted is not None:
-        tie = int(np.searchsorted(ranking.accepted, accepted))
-        calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=int(ranking.errors[tie]))
-        threshold = float(ranking.confidences[tie])
-        return Policy(threshold=threshold, method=method, guarantee=guarantee, calibration=calibration)
-    prospect = estimate_prospect(ranking, risk, delta)
-    shortfall = Shortfall(
-        requested=guarantee,
-        smallest_risk=smallest_certifiable_risk(
-            lambda other: largest_certified_count(ranking, other, delta) is not None, risk
-        ),
-        additional_images=None if prospect.needed is None else prospect.needed - ranking.n_images,
-        larger_delta=find_certifiable_delta(
-            lambda other: largest_certified_count(ranking, risk, other) is not None, delta
-        ),
-        closest=Calibration(images=ranking.n_images, accepted=prospect.accepted, errors=prospect.errors),
-    )
+        threshold, errors = find_cut(ranking, accepted)
+        calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=errors)
+        return Policy(threshold=threshold, method=EXTERNAL, guarantee=guarantee, calibration=calibration)
+
+    def can_certify(other: float | None, level: float) -> bool:
+        return largest_certified_count(ranking, risk if other is None else other, level) is not None
+
+    shortfall = describe_shortfall(guarantee, ranking, risk, delta, can_certify)
     nothing = Calibration(images=ranking.n_images, accepted=0, errors=0)
-    return Policy(threshold=math.inf, method=method, calibration=nothing, shortfall=shortfall)
+    return Policy(threshold=math.inf, method=EXTERNAL, calibration=nothing, shortfall=shortfall)
 
 
 def threshold_for(
@@ -202,24 +197,20 @@ def threshold_for(
 ) -> Policy:
     """Return the policy that accepts at least this fraction of the images, without a guarantee about errors.
 
-    Images of equal confidence are accepted together, so the coverage may be larger. Labels are not needed, except to
-    fit a method. The default method and the other arguments are those of `certify`.
+    Labels are not needed, except to fit a method. The default method and the other arguments are those of `certify`.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
-        raise DecisionError(
-            "is not a fraction of images; expected a number in (0, 1], such as 0.8", argument="coverage", value=coverage
-        )
-    looking = LookingRequest(adaptive, tolerance, max_looks)
-    fitted = fit_on_tuning_images(preds, method, options, predict_from, top_k, tuning, looking)
-    (text,) = fitted.options
-    scored = score_judged_images(preds, fitted, text, looking, lambda one: find_threshold(one.confidence, coverage))
-    threshold = find_threshold(scored.confidence, coverage)
+        fault = "is not a fraction of images; expected a number in (0, 1], such as 0.8"
+        raise DecisionError(fault, argument="coverage", value=coverage)
+    (scored,) = _score_candidates(
+        preds, None, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks
+    )
+    threshold = _find_threshold(scored.confidence, coverage)
     accepted = scored.confidence >= threshold
     errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
-    calibration = Calibration(
-        images=len(accepted), accepted=int(np.sum(accepted)), errors=errors, tuning=len(fitted.tuning)
-    )
-    policy = scored.complete(Policy(threshold=threshold, calibration=calibration), DEFAULT_DELTA)
+    calibration = Calibration(images=len(accepted), accepted=int(np.sum(accepted)), errors=errors)
+    chosen = Policy(threshold=threshold, calibration=calibration)
+    policy = scored.complete(chosen, DEFAULT_DELTA, {"tuning": scored.tuning})
     return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
 
 
@@ -243,17 +234,143 @@ def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) 
 def _check_finite(confidence: Array) -> None:
     """Raise an error for a confidence that no threshold could be. [N]"""
     for index in np.flatnonzero(~np.isfinite(confidence)):
-        raise DecisionError(
-            f"confidence is {float(confidence[index])} at index {index}, expected a finite number; fix or remove this "
-            "image."
-        )
+        value = float(confidence[index])
+        raise DecisionError(f"confidence is {value} at index {index}; expected a finite number, so fix the image.")
 
 
-def _rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
-    try:
-        return rank(correct, confidence)
-    except MetricError as error:
-        raise DecisionError.from_error(error) from None
+# --- Groups of images, each with its own risk and threshold ---
+
+
+@dataclass(frozen=True, eq=False)
+class _Grouping:
+    """The group of each image, and the risk of each group."""
+
+    grouped_by: GroupedBy
+    names: tuple[str, ...]
+    values: tuple[object, ...]
+    """What identifies each group: the index of a class, or a label."""
+    risks: tuple[float, ...]
+    members: Mapping[str, int]
+    """Which group each image belongs to, by its id."""
+
+    def guarantee(self, delta: float) -> Guarantee:
+        """Return what is guaranteed about all groups."""
+        largest = max(self.risks)
+        smallest = None if min(self.risks) == largest else min(self.risks)
+        return Guarantee(risk=largest, delta=delta, grouped_by=self.grouped_by, smallest_risk=smallest)
+
+
+def _make_grouping(
+    preds: Predictions, groups: CertifiedGroups, risk: Risks, predict_from: PredictFrom, top_k: int, is_adaptive: bool
+) -> _Grouping | None:
+    """Return the groups of images with their risks, None for one risk of all images, or raise an error."""
+    if groups is None:
+        if isinstance(risk, Mapping):
+            repair = Repair("pass {groups}", groups=ANY)
+            raise DecisionError("has risks of groups, but there are no groups", argument="risk", repair=repair)
+        check_probability("risk", risk)
+        return None
+    if is_adaptive:
+        repair = Repair("omit it, or {groups}", groups=ANY)
+        raise DecisionError("needs one threshold, but groups have several", argument="adaptive", repair=repair)
+    values: tuple[object, ...]
+    grouped_by: GroupedBy
+    if isinstance(groups, str) and groups == "class":
+        grouped_by, members = "class", find_first_classes(preds, predict_from, top_k)
+        values = tuple(range(preds.n_classes))
+        names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
+    else:
+        if isinstance(groups, Mapping):
+            raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
+        try:
+            by_name = select_groups(groups, preds.n_images, np.arange(preds.n_images))
+        except MetricError as error:
+            raise DecisionError.from_error(error) from None
+        assert isinstance(by_name, Mapping), "labels have a name"
+        (labels,) = by_name.values()
+        found, members = np.unique(labels, return_inverse=True)
+        grouped_by, values = "label", tuple(found.tolist())
+        names = tuple(map(str, values))
+    risks = _resolve_risks(risk, "class" if grouped_by == "class" else "group", names, values)
+    for name, value in zip(names, risks, strict=True):
+        check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
+    return _Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)))
+
+
+def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple[object, ...]) -> tuple[float, ...]:
+    """Return the risk of each group, which a mapping may have under its name or its value."""
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise DecisionError(f"duplicate group {name!r} ({times} times); group names must be unique, so rename them.")
+    if not isinstance(risk, Mapping):
+        return (risk,) * len(names)
+    for key in risk:
+        if key not in names and key not in values and key != OTHER_GROUPS:
+            fault = f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
+            raise DecisionError(fault, argument="risk")
+    groups = zip(names, values, strict=True)
+    keys = [[key for key in (*group, OTHER_GROUPS) if key in risk] for group in groups]
+    missing = [repr(name) for name, found in zip(names, keys, strict=True) if not found]
+    if missing:
+        others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"
+        raise DecisionError(f"has no risk for {join_names(missing)}; {others}", argument="risk")
+    return tuple(risk[found[0]] for found in keys)
+
+
+def _certify_groups(
+    correct: BoolArray, confidence: Float64Array, ids: Sequence[str], grouping: _Grouping, delta: float
+) -> Policy:
+    """Return the policy with a threshold for each group, all of which are guaranteed jointly. bool [N], float64 [N]"""
+    members = np.array([grouping.members[id_] for id_ in ids])
+    rankings = [
+        rank(correct[chosen], confidence[chosen]) if chosen.any() else None
+        for chosen in (members == index for index in range(len(grouping.names)))
+    ]
+    counts = find_joint_counts(rankings, grouping.risks, delta)
+    # What a group with too few images would have had: an equal share.
+    share = delta / len(rankings)
+    known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
+    groups = tuple(_describe_group(*group, share) for group in known_groups)
+    calibration = Calibration(
+        images=len(correct),
+        accepted=sum(group.accepted for group in groups),
+        errors=sum(group.errors for group in groups),
+    )
+    threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
+    known: dict[str, Any] = {
+        "threshold": threshold,
+        "calibration": calibration,
+        "grouped_by": grouping.grouped_by,
+        "groups": groups,
+    }
+    if math.isfinite(threshold):
+        return Policy(**known, guarantee=guarantee)
+
+    def can_certify(risk: float | None, delta: float) -> bool:
+        return any(find_joint_counts(rankings, grouping.risks if risk is None else [risk] * len(groups), delta))
+
+    # The group that needs the fewest additional images.
+    group, ranking = min(
+        ((group, ranking) for group, ranking in zip(groups, rankings, strict=True) if ranking is not None),
+        key=lambda one: math.inf if one[0].additional_images is None else one[0].additional_images,
+    )
+    shortfall = describe_shortfall(guarantee, ranking, group.risk, share, can_certify, group.name)
+    return Policy(**known, shortfall=shortfall)
+
+
+def _describe_group(
+    name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, share: float
+) -> GroupThreshold:
+    """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
+    known: dict[str, Any] = {"name": name, "value": value, "risk": risk}
+    if ranking is None:
+        known |= {"images": 0, "additional_images": count_without_errors(risk, share) + 1}
+    elif count is None:
+        known |= {"images": ranking.n_images, "additional_images": estimate_prospect(ranking, risk, share)[1]}
+    else:
+        threshold, errors = find_cut(ranking, count)
+        return GroupThreshold(**known, images=ranking.n_images, threshold=threshold, accepted=count, errors=errors)
+    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0)
 
 
 # --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
@@ -303,33 +420,235 @@ class Frontier:
         """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
         check_probability("risk", risk)
         check_probability("delta", delta)
-        looking = LookingRequest(True, Schedule.DEFAULT_TOLERANCE, None)
-        distinct, apart = exclude_images(preds, frozenset(duplicates), tuning)
-        fitted = fit_on_tuning_images(distinct, method, options, predict_from, top_k, apart, looking)
-        (text,) = fitted.options
-        scored = score_judged_images(distinct, fitted, text, looking, lambda one: plan_for_risk(one, risk))
-        assert scored.adapted is not None, "looking is adaptive"
-        chosen = scored.adapted.schedule
-        margins = sorted({*FRONTIER_MARGINS, chosen.margin})
-        policies = {margin: _certify_margin(scored, margin, risk, delta) for margin in margins}
+        distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
+        (scored,) = _score_candidates(distinct, risk, None, method, options, predict_from, top_k, apart, True)
+        chosen = scored.schedule
+        assert chosen is not None, "looking is adaptive"
         expected = {point.margin: point.looks for point in chosen.frontier}
-        points = tuple(_make_point(margin, policy, expected[margin]) for margin, policy in policies.items())
-        final = replace(scored, confidence=scored.adapted.running[:, -1], adapted=None)
-        full = certify_confidence(final.correct(), final.confidence, risk=risk, delta=delta)
-        all_looks = CertifiedPoint(float("inf"), chosen.full_looks, full.coverage, 0.0)
-        return cls(chosen, policies[chosen.margin], points, all_looks)
+        policies, points = {}, []
+        for margin in sorted({*FRONTIER_MARGINS, chosen.margin}):
+            schedule = chosen.model_copy(update={"margin": margin})
+            changed = replace(scored, schedule=schedule, confidence=schedule.confidence(scored.running))
+            certified = certify_confidence(changed.correct(), changed.confidence, risk=risk, delta=delta)
+            policies[margin] = changed.complete(certified, delta)
+            counts = policies[margin].calibration
+            assert counts is not None, "certify_confidence counts images"
+            differing = (counts.differing or 0) / counts.images
+            points.append(CertifiedPoint(margin, counts.mean_looks or expected[margin], counts.coverage, differing))
+        final = replace(scored, schedule=None)
+        full = certify_confidence(final.correct(), scored.running[:, -1], risk=risk, delta=delta)
+        all_looks = CertifiedPoint(math.inf, chosen.full_looks, full.coverage, 0.0)
+        return cls(chosen, policies[chosen.margin], tuple(points), all_looks)
 
 
-def _certify_margin(scored: ScoredImages, margin: float, risk: float, delta: float) -> Policy:
-    assert scored.adapted is not None, "looking is adaptive"
-    schedule = scored.adapted.schedule.model_copy(update={"margin": margin})
-    adapted = replace(scored.adapted, schedule=schedule)
-    changed = replace(scored, confidence=adapted.confidence, adapted=adapted)
-    return changed.complete(certify_confidence(changed.correct(), adapted.confidence, risk=risk, delta=delta), delta)
+# --- Images whose confidence a threshold is chosen on ---
 
 
-def _make_point(margin: float, policy: Policy, expected_looks: float) -> CertifiedPoint:
-    counts = policy.calibration
-    assert counts is not None, "certify_confidence counts images"
-    looks = expected_looks if counts.mean_looks is None else counts.mean_looks
-    return CertifiedPoint(margin, looks, counts.coverage, (counts.differing or 0) / counts.images)
+@dataclass(frozen=True, eq=False)
+class ScoredImages:
+    """The confidence of N images that a threshold is chosen on; with a schedule, and what it derives from."""
+
+    text: str
+    """The method as it was given, with its options."""
+    settings: Policy
+    """The policy without its threshold."""
+    preds: Predictions
+    tuning: int
+    """Number of other images that were set apart."""
+    confidence: Float64Array
+    """With a schedule, the largest threshold at which each image is accepted. float64 [N]"""
+    schedule: Schedule | None = None
+    running: Float64Array = field(default_factory=lambda: np.empty((0, 0)))
+    """Confidence after 1, 2, ... looks in the order of the schedule, up to all V looks. float64 [N, V]"""
+    predicted: IntArray = field(default_factory=lambda: np.empty((0, 0, 0), dtype=np.int64))
+    """The top-k classes after 1, 2, ... looks, int64 [N, V, k]; or [N, 1, k] if they depend on the image alone."""
+
+    def adapt(self, schedule: Schedule) -> Self:
+        """Return the confidence that a threshold for adaptive decisions is chosen on."""
+        settings, preds = self.settings, self.preds
+        check_adaptive_method(settings.method, settings.options)
+        if schedule.method != settings.method:
+            fault = f"the schedule was fitted to method {schedule.method!r}, got {settings.method!r}"
+            raise DecisionError(fault, repair="fit another schedule")
+        select_schedule_views(preds, schedule)
+        if schedule.full_looks != preds.n_views:
+            fault = f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}"
+            raise DecisionError(fault, repair="select the views that it was fitted to, or fit another schedule")
+        texts = [*schedule.views, *(view for view in preds.views.texts if view not in schedule.views)]
+        running = settings.compute_running(preds.select(views=texts))
+        check_confidence_range(running, settings.method)
+        counts = range(1, len(texts) + 1) if settings.predict_from == "views" else (1,)
+        seen = (preds.select(views=texts[:count]) for count in counts)
+        predicted = [one.predicted(settings.predict_from, settings.top_k).reshape(len(one), -1) for one in seen]
+        return replace(
+            self,
+            confidence=schedule.confidence(running),
+            schedule=schedule,
+            running=running,
+            predicted=np.stack(predicted, axis=1),
+        )
+
+    def correct(self) -> BoolArray:
+        """Return which images count as correct. bool [N]
+
+        If classes are predicted from the views so far, they may depend on the threshold: an image counts as correct
+        only if it is after every number of looks at which some threshold accepts it.
+        """
+        if self.schedule is None or self.settings.predict_from == "image":
+            return self.preds.correct(self.settings.predict_from, self.settings.top_k)
+        correct = np.any(self.predicted == self.preds.labels[:, None, None], axis=2)
+        accepting = self.schedule.find_accepting_looks(self.running)
+        result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
+        return result
+
+    def complete(self, chosen: Policy, delta: float, counts: Mapping[str, int] | None = None) -> Policy:
+        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks.
+
+        `counts` are further numbers of its calibration.
+        """
+        names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
+        update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
+        known: dict[str, Any] = dict(counts or {})
+        if self.schedule is not None and math.isfinite(chosen.threshold):
+            known |= self._count_looks(self.schedule, chosen.threshold, delta)
+            update |= {"schedule": self.schedule, "views": self.schedule.views}
+        if self.preds.origin is not None:
+            known |= {"data": self.preds.origin.data, "digest": self.preds.origin.digest}
+        assert chosen.calibration is not None, "every way to choose a threshold counts images"
+        update["calibration"] = chosen.calibration.model_copy(update=known)
+        return self.settings.model_copy(update=update)
+
+    def _count_looks(self, schedule: Schedule, threshold: float, delta: float) -> dict[str, float]:
+        """Return the mean looks at a threshold and a bound on the decisions that differ, for the calibration."""
+        looks, _ = schedule.look(self.running, threshold)
+        accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
+        # Where looking stops, also the class of an accepted image may differ from that with all looks.
+        place = np.minimum(looks, self.predicted.shape[1]) - 1
+        stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
+        is_other_class = (stopped != self.predicted[:, -1]).any(axis=1)
+        differing = int(np.sum((accepted != final) | (accepted & is_other_class)))
+        return {
+            "mean_looks": float(looks.mean()),
+            "differing": differing,
+            "differing_bound": bound_differing(differing, len(looks), delta),
+            "differing_delta": delta,
+        }
+
+    def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
+        """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
+
+        `methods` is the number of methods that this one was chosen from on these images.
+        """
+        if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
+            return None
+        first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
+        confidence, compared = self.confidence, disagreement if self.preds.n_outputs > 1 else None
+        if self.schedule is not None:
+            # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
+            (_, confidence), compared = self.schedule.look(self.running, threshold), None
+        wrong = ~self.correct() if self.preds.has_labels else None
+        return Reference.make(confidence, first_look, compared, wrong, methods=methods)
+
+
+def bound_differing(differing: int, n_images: int, delta: float) -> float:
+    """Return an upper bound on the fraction of images whose decision differs from that with all looks.
+
+    It holds with probability 1 - `delta`, although the threshold is chosen on the same images: it is the confidence of
+    one of them, and independent of the others, for which the exact binomial bound of Clopper and Pearson is taken with
+    failure probability `delta` / `n_images`, once for each image that it may be.
+    """
+    from scipy.special import betaincinv
+
+    others = n_images - 1
+    if differing >= others:
+        return 1.0
+    return float(betaincinv(differing + 1, others - differing, 1 - delta / n_images))
+
+
+def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
+    """Return the predictions without some images, and which of the others are set apart, bool [N] or None."""
+    kept = np.array([id_ not in ids for id_ in preds.ids], dtype=np.bool_)
+    n_images = preds.n_images
+    apart = None if tuning is None else np.isin(np.arange(n_images), resolve_tuning(tuning, n_images))[kept]
+    return (preds if kept.all() else preds.select(images=kept)), apart
+
+
+def _score_candidates(
+    preds: Predictions,
+    risk: float | None,
+    coverage: float | None,
+    method: str | Sequence[str] | None,
+    options: Mapping[str, object],
+    predict_from: PredictFrom,
+    top_k: int,
+    tuning: object,
+    adaptive: Adaptive,
+    tolerance: float = Schedule.DEFAULT_TOLERANCE,
+    max_looks: int | None = None,
+) -> list[ScoredImages]:
+    """Fit methods, or the default one, on images set apart, and compute each confidence of the others.
+
+    A schedule is fitted for a risk or a coverage; the other arguments are those of `certify`.
+    """
+    given: object = adaptive  # whatever callers without a type checker pass
+    if not isinstance(given, bool | Schedule):
+        raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
+    names = (default_method(preds),) if method is None else as_methods(method)
+    if adaptive is True:
+        tuning = tuning_positions(preds.n_images) if tuning is None else tuning
+        # First, since the default method of one view cannot be adaptive.
+        check_counts(preds.n_views, len(resolve_tuning(tuning, preds.n_images)))
+        for text in names:
+            check_adaptive_method(*split_method(text, options))
+    fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
+    judged, scored = fitted.select_judged(preds), []
+    for text, all_options in fitted.options.items():
+        settings = Policy(
+            threshold=math.inf,
+            method=split_method(text)[0],
+            options=all_options,
+            predict_from=predict_from,
+            top_k=top_k,
+            classifier=None if preds.origin is None else preds.origin.classifier,
+            views=preds.views.texts,
+            class_names=preds.class_names,
+        )
+        settings.check_transfers()
+        one = ScoredImages(text, settings, judged, len(fitted.tuning), np.empty(0))
+        schedule = adaptive
+        if schedule is True:
+            apart = preds.select(images=fitted.tuning)
+            on_tuning = replace(one, preds=apart, confidence=fitted.compute(apart, text))
+            planned = settings.model_copy(update={"threshold": _plan_threshold(on_tuning, risk, coverage)})
+            schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)
+        one = one.adapt(schedule) if schedule else replace(one, confidence=fitted.compute(judged, text))
+        scored.append(one)
+    return scored
+
+
+def _plan_threshold(scored: ScoredImages, risk: float | None, coverage: float | None) -> float:
+    """Return the lowest threshold with at most this error rate among accepted images, or that of a coverage."""
+    if risk is not None:
+        ranking = rank(scored.correct(), scored.confidence)
+        passing = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
+        if len(passing):
+            return float(ranking.confidences[passing[-1]])
+    return _find_threshold(scored.confidence, coverage or PLANNED_COVERAGE)
+
+
+def _find_threshold(confidence: Float64Array, coverage: float) -> float:
+    """Return the largest threshold that accepts at least this fraction of the images. float64 [N]"""
+    return float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
+
+
+def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one or more names of methods as a tuple, or raise an error if there is none, or one twice."""
+    given: object = method  # whatever callers without a type checker pass
+    methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    if not methods or not all(isinstance(name, str) for name in methods):
+        fault = "is invalid; expected the name of a confidence method, such as 'blend', or a list"
+        raise DecisionError(fault, argument="method", value=method)
+    for name in methods:
+        if methods.count(name) > 1:
+            raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")
+    return methods

@@ -1,21 +1,19 @@
 """How many images may be accepted: exact binomial tests in a fixed sequence of ranks, for any distribution.
 
-docs/policies.md has the proof. Images are ranked by decreasing confidence. Rank m passes at a level if so few errors
-among the first m images have at most that probability at an error rate equal to the guaranteed risk. Every rank after a
-start is tested in turn until the first failure, so no correction for the number of ranks is needed. `delta` is divided
-equally among several starts that are fixed in advance; a sequence that reaches the next start adds its share to the
-level.
+docs/policies.md has the procedure and its proof. Every rank after a start is tested until the first failure. `delta` is
+divided equally among starts that are fixed in advance; a sequence that reaches the next start adds its share.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
+from secondlook.arrays import Float64Array
 from secondlook.metrics import Ranking
+from secondlook.policies.guarantee import Calibration, Guarantee, Shortfall
 
 MAX_STARTS = 10
 START_RATIO = math.sqrt(2)
@@ -35,16 +33,45 @@ def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int 
 
     The count never splits images of equal confidence, so that a threshold accepts exactly these images.
     """
-    return FixedSequence.plan(ranking, risk, delta).run(delta).largest
+    return FixedSequence.plan(ranking, risk, delta).run(delta)[0]
 
 
-class SequenceResult(NamedTuple):
-    """What the tests of a ranking certify."""
+def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float], delta: float) -> list[int | None]:
+    """Return how many of the most confident images of each group may be accepted, jointly with probability 1 - delta.
 
-    largest: int | None
-    """How many of the most confident images may be accepted; None if no number can be guaranteed."""
-    finished: float
-    """Fraction of the level that passes every rank up to the last; 0 if the last rank is not certified."""
+    None where no number can be guaranteed. A group without images has no ranking. The order of the groups does not
+    matter.
+    """
+    testable = _find_testable([0 if ranking is None else ranking.n_images for ranking in rankings], risks, delta)
+    level = delta / max(len(testable), 1)
+    sequences = {
+        index: FixedSequence.plan(ranking, risks[index], level)
+        for index, ranking in enumerate(rankings)
+        if index in testable and ranking is not None
+    }
+    while True:
+        results = {index: sequence.run(level) for index, sequence in sequences.items()}
+        # Only the level that did not arrive at the last rank of its group can still certify something bad.
+        needed = math.fsum(1 - finished for _, finished in results.values())
+        if needed == 0 or delta / needed <= level:
+            return [results[index][0] if index in results else None for index in range(len(rankings))]
+        level = delta / needed
+
+
+def _find_testable(sizes: Sequence[int], risks: Sequence[float], delta: float) -> frozenset[int]:
+    """Return as many groups as can pass at all if they share `delta` equally; it depends on their sizes alone.
+
+    A group that could not pass without a single error would only take from the level of the others.
+    """
+    # The logarithm of the level that all images but one pass if none of them is wrong: a start and the rank after it.
+    levels = [(max(size, 1) - 1) * math.log1p(-risk) for size, risk in zip(sizes, risks, strict=True)]
+    ordered = [*sorted(levels), math.inf]
+    for count in range(len(levels), 0, -1):
+        hardest = ordered[count - 1]
+        # Groups that need the same level are tested together or not at all, so that their order does not matter.
+        if ordered[count] > hardest and hardest <= math.log(delta / count):
+            return frozenset(index for index, level in enumerate(levels) if level <= hardest)
+    return frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +87,19 @@ class FixedSequence:
     def plan(cls, ranking: Ranking, risk: float, delta: float) -> Self:
         """Choose the starts for a level of `delta`, and compute all p-values."""
         starts = compute_starts(ranking.n_images, risk, delta)
-        return cls(ranking, starts, _compute_p_values(_count_errors(ranking), risk) if starts else np.empty(0))
+        return cls(ranking, starts, _compute_p_values(ranking, risk) if starts else np.empty(0))
 
-    def run(self, delta: float) -> SequenceResult:
-        """Test the ranks at a level of `delta`, which all starts share; a larger one never certifies less."""
+    def run(self, delta: float) -> tuple[int | None, float]:
+        """Test the ranks at a level of `delta`, which all starts share; a larger one never certifies less.
+
+        Return how many of the most confident images may be accepted, None if no number can be guaranteed, and the
+        fraction of the level that passes every rank up to the last; 0 if the last rank is not certified.
+        """
         if not self.starts:
-            return SequenceResult(None, 0.0)
-        n_images, fraction = self.ranking.n_images, delta / len(self.starts)
+            return None, 0.0
+        fraction = delta / len(self.starts)
         level, n_shares, largest = 0.0, 0, 0
-        for start, end in zip(self.starts, [*self.starts[1:], n_images], strict=True):
+        for start, end in zip(self.starts, [*self.starts[1:], self.ranking.n_images], strict=True):
             if level > 0:
                 level, n_shares = level + fraction, n_shares + 1
             elif self.p_values[start - 1] <= fraction:
@@ -80,7 +111,28 @@ class FixedSequence:
             passed = start + int(failures[0]) if len(failures) else end
             largest = max(largest, _last_tie_end(self.ranking, start, passed))
             level = 0.0 if len(failures) else level
-        return SequenceResult(largest or None, n_shares / len(self.starts) if level > 0 else 0.0)
+        return largest or None, n_shares / len(self.starts) if level > 0 else 0.0
+
+
+def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
+    """Return the probability of at most the observed errors among the first 1 .. N images at error rate `risk`. [N]
+
+    The errors of each tie come first.
+    """
+    from scipy.special import bdtr
+
+    sizes, errors, ranks = ranking.tie_sizes, ranking.tie_errors, np.arange(1, ranking.n_images + 1)
+    tie = np.repeat(np.arange(len(sizes)), sizes)
+    rank_in_tie = ranks - (ranking.accepted - sizes)[tie]
+    found = (ranking.errors - errors)[tie] + np.minimum(rank_in_tie, errors[tie])
+    return np.asarray(bdtr(found.astype(np.float64), ranks, risk), dtype=np.float64)
+
+
+def _last_tie_end(ranking: Ranking, start: int, passed: int) -> int:
+    """Return the last rank after `start` and up to `passed` that ends a tie, or 0."""
+    tie = int(np.searchsorted(ranking.accepted, passed, side="right")) - 1
+    end = int(ranking.accepted[tie]) if tie >= 0 else 0
+    return end if end > start else 0
 
 
 def compute_starts(n_images: int, risk: float, delta: float) -> list[int]:
@@ -101,12 +153,42 @@ def count_without_errors(risk: float, delta: float) -> int:
     return math.ceil(math.log(delta) / math.log1p(-risk) * (1 - 1e-12))
 
 
-def smallest_certifiable_risk(can_certify: Callable[[float], bool], risk: float) -> float | None:
-    """Return a risk above `risk` that some images could have guaranteed, to four decimals, or None.
+def find_cut(ranking: Ranking, accepted: int) -> tuple[float, int]:
+    """Return the threshold that accepts so many of the most confident images, and the errors among them."""
+    tie = int(np.searchsorted(ranking.accepted, accepted))
+    return float(ranking.confidences[tie]), int(ranking.errors[tie])
 
-    `can_certify` tells whether they can certify a risk. The result is found by bisection on the images themselves, so
-    it only helps to plan the next calibration: a guaranteed risk must be chosen in advance.
+
+# --- What would be needed where nothing can be guaranteed ---
+
+
+def describe_shortfall(
+    requested: Guarantee,
+    ranking: Ranking,
+    risk: float,
+    delta: float,
+    can_certify: Callable[[float | None, float], bool],
+    group: str | None = None,
+) -> Shortfall:
+    """Return what the images of a ranking lack for a risk at a level of `delta`.
+
+    `can_certify` tells whether all images certify a risk, None for those that are requested, with a delta. What passes
+    is found on the images themselves, so it only helps to plan the next calibration: a guarantee is chosen in advance.
     """
+    closest, additional = estimate_prospect(ranking, risk, delta)
+    deltas = (usual for usual in USUAL_DELTAS if usual > requested.delta and can_certify(None, usual))
+    return Shortfall(
+        requested=requested,
+        smallest_risk=_find_larger_risk(lambda other: can_certify(other, requested.delta), requested.risk),
+        additional_images=additional,
+        larger_delta=next(deltas, None),
+        closest=closest,
+        group=group,
+    )
+
+
+def _find_larger_risk(can_certify: Callable[[float], bool], risk: float) -> float | None:
+    """Return a risk above `risk` that can be certified, to four decimals, found by bisection; None if there is none."""
     low, high = int(risk * RISK_STEPS), RISK_STEPS - 1
     if not can_certify(high / RISK_STEPS):
         return None
@@ -116,58 +198,33 @@ def smallest_certifiable_risk(can_certify: Callable[[float], bool], risk: float)
     return high / RISK_STEPS
 
 
-def find_certifiable_delta(can_certify: Callable[[float], bool], delta: float) -> float | None:
-    """Return the smallest of the usual deltas above `delta` with which some images could guarantee a risk, or None.
-
-    `can_certify` tells whether they can with a delta. Like `smallest_certifiable_risk`, the result only helps to plan
-    the next calibration.
-    """
-    return next((usual for usual in USUAL_DELTAS if usual > delta and can_certify(usual)), None)
-
-
-@dataclass(frozen=True)
-class Prospect:
-    """The observed threshold that comes closest to a guarantee, and how many images would reach it."""
-
-    accepted: int
-    errors: int
-    """Errors among the accepted images."""
-    needed: int | None
-    """Smallest number of images that is enough if error rates stay as observed; None if none is, or too many are."""
-
-
-def estimate_prospect(ranking: Ranking, risk: float, delta: float) -> Prospect:
+def estimate_prospect(ranking: Ranking, risk: float, delta: float) -> tuple[Calibration, int | None]:
     """Estimate how many images, more than these, would guarantee `risk` if all error rates stay as observed.
 
     A guarantee begins at a start, which must pass with its share of `delta`. Starts are at certain fractions of the
     images, whatever their number: if the error rate at none of them is below `risk`, no number of images is enough.
+
+    Return the counts at the observed threshold that comes closest to a guarantee, and the smallest number of additional
+    images that is enough; None if none is, or too many are.
     """
-    fractions = [START_RATIO**-step for step in range(1, MAX_STARTS + 1)]
-    lowest = min(fractions, key=lambda fraction: _observe(ranking, fraction).error_rate)
-    needed = None
-    if _observe(ranking, lowest).error_rate < risk:
-        needed = _find_needed_images(ranking, risk, delta)
-    passing = lowest if needed is None else _find_passing_fraction(ranking, needed, risk, delta)
-    tie = _observe(ranking, passing or lowest).tie
-    return Prospect(int(ranking.accepted[tie]), int(ranking.errors[tie]), needed)
+
+    def compute_error_rate(fraction: float) -> float:
+        accepted, errors, _ = _observe(ranking, fraction)
+        return errors / accepted
+
+    lowest = min((START_RATIO**-step for step in range(1, MAX_STARTS + 1)), key=compute_error_rate)
+    needed = _find_needed_images(ranking, risk, delta) if compute_error_rate(lowest) < risk else None
+    passing = None if needed is None else _find_passing_fraction(ranking, needed, risk, delta)
+    *_, tie = _observe(ranking, passing or lowest)
+    closest = Calibration(images=ranking.n_images, accepted=int(ranking.accepted[tie]), errors=int(ranking.errors[tie]))
+    return closest, None if needed is None else needed - ranking.n_images
 
 
-class _Observation(NamedTuple):
-    """What decides whether a start passes: real numbers of accepted images and errors, and the tie they end in."""
+def _observe(ranking: Ranking, fraction: float) -> tuple[float, float, int]:
+    """Return the most confident fraction of the images, the errors among them, and the tie that they end in.
 
-    accepted: float
-    errors: float
-    tie: int
-
-    @property
-    def error_rate(self) -> float:
-        return self.errors / self.accepted
-
-
-def _observe(ranking: Ranking, fraction: float) -> _Observation:
-    """Return the errors among the most confident fraction of the images, with the errors of each tie first.
-
-    A sequence that starts before the errors of a tie must pass all of them, since a threshold accepts the whole tie.
+    The errors of each tie come first. A sequence that starts before them must pass all of them, since a threshold
+    accepts the whole tie. Neither number need be whole.
     """
     accepted = fraction * ranking.n_images
     tie = min(int(np.searchsorted(ranking.accepted, accepted)), len(ranking.accepted) - 1)
@@ -175,8 +232,8 @@ def _observe(ranking: Ranking, fraction: float) -> _Observation:
     before = int(ranking.accepted[tie]) - size
     if size == 1:
         # With more images, each of these stands for several that are equally often wrong.
-        return _Observation(accepted, int(ranking.errors[tie]) - errors + errors * (accepted - before), tie)
-    return _Observation(max(accepted, before + errors), int(ranking.errors[tie]), tie)
+        return accepted, int(ranking.errors[tie]) - errors + errors * (accepted - before), tie
+    return max(accepted, before + errors), int(ranking.errors[tie]), tie
 
 
 def _find_needed_images(ranking: Ranking, risk: float, delta: float) -> int | None:
@@ -211,25 +268,3 @@ def _find_passing_fraction(ranking: Ranking, n_images: int, risk: float, delta: 
         if p_value <= delta / len(starts):
             return fraction
     return None
-
-
-def _count_errors(ranking: Ranking) -> IntArray:
-    """Count errors among the first n images, n = 1 .. N, with the errors of each tie first. int64 [N]"""
-    sizes, errors = ranking.tie_sizes, ranking.tie_errors
-    tie = np.repeat(np.arange(len(sizes)), sizes)
-    rank_in_tie = np.arange(1, ranking.n_images + 1) - (ranking.accepted - sizes)[tie]
-    return (ranking.errors - errors)[tie] + np.minimum(rank_in_tie, errors[tie])
-
-
-def _compute_p_values(errors: IntArray, risk: float) -> Float64Array:
-    """Compute the probability of at most that many errors among n images, n = 1 .. N, at error rate `risk`. [N]"""
-    from scipy.special import bdtr
-
-    return np.asarray(bdtr(errors.astype(np.float64), np.arange(1, len(errors) + 1), risk), dtype=np.float64)
-
-
-def _last_tie_end(ranking: Ranking, start: int, passed: int) -> int:
-    """Return the last rank after `start` and up to `passed` that ends a tie, or 0."""
-    tie = int(np.searchsorted(ranking.accepted, passed, side="right")) - 1
-    end = int(ranking.accepted[tie]) if tie >= 0 else 0
-    return end if end > start else 0

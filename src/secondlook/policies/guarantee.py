@@ -28,9 +28,8 @@ def check_probability(name: Literal["risk", "delta"], value: float, where: str =
     """Raise an error unless a risk or a delta is between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
         example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
-        raise DecisionError(
-            f"{where}is invalid; expected a number between 0 and 1, such as {example}", argument=name, value=value
-        )
+        fault = f"{where}is invalid; expected a number between 0 and 1, such as {example}"
+        raise DecisionError(fault, argument=name, value=value)
 
 
 class Guarantee(FrozenRecord):
@@ -97,11 +96,6 @@ class Calibration(FrozenRecord):
         """Fraction of the images that were accepted."""
         return self.accepted / self.images
 
-    @property
-    def risk(self) -> float | None:
-        """Observed error rate among accepted images, without a guarantee; None if it is undefined."""
-        return None if self.errors is None or self.accepted == 0 else self.errors / self.accepted
-
     def describe_errors(self) -> str:
         """Return what is known about errors among the accepted images, in words."""
         if self.reviewed is not None and self.estimated_risk is not None:
@@ -113,8 +107,7 @@ class Calibration(FrozenRecord):
 class Shortfall(FrozenRecord):
     """A guarantee that could not be given, and what would be needed for it.
 
-    The smallest risk and the larger delta were found on the labeled images themselves. They help to plan a calibration
-    on other images, and guarantee nothing.
+    Risk and delta were found on the labeled images: they help to plan a calibration on others, and guarantee nothing.
     """
 
     requested: Guarantee
@@ -131,38 +124,20 @@ class Shortfall(FrozenRecord):
 
     def __str__(self) -> str:
         where = "" if self.group is None else f"in {self.group!r}, "
-        return (
-            f"no threshold guarantees {self.requested}; {where}{self._describe_needed()}; {self._describe_reachable()}"
-        )
-
-    def _describe_needed(self) -> str:
         seen, rate = "", "error rates stay as observed"
         if self.closest is not None:
-            seen = (
-                f"at the threshold that comes closest, {self.closest.errors:,} of {self.closest.accepted:,} accepted "
-                "images are wrong, so "
-            )
-            rate = "this error rate holds"
-        if self.additional_images is None:
-            return f"{seen}more images like these would not help, whatever their number"
-        images = "labeled images" if self.group is None else "labeled images of it"
-        return f"{seen}roughly {self.additional_images:,} more {images} are needed if {rate}"
-
-    def _describe_reachable(self) -> str:
+            counts = f"{self.closest.errors:,} of {self.closest.accepted:,} accepted images are wrong"
+            seen, rate = f"at the threshold that comes closest, {counts}, so ", "this error rate holds"
+        needed = "more images like these would not help, whatever their number"
+        if self.additional_images is not None:
+            images = "labeled images" if self.group is None else "labeled images of it"
+            needed = f"roughly {self.additional_images:,} more {images} are needed if {rate}"
         repair = "improve the classifier, or plan a calibration on other images with a larger risk or delta"
-        reachable = []
-        if self.smallest_risk is not None:
-            reachable.append(f"a risk of {100 * self.smallest_risk:.4g} %")
-        if self.larger_delta is not None:
-            reachable.append(f"a delta of {self.larger_delta:.4g}")
-        if not reachable:
-            return repair
-        return f"{repair}; {' or '.join(reachable)} would pass on these images, which guarantees nothing"
-
-
-def _read_threshold(threshold: object) -> object:
-    """Return a stored threshold: JSON has null for one that nothing reaches."""
-    return math.inf if threshold is None else threshold
+        risks = [] if self.smallest_risk is None else [f"a risk of {100 * self.smallest_risk:.4g} %"]
+        deltas = [] if self.larger_delta is None else [f"a delta of {self.larger_delta:.4g}"]
+        if risks or deltas:
+            repair += f"; {' or '.join(risks + deltas)} would pass on these images, which guarantees nothing"
+        return f"no threshold guarantees {self.requested}; {where}{seen}{needed}; {repair}"
 
 
 class GroupThreshold(FrozenRecord):
@@ -174,8 +149,8 @@ class GroupThreshold(FrozenRecord):
     """What identifies the group: the index of the class, or the label."""
     risk: Probability
     """Largest error rate among accepted images of the group."""
-    threshold: Annotated[float, Field(allow_inf_nan=True), BeforeValidator(_read_threshold)]
-    """Smallest confidence that is accepted; infinite if nothing can be guaranteed, and nothing is accepted."""
+    threshold: Annotated[float, Field(allow_inf_nan=True), BeforeValidator(lambda x: math.inf if x is None else x)]
+    """Smallest confidence that is accepted; infinite (null in JSON) if nothing can be guaranteed."""
     images: Count
     accepted: Count
     errors: Count

@@ -1,7 +1,7 @@
 """`Policy`: which predictions are accepted, by which confidence, from which views of which classifier; and its file."""
 
+import contextlib
 import datetime
-import itertools
 import math
 import re
 import warnings
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,18 +20,16 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidationInfo,
-    computed_field,
     field_validator,
     model_validator,
 )
-from pydantic_core import from_json
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import METHODS, CompiledMethod, compile_method, find_method, needs_fitting
-from secondlook.files import FrozenRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.files import SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
     MAX_LISTED_GROUPS,
@@ -47,7 +45,7 @@ from secondlook.policies.schedule import Schedule, check_adaptive_method
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.tables import TextTable, format_html
-from secondlook.views import View, ViewSet
+from secondlook.views import ViewSet
 
 DEFAULT_METHOD = "blend"
 """The confidence of policies, and of every function that takes a method."""
@@ -84,29 +82,11 @@ class LookedImages(NamedTuple):
     """The predicted class, int64 [N], or the top k classes, int64 [N, k]."""
 
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import ModelMetaclass as _PolicyType
-else:
-
-    class _PolicyType(type(FrozenRecord)):
-        """Makes invalid arguments of a policy an error that says so in one sentence."""
-
-        def __call__(cls, *args: Any, **fields: Any) -> Any:
-            try:
-                return super().__call__(*args, **fields)
-            except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(map(str, first["loc"])) or None
-                message = first["msg"].removeprefix("Value error, ")
-                fault = f"is invalid: {message}" if where else f"invalid policy: {message}"
-                raise DecisionError(fault, argument=where, value=first["input"] if where else ANY) from None
-
-
 def _describe_classifier(classifier: object) -> object:
     return ClassifierRecord.describe(classifier) if isinstance(classifier, Classifier) else classifier
 
 
-class Policy(FrozenRecord, metaclass=_PolicyType):
+class Policy(SealedRecord):
     """Accept a prediction if its confidence is at least `threshold`.
 
     `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
@@ -157,32 +137,30 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     _plan: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
     _compiled: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
 
-    # mypy does not support decorators above a property.
-    @computed_field(repr=False)  # type: ignore[prop-decorator]
-    @property
-    def checksum(self) -> str:
-        """Hex sha256 of everything else."""
-        return compute_checksum(from_json(self.model_dump_json(exclude={"checksum"})))
-
     @model_validator(mode="wrap")
     @classmethod
-    def _verify(cls, content: object, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Validate stored content; a policy that was changed since it was written loses its guarantee."""
+    def _verify_checksum(cls, content: Any, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """Validate content; a stored policy that was changed since it was written loses its guarantee."""
         # What is stored has a version; a policy made in Python cannot have been changed.
-        if not isinstance(content, dict) or (info.mode == "python" and "version" not in content):
-            return validate(content)
-        others = {key: value for key, value in content.items() if key != "checksum"}
-        policy = validate(others)
-        if content.get("checksum") != compute_checksum(others):
+        is_stored = isinstance(content, dict) and (info.mode == "json" or "version" in content)
+        others = {key: value for key, value in content.items() if key != "checksum"} if is_stored else content
+        try:
+            policy = validate(others)
+            policy._check_schedule()
+            policy._check_groups()
+        except ValueError as error:
+            if info.mode == "json":
+                raise
+            if not isinstance(error, ValidationError):
+                raise DecisionError(f"invalid policy: {error}") from None
+            first = error.errors()[0]
+            argument, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+            raise DecisionError(f"is invalid: {message}", argument=argument, value=first["input"]) from None
+        if is_stored and content.get("checksum") != compute_checksum(others):
             path = (info.context or {}).get("path")
             where = "the policy" if path is None else f"policy {str(path)!r}"
-            warnings.warn(
-                PolicyWarning(
-                    f"{where} was changed after it was written (its checksum is wrong or missing), so nothing is "
-                    "guaranteed; restore the file, or calibrate again."
-                ),
-                stacklevel=4,
-            )
+            fault = "was changed after it was written (its checksum is wrong or missing), so nothing is guaranteed"
+            warnings.warn(PolicyWarning(f"{where} {fault}", repair="restore it, or calibrate again"), stacklevel=4)
             # In place, since a constructor returns its own instance whatever a validator returns.
             object.__setattr__(policy, "guarantee", None)
             policy._was_changed = True
@@ -223,57 +201,46 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if not options or "method" not in info.data:
             return options
-        known = find_method(info.data["method"]).options
+        try:
+            compile_method(info.data["method"], options)
+        except SecondLookError as error:
+            raise ValueError(str(error)) from None
         for name, value in options.items():
-            if name not in known:
-                raise ValueError(
-                    f"method {info.data['method']!r} has no option {name!r}; known: {', '.join(known) or 'none'}."
-                    f"{did_you_mean(name, known)}"
-                )
             if info.mode == "json" and not isinstance(value, _FILE_OPTION):
                 raise ValueError(f"expected a text or a number for option {name!r}")
         return options
 
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
+    def _check_schedule(self) -> None:
         schedule = self.schedule
         if schedule is None:
-            return self
-        pairs = itertools.zip_longest(schedule.views, self.views or schedule.views, fillvalue="none")
-        for look, (found, expected) in enumerate(pairs, start=1):
-            if found != expected:
-                raise ValueError(
-                    f"expected the views of the policy in the order of looks, got {found} instead of {expected} as "
-                    f"look {look}"
-                )
+            return
+        if self.views and self.views != schedule.views:
+            looks = " ".join(schedule.views)
+            raise ValueError(f"expected the views in the order of looks, {looks}, got {' '.join(self.views)}")
         if schedule.method != self.method:
             raise ValueError(f"expected method {self.method!r} of the schedule, got {schedule.method!r}")
         try:
             check_adaptive_method(schedule.method, self.options)
         except SecondLookError as error:
             raise ValueError(str(error)) from None
-        return self
 
-    @model_validator(mode="after")
-    def _check_groups(self) -> Self:
+    def _check_groups(self) -> None:
         if (self.grouped_by is None) != (not self.groups):
             raise ValueError("expected groups if, and only if, the policy is grouped")
         if not self.groups:
-            return self
+            return
         if self.schedule is not None:
             raise ValueError("expected one threshold for all classes of a policy with a schedule")
         if self.threshold != min(group.threshold for group in self.groups):
             raise ValueError("expected the threshold of the policy to be the smallest one of its groups")
+        if self.guarantee is not None and self.guarantee.risk != max(group.risk for group in self.groups):
+            raise ValueError("expected the risk of the guarantee to be the largest one of the groups")
         if self.grouped_by == "class":
             if [group.value for group in self.groups] != list(range(len(self.groups))):
                 raise ValueError("expected one group for each class, in the order of the outputs")
-            if self.class_names is not None and len(self.class_names) != len(self.groups):
-                raise ValueError(
-                    f"expected a threshold for each of {len(self.class_names)} classes, got {len(self.groups)}"
-                )
-        if self.guarantee is not None and self.guarantee.risk != max(group.risk for group in self.groups):
-            raise ValueError("expected the risk of the guarantee to be the largest one of the groups")
-        return self
+            n_classes = len(self.groups if self.class_names is None else self.class_names)
+            if n_classes != len(self.groups):
+                raise ValueError(f"expected a threshold for each of {n_classes} classes, got {len(self.groups)}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and self.__dict__ == other.__dict__
@@ -301,9 +268,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def coverage(self) -> float:
         """Fraction of the calibration images that the policy accepts."""
         if self.calibration is None:
-            raise DecisionError(
-                "a plain threshold has no coverage, since it was not chosen on images; use accept(preds).mean()."
-            )
+            fault = "a plain threshold has no coverage, since it was not chosen on images"
+            raise DecisionError(fault, repair="use accept(preds).mean()")
         return self.calibration.coverage
 
     @property
@@ -332,7 +298,7 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
     def compute_running(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. -> float64 [N, V]"""
+        """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. float64 [N, V]"""
         return self.compiled.running(preds)
 
     def compute_stopped(self, preds: Predictions) -> Float64Array:
@@ -363,13 +329,10 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         Parameters
         ----------
         preds
-            Predictions, whose confidence is computed by the method of the policy; or confidences computed elsewhere,
-            float [N], together with the name of their `method`.
-        method
-            Only for confidences: the method they were computed with, which must be that of the policy.
+            Predictions; or confidences computed elsewhere, float [N], with the name of their `method`, which must be
+            that of the policy.
         groups
-            For a policy that was certified with groups: their label for each image, [N]. Predicted classes are known
-            from predictions; for confidences computed elsewhere they are int [N].
+            For a policy with groups: their label for each image, [N]; predicted classes are known from predictions.
         """
         if isinstance(preds, Predictions):
             chosen = preds.select(views=list(self.views)) if self.views and self.schedule is None else preds
@@ -377,66 +340,48 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             if self.grouped_by == "class":
                 groups = self.find_first_classes(chosen)
         elif method is None:
-            raise DecisionError(
-                "numbers do not tell which confidence they are, and a threshold is valid for its own method only",
-                repair=Repair(
-                    "pass predictions, whose confidence is computed here, or name the method: {method}",
-                    method=self.method,
-                ),
-            )
+            fault = "numbers do not tell which confidence they are, and a threshold is valid for its own method only"
+            raise DecisionError(fault, repair=Repair("pass predictions, or name {method}", method=self.method))
         elif method != self.method:
-            raise DecisionError(
-                f"the threshold is for confidence {self.method!r}, got confidences of {method!r}; pass predictions, "
-                "whose confidence is computed here."
-            )
+            fault = f"the threshold is for confidence {self.method!r}, got confidences of {method!r}"
+            raise DecisionError(fault, repair="pass predictions, whose confidence is computed here")
         else:
             values = _as_confidences(preds)
         return self.accept_values(values, groups)
 
     def accept_values(self, values: Float64Array, groups: ArrayLike | None = None) -> BoolArray:
         """Return whether confidences of the policy's method are accepted. float64 [N] -> bool [N]"""
-        has_one = self.grouped_by is None and groups is None
-        accepted: BoolArray = values >= (self.threshold if has_one else self.find_thresholds(values.shape, groups))
+        accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
         return accepted
 
     def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
         """Return the threshold of each image, float64 [N], or that of all; `groups` are those of `accept`."""
         if self.grouped_by is None:
             if groups is not None:
-                raise DecisionError(
-                    "the policy has one threshold for all images", repair=Repair("omit {groups}", groups=ANY)
-                )
+                repair = Repair("omit {groups}", groups=ANY)
+                raise DecisionError("the policy has one threshold for all images", repair=repair)
             return self.threshold
         known = "the predicted class" if self.grouped_by == "class" else "the label of the group"
         if groups is None:
-            raise DecisionError(
-                f"the policy has a threshold for each {GROUP_NOUNS[self.grouped_by]}",
-                repair=Repair(f"pass {{groups}} with {known} of each image", groups=ANY),
-            )
+            repair = Repair(f"pass {{groups}} with {known} of each image", groups=ANY)
+            raise DecisionError(f"the policy has a threshold for each {GROUP_NOUNS[self.grouped_by]}", repair=repair)
         values = as_array(groups, "groups", DecisionError)
         if values.shape != shape:
-            raise DecisionError(
-                f"has shape {values.shape} for confidences {shape}; expected {known} of each", argument="groups"
-            )
+            fault = f"has shape {values.shape} for confidences {shape}; expected {known} of each"
+            raise DecisionError(fault, argument="groups")
         by_value = {group.value: group.threshold for group in self.groups}
-        for value in dict.fromkeys(values.ravel().tolist()):
+        for index, value in enumerate(values.ravel().tolist()):
             if value not in by_value:
-                index = int(np.flatnonzero(values == value)[0])
                 names = [str(one) for one in by_value]
-                raise DecisionError(
-                    f"has {value!r} at index {index}, a group that the policy has no threshold for; known groups: "
-                    f"{join_names(names)}.{did_you_mean(str(value), names)}",
-                    argument="groups",
-                )
+                known = f"known groups: {join_names(names)}.{did_you_mean(str(value), names)}"
+                raise DecisionError(f"has {value!r} at index {index}, without a threshold; {known}", argument="groups")
         return np.array([by_value[value] for value in values.ravel().tolist()], dtype=np.float64).reshape(shape)
 
     def find_first_classes(self, preds: Predictions) -> IntArray:
         """Return the predicted class of each image, the first of the top k. int64 [N]"""
         if self.grouped_by == "class" and preds.n_classes != len(self.groups):
-            raise DecisionError(
-                f"the policy has thresholds for {len(self.groups)} classes, but the classifier has {preds.n_classes}; "
-                "use the classifier that it was certified for, or certify again."
-            )
+            fault = f"the policy has thresholds for {len(self.groups)} classes, the classifier has {preds.n_classes}"
+            raise DecisionError(fault, repair="use the classifier that it was certified for, or certify again")
         return find_first_classes(preds, self.predict_from, self.top_k)
 
     # --- Images, which the room of decisions looks at ---
@@ -444,16 +389,9 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def decide(self, image: object, **options: Any) -> Any:
         """Return the `Decision` about one image: predicted class, confidence, and whether the prediction is accepted.
 
-        The decision is that of `score` for the same image. With an adaptive policy, one view after another is
-        classified until the image is decided, otherwise all of them in one batch.
-
-        Parameters
-        ----------
-        image
-            A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
-        options
-            `interval=True` also computes the bootstrap interval of the confidence over the views; `level` and `seed`
-            are its confidence level and random seed.
+        The decision is that of `score` for the same image: a path, the bytes of an image file, a PIL image, a NumPy
+        array [H, W, 1 or 3] or a torch tensor [C, H, W]. `interval=True` also computes the bootstrap interval of the
+        confidence over the views; `level` and `seed` are its confidence level and random seed.
         """
         return import_module(_DECISIONS).compile_policy(self).decide(image, **options)
 
@@ -467,18 +405,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     ) -> Self:
         """Return the policy with the classifier that it decides with, which is loaded at first use.
 
-        Without a classifier or a path, those that it was bound to before stay.
-
-        Parameters
-        ----------
-        classifier
-            Anything that `load_classifier` accepts; by default the one that the policy names.
-        path
-            The file of the policy, in whose folder its classifier may be.
-        allow_mismatch
-            Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
-        execution
-            Where and how to classify.
+        The arguments are those of `load_policy`; `path` is the file of the policy, in whose folder its classifier may
+        be. Without a classifier or a path, those that it was bound to before stay.
         """
         earlier, bound = self._binding, self.model_copy()
         if classifier is None:
@@ -494,18 +422,12 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def parse_views(self) -> ViewSet:
         """Return the views; an error if they are unknown, or only names as those of predictions made elsewhere."""
         if not self.views:
-            raise DecisionError(
-                "the policy does not tell the views that its confidence is computed from; pass predictions to accept()."
-            )
-        for text in self.views:
-            try:
-                View.parse(text)
-            except SecondLookError:
-                raise DecisionError(
-                    f"view {text!r} is only a name, not the text of a view such as 'hflip', so secondlook alone cannot "
-                    "make the views of this policy; pass predictions to its accept()."
-                ) from None
-        return ViewSet(list(self.views))
+            raise DecisionError("the policy does not tell its views; pass predictions to its accept().")
+        try:
+            return ViewSet(list(self.views))
+        except SecondLookError as error:
+            fault = f"a view of the policy is only a name ({str(error).rstrip('.')}), which cannot be made"
+            raise DecisionError(fault, repair="pass predictions to its accept()") from None
 
     # --- The classifier it belongs to ---
 
@@ -513,10 +435,8 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def known_classifier(self) -> ClassifierRecord:
         """The classifier; an error if the policy has none."""
         if self.classifier is None:
-            raise DecisionError(
-                "the policy was made from arrays, so it has no classifier to look at images with; pass predictions to "
-                "its accept(), or certify predictions that were collected with a classifier."
-            )
+            repair = "pass predictions to its accept(), or certify predictions of a classifier"
+            raise DecisionError("the policy was made from arrays, so it has no classifier", repair=repair)
         return self.classifier
 
     def check(self, classifier: Classifier | ClassifierRecord) -> None:
@@ -528,45 +448,37 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
     def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> DecisionError | None:
         """Return the error for a classifier that differs from the one that the policy was made for, or None."""
         expected, given = self.classifier, ClassifierRecord.describe(classifier)
+        repair = "calibrate again"
+        named: dict[str, Any] = {}
         if expected is None:
-            return DecisionError(
-                "the policy was made from arrays, so it is not known which classifier it is for",
-                repair=_or_allow("certify predictions that were collected with the classifier"),
-            )
-        if not given.digest:
-            return DecisionError(
-                f"classifier {given.name!r} has no digest that could be compared with the policy for {expected.name!r}",
-                repair=_or_allow("load it with {name}", name=ANY),
-            )
-        if given.digest != expected.digest:
-            return DecisionError(
-                f"the policy is for classifier {expected.name!r} (digest {expected.digest[:12]}), got {given.name!r} "
-                f"(digest {given.digest[:12]})",
-                repair=_or_allow("calibrate again"),
-            )
-        if given.output != expected.output:
-            return DecisionError(
-                f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}",
-                repair=_or_allow("load it with {output}", output=expected.output),
-            )
-        for stored in sorted({*expected.preprocessing, *given.preprocessing}):
-            wanted, found = expected.preprocessing.get(stored), given.preprocessing.get(stored)
-            if wanted != found:
-                setting = Preprocessing.setting_name(stored)
-                return DecisionError(
-                    f"the policy was made with preprocessing {setting}={wanted}, but the classifier has "
-                    f"{setting}={found}",
-                    repair=_or_allow(f"load it with {setting}={wanted}"),
-                )
-        return None
+            fault = "the policy was made from arrays, so it is not known which classifier it is for"
+            repair = "certify predictions that were collected with the classifier"
+        elif not given.digest:
+            fault = f"classifier {given.name!r} has no digest to compare with that of the policy for {expected.name!r}"
+            repair, named = "load it with {name}", {"name": ANY}
+        elif given.digest != expected.digest:
+            wanted, found = (f"{one.name!r} (digest {one.digest[:12]})" for one in (expected, given))
+            fault = f"the policy is for classifier {wanted}, got {found}"
+        elif given.output != expected.output:
+            fault = f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}"
+            repair, named = "load it with {output}", {"output": expected.output}
+        else:
+            made, has = expected.preprocessing, given.preprocessing
+            differing = [key for key in sorted({*made, *has}) if made.get(key) != has.get(key)]
+            if not differing:
+                return None
+            name, value = Preprocessing.setting_name(differing[0]), made.get(differing[0])
+            fault = f"the policy was made with {name} {value}, but the classifier has {has.get(differing[0])}"
+            repair, named = f"load it with {{{name}}}", {name: value}
+        text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
+        return DecisionError(fault, repair=Repair(text, allow_mismatch=True, **named))
 
     # --- Its file ---
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the policy and its checksum as a JSON file, atomically.
 
-        A file with another policy, or with anything else, is replaced only if `overwrite` is set. The same policy, made
-        at another time, may be written again.
+        Anything but the same policy, made at another time, is replaced only if `overwrite` is set.
         """
         self.check_storable()
         if not overwrite:
@@ -581,15 +493,14 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         """Raise an error for a confidence that depends on the other images: its threshold is invalid for new ones."""
         name = self.method.partition(":")[0]
         if name in METHODS and METHODS[name].is_rank:
-            raise DecisionError(
-                f"confidence {name!r} is a rank among the given images, so a threshold on it does not transfer to new "
-                "images; use 'bootstrap-lower' or 'mean'."
-            )
-        if needs_fitting(self.method, self.options):
-            raise DecisionError(
-                f"confidence {name!r} has to be fitted, and its options lack the fitted numbers, so a threshold on it "
-                "does not transfer to new images; calibrate again, or fit them on other images with fit_method."
-            )
+            reason, repair = "is a rank among the given images", "use 'bootstrap-lower' or 'mean'"
+        elif needs_fitting(self.method, self.options):
+            reason = "has to be fitted, and its options lack the fitted numbers"
+            repair = "calibrate again, or fit them on other images with fit_method"
+        else:
+            return
+        fault = f"confidence {name!r} {reason}, so a threshold on it does not transfer to new images"
+        raise DecisionError(fault, repair=repair)
 
     def check_storable(self) -> None:
         """Raise an error for a policy that a file cannot store."""
@@ -597,36 +508,25 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
             raise DecisionError(f"a policy file needs a finite threshold, got {self.threshold}: {self}.")
         find_method(self.method)
         if self.grouped_by == "label":
-            raise DecisionError(
-                "a policy file can store thresholds of predicted classes, not of other groups, which are unknown when "
-                "it decides; keep the policy in memory and pass the groups to its accept()."
-            )
+            repair = "keep the policy in memory, and pass the groups to its accept()"
+            raise DecisionError("a policy file cannot store thresholds of other groups than classes", repair=repair)
         for name, value in self.options.items():
             if not isinstance(value, _FILE_OPTION):
-                raise DecisionError(
-                    f"option {name}= of confidence {self.method!r} is a {type(value).__name__}, which belongs to the "
-                    "given images, but a policy file can store texts and numbers only; choose a method that needs no "
-                    "such option."
-                )
+                fault = f"option {name!r} of confidence {self.method!r} is a {type(value).__name__}"
+                raise DecisionError(fault, repair="choose a method whose options are texts and numbers")
 
     def _check_replaceable(self, path: Path) -> None:
         if not path.is_file() or path.stat().st_size == 0:
             return
         found = "something other than a policy"
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.suppress(ValidationError):
             warnings.simplefilter("ignore", PolicyWarning)
-            try:
-                existing = Policy.model_validate_json(path.read_bytes())
-            except ValidationError:
-                pass
-            else:
-                if existing.decides_like(self):
-                    return
-                found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
-        raise DecisionError(
-            f"{str(path)!r} exists and holds {found}",
-            repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
-        )
+            existing = Policy.model_validate_json(path.read_bytes())
+            if existing.decides_like(self):
+                return
+            found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise DecisionError(f"{str(path)!r} exists and holds {found}", repair=repair)
 
     def decides_like(self, other: "Policy") -> bool:
         """Whether the policies differ only in when, by which version and after how many others they were made."""
@@ -646,22 +546,19 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
         return f"{self.method} >= {self.threshold:.6g}, made {self.made}, checksum {self.checksum[:8]}"
 
     def __repr__(self) -> str:
+        threshold = self.describe_threshold() if math.isfinite(self.threshold) else "accept nothing"
         guarantee = "no guarantee" if self.guarantee is None else f"at most {100 * self.guarantee.risk:g} % errors"
         coverage = "" if self.calibration is None else f", coverage {100 * self.calibration.coverage:.4g} %"
         classifier = "" if self.classifier is None else f", for {self.classifier.name}"
-        threshold = "accept nothing" if not math.isfinite(self.threshold) else self.describe_threshold()
         return f"<Policy: {threshold}, {guarantee}{coverage}, {len(self.views)} views{classifier}>"
 
     def __str__(self) -> str:
+        lines = [self.describe_threshold(), f"guarantee: {self.guarantee_text}"]
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
-        else:
-            lines = [self.describe_threshold(), f"guarantee: {self.guarantee_text}"]
         if len(self.compared) > 1:
-            lines.append(
-                f"method: the best of {len(self.compared)}, which share delta equally, so that the guarantee holds for "
-                "whichever is chosen"
-            )
+            shared = "which share delta equally, so that the guarantee holds for whichever is chosen"
+            lines.append(f"method: the best of {len(self.compared)}, {shared}")
         if self.calibration is not None:
             lines += _format_calibration(self.calibration, self.schedule)
         lines += map(str, self.list_tables())
@@ -681,37 +578,16 @@ class Policy(FrozenRecord, metaclass=_PolicyType):
 
     def list_tables(self) -> list[TextTable]:
         """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
-        tables = [self.make_group_table()] if self.groups else []
+        tables = [_make_group_table(self.groups, self.grouped_by)] if self.groups else []
         if len(self.compared) > 1:
-            tables.append(self.make_method_table())
+            rows = [("method", "threshold", "coverage", "")]
+            for one in self.compared:
+                threshold = "none" if one.threshold is None else f"{one.threshold:.6g}"
+                rows.append((one.method, threshold, f"{100 * one.coverage:.2f} %", "chosen" if one.chosen else ""))
+            tables.append(TextTable(rows, numbers=True))
         if self.schedule is not None and math.isfinite(self.threshold):
             tables.append(self.schedule.make_table(self.threshold))
         return tables
-
-    def make_group_table(self) -> TextTable:
-        """Return a line for each group, or for those with the smallest coverage if there are many."""
-        shown, more = self.groups, len(self.groups) - MAX_LISTED_GROUPS
-        if more > 0:
-            shown = tuple(sorted(shown, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS])
-        noun = "class" if self.grouped_by == "class" else "group"
-        rows: list[tuple[str, ...]] = [(noun, "risk", "threshold", "images", "accepted", "wrong", "coverage", "")]
-        rows += [_format_group(group) for group in shown]
-        if more > 0:
-            rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
-        return TextTable(rows, numbers=True)
-
-    def make_method_table(self) -> TextTable:
-        """Return a line for each of the methods that were certified together."""
-        rows = [("method", "threshold", "coverage", "")]
-        for one in self.compared:
-            threshold = "none" if one.threshold is None else f"{one.threshold:.6g}"
-            rows.append((one.method, threshold, f"{100 * one.coverage:.2f} %", "chosen" if one.chosen else ""))
-        return TextTable(rows, numbers=True)
-
-
-def _or_allow(repair: str, **arguments: object) -> Repair:
-    text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
-    return Repair(text, allow_mismatch=True, **arguments)
 
 
 def read_policy(path: str | Path) -> Policy:
@@ -724,10 +600,8 @@ def read_policy(path: str | Path) -> Policy:
     except OSError as error:
         raise DecisionError(f"cannot read policy {str(path)!r}: {error.strerror}; check the path.") from None
     except ValidationError as error:
-        raise DecisionError(
-            f"invalid policy {str(path)!r}, {describe_invalid(error)}; calibrate again, or use the version of "
-            "secondlook that wrote it."
-        ) from None
+        repair = "calibrate again, or use the version of secondlook that wrote it"
+        raise DecisionError(f"invalid policy {str(path)!r}, {describe_invalid(error)}", repair=repair) from None
 
 
 def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
@@ -744,10 +618,8 @@ def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions
     """Return the predictions for the views of a schedule, in the order of looks."""
     missing = [view for view in schedule.views if view not in preds.views.texts]
     if missing:
-        raise DecisionError(
-            f"the schedule looks at view {missing[0]!r}, which the predictions lack (they have "
-            f"{', '.join(preds.views.texts)}); collect with the views of the schedule, or fit another schedule."
-        )
+        fault = f"the predictions lack view {missing[0]!r} of the schedule (they have {', '.join(preds.views.texts)})"
+        raise DecisionError(fault, repair="collect with the views of the schedule, or fit another schedule")
     return preds.select(views=list(schedule.views))
 
 
@@ -760,15 +632,11 @@ def _read_content(path: Path) -> bytes:
     except ClassifierError as error:
         raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
     if Policy.METADATA not in metadata:
-        raise DecisionError(
-            f"{str(path)!r} has no policy in it, as a classifier has none; export a policy with this "
-            "classifier, or pass a policy file (.json)."
-        )
+        repair = "export a policy with this classifier, or pass a policy file (.json)"
+        raise DecisionError(f"{str(path)!r} has no policy in it, as a classifier has none", repair=repair)
     if not OnnxFile(path, str(path)).is_sealed():
-        raise DecisionError(
-            f"the exported file {str(path)!r} is damaged, or was changed after it was exported (wrong or missing "
-            "checksum), so that its decisions may differ from those that are guaranteed; export the policy again."
-        )
+        fault = f"the exported file {str(path)!r} was changed after it was exported (wrong or missing checksum)"
+        raise DecisionError(fault, repair="export the policy again")
     return metadata[Policy.METADATA].encode()
 
 
@@ -783,47 +651,44 @@ def _as_confidences(values: ArrayLike) -> Float64Array:
     return array
 
 
-def _format_group(group: GroupThreshold) -> tuple[str, ...]:
-    threshold, note = f"{group.threshold:.6g}", ""
-    if not math.isfinite(group.threshold):
-        needed = group.additional_images
-        threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
-    counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
-    return (group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note)
+def _make_group_table(groups: Sequence[GroupThreshold], grouped_by: GroupedBy | None) -> TextTable:
+    """Return a line for each group, or for those with the smallest coverage if there are many."""
+    shown, more = groups, len(groups) - MAX_LISTED_GROUPS
+    if more > 0:
+        shown = sorted(groups, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS]
+    noun = "class" if grouped_by == "class" else "group"
+    rows: list[tuple[str, ...]] = [(noun, "risk", "threshold", "images", "accepted", "wrong", "coverage", "")]
+    for group in shown:
+        threshold, note = f"{group.threshold:.6g}", ""
+        if not math.isfinite(group.threshold):
+            needed = group.additional_images
+            threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
+        counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
+        rows.append((group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note))
+    if more > 0:
+        rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
+    return TextTable(rows, numbers=True)
 
 
-def _format_calibration(calibration: Calibration, schedule: Schedule | None) -> list[str]:
-    accepted = (
-        f"{calibration.accepted:,} of {calibration.images:,} images accepted ({100 * calibration.coverage:.4g} %)"
-    )
-    lines = [f"calibration: {accepted}, {calibration.describe_errors()}"]
-    if calibration.tuning:
-        lines.append(
-            f"tuning: {calibration.tuning:,} other images were set apart to choose views or fit the method or schedule"
-        )
-    if schedule is not None and calibration.mean_looks is not None:
-        lines += _format_looks(calibration, schedule)
-    if calibration.duplicates:
-        copies = "image was" if calibration.duplicates == 1 else "images were"
-        lines.append(f"{calibration.duplicates:,} duplicate {copies} counted once")
-    if calibration.joint_delta is not None:
-        lines.append(
-            "with the other calibrations on these images: one of the guarantees fails with a probability of up to "
-            f"{100 * calibration.joint_delta:.4g} %"
-        )
-    return lines
-
-
-def _format_looks(calibration: Calibration, schedule: Schedule) -> list[str]:
-    saved = 1 - (calibration.mean_looks or 0) / schedule.full_looks
-    lines = [
-        f"looks: {calibration.mean_looks:.2f} on average, at most {schedule.max_looks}: {100 * saved:.1f} % fewer than "
-        f"all {schedule.full_looks}"
-    ]
-    if calibration.differing_bound is not None and calibration.differing_delta is not None:
-        lines.append(
-            f"decisions: {calibration.differing:,} of {calibration.images:,} differ from those with all "
-            f"{schedule.full_looks} looks; at most {100 * calibration.differing_bound:.2g} % of new images with "
-            f"{100 * (1 - calibration.differing_delta):g} % confidence"
-        )
+def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[str]:
+    accepted = f"{counts.accepted:,} of {counts.images:,} images accepted ({100 * counts.coverage:.4g} %)"
+    lines = [f"calibration: {accepted}, {counts.describe_errors()}"]
+    if counts.tuning:
+        purpose = "to choose views or fit the method or schedule"
+        lines.append(f"tuning: {counts.tuning:,} other images were set apart {purpose}")
+    if schedule is not None and counts.mean_looks is not None:
+        full = schedule.full_looks
+        saved = f"{100 * (1 - counts.mean_looks / full):.1f} % fewer than all {full}"
+        bound, level = 100 * (counts.differing_bound or 0), 100 * (1 - (counts.differing_delta or 0))
+        differing = f"{counts.differing:,} of {counts.images:,} differ from those with all {full} looks"
+        lines += [
+            f"looks: {counts.mean_looks:.2f} on average, at most {schedule.max_looks}: {saved}",
+            f"decisions: {differing}; at most {bound:.2g} % of new images with {level:g} % confidence",
+        ]
+    if counts.duplicates:
+        copies = "image was" if counts.duplicates == 1 else "images were"
+        lines.append(f"{counts.duplicates:,} duplicate {copies} counted once")
+    if counts.joint_delta is not None:
+        failure = f"one of the guarantees fails with a probability of up to {100 * counts.joint_delta:.4g} %"
+        lines.append(f"with the other calibrations on these images: {failure}")
     return lines

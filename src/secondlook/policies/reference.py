@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -55,7 +55,8 @@ class BinCounts(FrozenRecord):
         n_bins = min(MAX_BINS, len(choosing) + 1)
         quantiles = np.quantile(choosing, np.arange(1, n_bins) / n_bins, method="inverted_cdf")
         edges = np.unique([_round(value) for value in quantiles.tolist()])
-        return cls(edges=tuple(edges.tolist()), counts=tuple(_count_bins(edges, counted).tolist()))
+        counts = np.bincount(np.searchsorted(edges, counted, side="right"), minlength=len(edges) + 1)
+        return cls(edges=tuple(edges.tolist()), counts=tuple(counts.tolist()))
 
     def find_bins(self, values: Float64Array) -> IntArray:
         """Return the bin of each value. float64 [n] -> int64 [n]"""
@@ -79,14 +80,14 @@ class Reference(FrozenRecord):
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
-        histograms = [self.confidence, self.first_look, *([self.disagreement] if self.disagreement else [])]
-        for histogram in histograms:
+        for histogram in (self.confidence, self.first_look, self.disagreement or self.confidence):
             if sum(histogram.counts) != self.images:
                 raise ValueError(f"expected {self.images} images in each histogram, got {sum(histogram.counts)}")
         if self.errors is not None:
-            if len(self.errors) != len(self.confidence.counts):
-                raise ValueError(f"expected {len(self.confidence.counts)} counts of errors, got {len(self.errors)}")
-            if any(wrong > images for wrong, images in zip(self.errors, self.confidence.counts, strict=True)):
+            counts = self.confidence.counts
+            if len(self.errors) != len(counts):
+                raise ValueError(f"expected {len(counts)} counts of errors, got {len(self.errors)}")
+            if any(wrong > images for wrong, images in zip(self.errors, counts, strict=True)):
                 raise ValueError("expected at most as many errors as images in each bin")
         return self
 
@@ -102,8 +103,7 @@ class Reference(FrozenRecord):
     ) -> Self:
         """Return the reference of images, given what their rows hold. float64 [N] each
 
-        `wrong` says which images are wrong, or how many wrong images each stands for; `methods` is the number of
-        methods that the one of the policy was chosen from on these images.
+        `wrong` says which images are wrong, or how many wrong images each stands for.
         """
         # Which images choose the edges must not depend on what they look like, as their order may.
         order = np.random.default_rng(0).permutation(len(confidence))
@@ -137,25 +137,14 @@ def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _count_bins(edges: Float64Array, values: Float64Array) -> IntArray:
-    """Count the values in each bin. float64 [B - 1], [n] -> int64 [B]"""
-    return np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1).astype(np.int64)
-
-
 # --- Audits ---
 
 
 class AuditPlan:
     """The probability with which each accepted image is audited: larger where errors are likelier.
 
-    Parameters
-    ----------
-    reference
-        How the calibration images looked. Without it, or without errors in it, all accepted images are equally likely.
-    threshold
-        Confidence from which images are accepted.
-    rate
-        Fraction of the accepted images to audit: the mean probability over the accepted calibration images.
+    `rate` is the fraction of the accepted images to audit: the mean probability over the accepted calibration images.
+    Without a reference, or without errors in it, all images from the threshold on are equally likely.
     """
 
     def __init__(self, reference: Reference | None, threshold: float, rate: float) -> None:
@@ -200,18 +189,14 @@ def _spread_audits(images: Float64Array, errors: Float64Array, rate: float) -> F
     error_rates = isotonic_regression(errors / np.maximum(images, 1), weights=weights, increasing=False).x
     doubt = error_rates**ERROR_POWER
     shares = UNIFORM_SHARE + (1 - UNIFORM_SHARE) * doubt / np.average(doubt, weights=images)
-    return _scale_to_mean(shares, images, rate)
-
-
-def _scale_to_mean(shares: Float64Array, images: Float64Array, mean: float) -> Float64Array:
-    """Return min(1, factor * shares) with the factor that gives this mean over images. float64 [B] each"""
+    # The factor of the shares that gives this mean, though no probability exceeds 1.
     low, high = 0.0, 1 / float(shares.min())
     for _ in range(100):
         middle = (low + high) / 2
-        is_low = np.average(np.minimum(middle * shares, 1), weights=images) < mean
+        is_low = np.average(np.minimum(middle * shares, 1), weights=images) < rate
         low, high = (middle, high) if is_low else (low, middle)
-    scaled: Float64Array = np.minimum(high * shares, 1)
-    return scaled
+    probabilities: Float64Array = np.minimum(high * shares, 1)
+    return probabilities
 
 
 # --- Shifts ---
@@ -231,14 +216,6 @@ class LearnedShift(FrozenRecord):
         if not len(self.views) == len(self.accuracy) == len(self.estimate):
             raise ValueError("expected an accuracy and an estimate for each view")
         return self
-
-
-class LogOddsRange(NamedTuple):
-    """An estimate and the ends of its interval, in log-odds."""
-
-    low: float
-    value: float
-    high: float
 
 
 class AccuracyModel(FrozenRecord):
@@ -283,7 +260,10 @@ class ShiftModel(FrozenRecord):
     MIN_IMAGES: ClassVar[int] = 50
     """With fewer images the accuracy for a corruption says nothing."""
     MAX_CLASS_GROUPS: ClassVar[int] = 16
-    """Predicted classes are counted in so many groups at most, so that a window of the stream stays small."""
+    """Predicted classes are counted in so many groups at most, so that a window of the stream stays small.
+
+    Class c is in group c modulo their number: neighbors, which are often alike, are in different ones.
+    """
 
     images: PositiveCount
     """Number of images of which corrupted versions were classified."""
@@ -294,31 +274,26 @@ class ShiftModel(FrozenRecord):
     """None if corrupted images are hardly ever accepted."""
     shifts: tuple[LearnedShift, ...] = Field(min_length=1)
 
-    def estimate_accuracy(self, expected: float, class_counts: Float64Array, images: float) -> LogOddsRange:
-        """Return the log-odds of the accuracy of a window. float, float64 [G], number of images"""
+    def estimate_accuracy(self, expected: float, class_counts: Float64Array, images: float) -> tuple[float, float]:
+        """Return the log-odds of the accuracy of a window and their error. float, float64 [G], number of images"""
         value = self.accuracy.estimate(expected, self.measure_class_distance(class_counts, self.class_shares, images))
-        error = self.accuracy.error * self.accuracy.compute_spread(value)
-        return LogOddsRange(value - error, value, value + error)
+        return value, self.accuracy.error * self.accuracy.compute_spread(value)
 
-    def estimate_accepted(self, accuracy: float) -> LogOddsRange | None:
-        """Return the log-odds of the accuracy of accepted images, given those of all; None if it was not learned."""
+    def estimate_accepted(self, accuracy: float) -> tuple[float, float] | None:
+        """Return the log-odds of the accuracy of accepted images and their error, given the log-odds of all.
+
+        None if it was not learned.
+        """
         if self.risk is None:
             return None
-        value = self.risk.constant + self.risk.slope * accuracy
         error = self.risk.error * self.accuracy.compute_spread(accuracy)
-        return LogOddsRange(value - error, value, value + error)
-
-    @staticmethod
-    def group_classes(classes: IntArray, n_groups: int) -> IntArray:
-        """Return the group of each class: neighbors, which are often alike, are in different ones. int64 [...]"""
-        return classes % n_groups
+        return self.risk.constant + self.risk.slope * accuracy, error
 
     @staticmethod
     def measure_class_distance(counts: Float64Array, shares: tuple[float, ...], images: float) -> float:
-        """Return how far the shares of classes among images are from given ones: the Euclidean distance.
+        """Return the Euclidean distance of the shares of classes among images from given ones. float64 [G]
 
-        What images that are drawn at random would differ by is subtracted. float64 [G], number of images; for weighted
-        images the counts may be any multiple, and `images` is their effective number.
+        What images that are drawn at random would differ by is subtracted; `images` is their effective number.
         """
         found = np.asarray(counts, dtype=np.float64) / np.sum(counts)
         squared = float(np.sum((found - shares) ** 2) - (1 - np.sum(found**2)) / images)

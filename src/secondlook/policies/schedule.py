@@ -1,7 +1,7 @@
 """Schedules: in which order to look at the views of an image, when to stop, and how both are fitted to images."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -42,15 +42,6 @@ class FrontierPoint(FrozenRecord):
     """Fraction of images whose decision differs from that with all looks."""
 
 
-class Looks(NamedTuple):
-    """How often each image is looked at, and its confidence when looking stops."""
-
-    looks: IntArray
-    """Number of looks, int64 [N]."""
-    confidence: Float64Array
-    """Estimate of the confidence with all looks, float64 [N]; accepted if, and only if, it reaches the threshold."""
-
-
 class Schedule(FrozenRecord):
     """The order of looks, and the limits at which looking stops; `fit_schedule` makes one.
 
@@ -84,10 +75,7 @@ class Schedule(FrozenRecord):
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
         if not len(self.views) == len(self.changes) == len(self.spreads) <= self.full_looks:
-            raise ValueError(
-                f"expected one change and one spread for each view, and at most {self.full_looks} views, got "
-                f"{len(self.changes)} changes and {len(self.spreads)} spreads for {len(self.views)} views"
-            )
+            raise ValueError(f"expected a change and a spread for each view, and at most {self.full_looks} views")
         if len(set(self.views)) < len(self.views):
             raise ValueError(f"expected different views, got {list(self.views)}")
         if any(spread < 0 for spread in self.spreads):
@@ -136,17 +124,20 @@ class Schedule(FrozenRecord):
         before = np.maximum.accumulate(thresholds, axis=1)[:, :-1]
         return np.concatenate([np.ones((len(thresholds), 1), dtype=np.bool_), thresholds[:, 1:] > before], axis=1)
 
-    def look(self, running: Float64Array, threshold: float) -> Looks:
-        """Return where looking stops at a threshold, given the confidence after each look. float64 [N, L or more]"""
-        running = self._check_running(running)
-        looks = np.full(len(running), self.max_looks, dtype=np.int64)
-        for count in range(self.max_looks - 1, 0, -1):
-            looks[~self.is_open(count, running[:, count - 1], threshold)] = count
+    def look(self, running: Float64Array, threshold: float) -> tuple[IntArray, Float64Array]:
+        """Return how often to look at a threshold, int64 [N], given the confidence after each look, [N, L or more].
+
+        And the estimate of the confidence with all looks then, float64 [N]; accepted if it reaches the threshold.
+        """
+        lows, highs = self._bound_all(running)
+        is_open = (lows < threshold) & (highs >= threshold)
+        is_open[:, -1] = False
+        looks = is_open.argmin(axis=1) + 1
         confidence = np.empty(len(running))
         for count in np.unique(looks):
             stopped = looks == count
             confidence[stopped] = self.estimate(int(count), running[stopped, count - 1])
-        return Looks(looks, confidence)
+        return looks, confidence
 
     def count_mean_looks(self, running: Float64Array, thresholds: Float64Array) -> float:
         """Return the mean number of looks over images and ascending thresholds. float64 [N, L or more], [T]"""
@@ -166,48 +157,39 @@ class Schedule(FrozenRecord):
         return thresholds
 
     def _bound(self, looks: int | IntArray, running: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the estimate less and plus the margin; both are the estimate after the last look. [n] each"""
+        """Return the estimate less and plus the margin; both are the estimate after the last look. Same shape"""
         change, width = np.array(self.changes)[looks - 1], self.widths[looks - 1]
         return _shift(running, change - width), _shift(running, change + width)
 
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
-        running, changes = self._check_running(running), np.array(self.changes)
-        return _shift(running, changes - self.widths), _shift(running, changes + self.widths)
+        if running.ndim != 2 or running.shape[1] < self.max_looks:
+            fault = f"the running confidence has shape {list(running.shape)}, expected at least {self.max_looks} looks"
+            raise DecisionError(fault, repair="compute it with running_confidence from the views of the schedule")
+        return self._bound(np.arange(1, self.max_looks + 1), running[:, : self.max_looks])
 
     @property
     def widths(self) -> Float64Array:
         """The margin in log-odds after each look, 0 after the last. [L]"""
         return np.array([*(self.margin * spread for spread in self.spreads[:-1]), 0.0])
 
-    def _check_running(self, running: Float64Array) -> Float64Array:
-        if running.ndim != 2 or running.shape[1] < self.max_looks:
-            raise DecisionError(
-                f"the running confidence has shape {list(running.shape)}, expected [images, {self.max_looks} or more "
-                "looks]; compute it with running_confidence from the views of the schedule."
-            )
-        return running[:, : self.max_looks]
-
     def make_table(self, threshold: float) -> TextTable:
         """Return the limits of the estimate at a threshold: one row per look."""
         lower, upper = self.limits(threshold)
         rows = [["look", "view", "reject below", "accept from"]]
-        for count, view in enumerate(self.views, start=1):
-            cells = [format_value(float(value)) for value in (lower[count - 1], upper[count - 1])]
-            rows.append([str(count), view, *cells])
+        for count, (view, low, high) in enumerate(zip(self.views, lower, upper, strict=True), start=1):
+            rows.append([str(count), view, format_value(float(low)), format_value(float(high))])
         return TextTable(rows)
 
     def describe_fit(self) -> str:
         """Return what the schedule was fitted to, and what it costs and gives there."""
-        text = (
-            f"at most {self.max_looks} of {self.full_looks} looks; margin {self.margin:g}, fitted to {self.images:,} "
-            f"images for a tolerance of {100 * self.tolerance:g} %"
-        )
-        at_margin = [point for point in self.frontier if point.margin == self.margin]
-        if not at_margin:
-            return text
-        differing = format_image_share(at_margin[0].differing, self.images)
-        return f"{text}: {at_margin[0].looks:.2f} looks on average, {differing} of their decisions differ"
+        fit = f"fitted to {self.images:,} images for a tolerance of {100 * self.tolerance:g} %"
+        text = f"at most {self.max_looks} of {self.full_looks} looks; margin {self.margin:g}, {fit}"
+        for point in self.frontier:
+            if point.margin == self.margin:
+                differing = format_image_share(point.differing, self.images)
+                return f"{text}: {point.looks:.2f} looks on average, {differing} of their decisions differ"
+        return text
 
     def __str__(self) -> str:
         return f"{self.describe_fit()}\n{self.make_table(self.threshold)}"
@@ -224,17 +206,21 @@ def check_adaptive_method(method: str, options: Mapping[str, object]) -> None:
         raise DecisionError(f"adaptive looking is not possible: {error}") from None
 
 
-def compute_log_odds(confidence: Float64Array) -> Float64Array:
+def _compute_log_odds(confidence: Float64Array) -> Float64Array:
     """Return log(c / (1 - c)); infinite for 0 and 1. Same shape"""
     with np.errstate(divide="ignore"):
         odds: Float64Array = np.log(confidence) - np.log1p(-confidence)
     return odds
 
 
+def _compute_finite_log_odds(confidence: Float64Array) -> Float64Array:
+    return np.clip(_compute_log_odds(confidence), -MAX_LOG_ODDS, MAX_LOG_ODDS)
+
+
 def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Array:
     """Add `change` to the log-odds of confidences: one for all, for each column or for each. Same shape"""
     # Without a change exactly: there and back again, the last bit may differ.
-    return np.where(np.equal(change, 0), confidence, sigmoid(compute_log_odds(confidence) + change))
+    return np.where(np.equal(change, 0), confidence, sigmoid(_compute_log_odds(confidence) + change))
 
 
 # --- Fitting ---
@@ -247,7 +233,8 @@ def fit_schedule(
 
     The views are ordered so that the confidence after few looks is as close as possible to that after all. The margin
     is the smallest with which at most a fraction `tolerance` of the decisions at thresholds about that of the policy
-    differ from those with all looks.
+    differ from those with all looks; if `max_looks` (by default all views) are too few, it is one that more would not
+    change.
 
     Parameters
     ----------
@@ -255,13 +242,18 @@ def fit_schedule(
         Predictions for all views, for images that no threshold is certified on.
     policy
         The method, its options and the class prediction; and the threshold, which need not be the final one.
-    tolerance
-        Fraction of images whose decision may differ from that with all looks. If `max_looks` are too few for that,
-        the margin is chosen so that more would change nothing.
-    max_looks
-        Largest number of looks, by default all views.
     """
-    n_looks = _check_arguments(preds, policy, tolerance, max_looks)
+    if not is_number(tolerance) or not 0 < tolerance < 1:
+        fault = f"is out of range; expected a fraction of images in (0, 1), such as {Schedule.DEFAULT_TOLERANCE}"
+        raise DecisionError(fault, argument="tolerance", value=tolerance)
+    if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
+        fault = "is invalid; expected a whole number of at least 2, or nothing for all views"
+        raise DecisionError(fault, argument="max_looks", value=max_looks)
+    check_adaptive_method(policy.method, policy.options)
+    if not np.isfinite(policy.threshold):
+        raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
+    check_counts(preds.n_views, preds.n_images)
+    n_looks = min(max_looks or preds.n_views, preds.n_views)
     order = order_views(preds, policy)
     running = policy.compute_running(preds.select(views=list(order)))
     check_confidence_range(running, policy.method)
@@ -283,8 +275,7 @@ def fit_schedule(
 
 def order_views(preds: Predictions, policy: "Policy") -> tuple[str, ...]:
     """Return the views in the order of looks: each next one leaves the least spread of what is still to change."""
-    compiled = compile_method(policy.method, policy.options, predict_from=policy.predict_from, top_k=policy.top_k)
-    values, combine = compiled.view_statistics(preds)
+    values, combine = policy.compiled.view_statistics(preds)
     final = _compute_finite_log_odds(combine(values.mean(axis=2, keepdims=True)))
     total, order, rest = values[:, :, 0], [0], list(range(1, preds.n_views))
     while rest:
@@ -299,65 +290,28 @@ def order_views(preds: Predictions, policy: "Policy") -> tuple[str, ...]:
 def check_confidence_range(running: Float64Array, method: str) -> None:
     """Raise an error for confidences that are not between 0 and 1, which have no log-odds."""
     if running.min() < 0 or running.max() > 1:
-        raise DecisionError(
-            f"method {method!r} has confidences from {running.min():.6g} to {running.max():.6g}; adaptive looking "
-            "expects them between 0 and 1, so choose another method."
-        )
+        fault = f"method {method!r} has confidences from {running.min():.6g} to {running.max():.6g}"
+        raise DecisionError(f"{fault}; adaptive looking expects them between 0 and 1", repair="choose another method")
 
 
-def check_view_count(n_views: int) -> None:
-    """Raise an error if there is only one view."""
+def check_counts(n_views: int, n_images: int) -> None:
+    """Raise an error if there are too few views, or images that are set apart, to fit a schedule to."""
     if n_views < 2:
-        raise DecisionError(
-            "adaptive looking needs at least two views, got one",
-            repair=Repair("name more of them with {views}", views=ANY),
-        )
-
-
-def check_image_count(n_images: int) -> None:
-    """Raise an error if there are too few images to fit a schedule to."""
+        repair = Repair("name more of them with {views}", views=ANY)
+        raise DecisionError("adaptive looking needs at least two views, got one", repair=repair)
     if n_images < MIN_IMAGES:
-        raise DecisionError(
-            f"a schedule for adaptive looking is fitted to at least {MIN_IMAGES} images that are set apart (by default "
-            f"a quarter of all), got {n_images:,}",
-            repair=Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY),
-        )
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Raise an error unless the tolerance is between 0 and 1."""
-    if not is_number(tolerance) or not 0 < tolerance < 1:
-        raise DecisionError(
-            f"is out of range; expected a fraction of images between 0 and 1, such as {Schedule.DEFAULT_TOLERANCE}",
-            argument="tolerance",
-            value=tolerance,
-        )
-
-
-def _check_arguments(preds: Predictions, policy: "Policy", tolerance: float, max_looks: int | None) -> int:
-    """Return the largest number of looks, or raise an error."""
-    check_tolerance(tolerance)
-    if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
-        raise DecisionError(
-            "is invalid; expected a whole number of at least 2, or nothing for all views",
-            argument="max_looks",
-            value=max_looks,
-        )
-    check_adaptive_method(policy.method, dict(policy.options))
-    if not np.isfinite(policy.threshold):
-        raise DecisionError(f"a schedule needs a finite threshold, got {policy.threshold}: {policy}.")
-    check_view_count(preds.n_views)
-    check_image_count(preds.n_images)
-    return min(max_looks or preds.n_views, preds.n_views)
-
-
-def _compute_finite_log_odds(confidence: Float64Array) -> Float64Array:
-    return np.clip(compute_log_odds(confidence), -MAX_LOG_ODDS, MAX_LOG_ODDS)
+        fault = f"a schedule is fitted to at least {MIN_IMAGES} images set apart (by default a quarter), got {n_images}"
+        repair = Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY)
+        raise DecisionError(fault, repair=repair)
 
 
 def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
     """Return the schedule with the smallest margin that is within the tolerance, and the frontier of margins."""
-    thresholds = _find_nearby_thresholds(running[:, -1], schedule.threshold)
+    # Confidences with all looks that are about as high as the threshold.
+    ranked = np.sort(running[:, -1])
+    place, reach = int(np.searchsorted(ranked, schedule.threshold)), max(1, int(NEARBY * len(ranked)))
+    first, last = max(0, place - reach), min(len(ranked) - 1, place + reach)
+    thresholds = np.unique(ranked[np.linspace(first, last, MAX_THRESHOLDS).round().astype(np.int64)])
     final = running[:, -1:] >= thresholds
     tried = [schedule.model_copy(update={"margin": float(margin)}) for margin in MARGINS]
     differing = np.array([_compute_differing(one, running, thresholds, final) for one in tried])
@@ -369,16 +323,6 @@ def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
         looks, share = one.count_mean_looks(running, thresholds), _compute_differing(one, running, thresholds, final)
         frontier.append(FrontierPoint(margin=margin, looks=looks, differing=share))
     return tried[chosen].model_copy(update={"frontier": tuple(frontier)})
-
-
-def _find_nearby_thresholds(confidences: Float64Array, threshold: float) -> Float64Array:
-    """Return confidences with all looks that are about as high as the threshold. float64 [T]"""
-    ranked = np.sort(confidences)
-    place = int(np.searchsorted(ranked, threshold))
-    reach = max(1, int(NEARBY * len(ranked)))
-    first, last = max(0, place - reach), min(len(ranked) - 1, place + reach)
-    places = np.unique(np.linspace(first, last, MAX_THRESHOLDS).round().astype(np.int64))
-    return np.unique(ranked[places])
 
 
 def _compute_differing(schedule: Schedule, running: Float64Array, thresholds: Float64Array, final: BoolArray) -> float:

@@ -11,7 +11,7 @@ from secondlook.arrays import as_pixels
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import SecondLookError
 from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus
-from secondlook.policies import BinCounts, Policy
+from secondlook.policies import Policy
 from secondlook.report.page import (
     IMAGE_QUALITY,
     IMAGE_SIDE,
@@ -91,13 +91,14 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
     """Return the captions of the plots, and their numbers as JSON values that the script `timeline.js` reads."""
     reference = monitor.policy.reference
     assert reference is not None, "a monitor needs one"
+    compared = reference.disagreement
     timeline = {
         "images": status.images,
         "guaranteed": None if status.guarantee is None else status.guarantee.risk,
         "calibration": {
             "coverage": status.calibration_coverage,
-            "confidence": _mean(reference.confidence),
-            "disagreement": None if reference.disagreement is None else _mean(reference.disagreement),
+            "confidence": _mean(reference.confidence.edges, reference.confidence.counts),
+            "disagreement": None if compared is None else _mean(compared.edges, compared.counts),
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
@@ -178,12 +179,12 @@ def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
     return {"images": images, "low": low, "high": high}
 
 
-def _mean(histogram: BinCounts) -> float:
+def _mean(edges: Sequence[float], counts: Sequence[int]) -> float:
     """Return the mean of the counted values, nearly: all of a bin count as its middle, or as its only edge."""
-    if not histogram.edges:
+    if not edges:
         return 0.0
-    edges = np.array([histogram.edges[0], *histogram.edges, histogram.edges[-1]])
-    return float(np.average((edges[:-1] + edges[1:]) / 2, weights=histogram.counts))
+    ends = np.array([edges[0], *edges, edges[-1]])
+    return float(np.average((ends[:-1] + ends[1:]) / 2, weights=counts))
 
 
 def _list_facts(monitor: Monitor) -> dict[str, str]:

@@ -9,8 +9,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.errors import DecisionError
 from secondlook.monitoring import count_looks
-from secondlook.monitoring.estimates import AccuracyEstimator
-from secondlook.monitoring.shifts import score_images
+from secondlook.monitoring.estimates import AccuracyEstimator, score_images
 
 QUIET = sl.Execution(progress=False)
 
