@@ -15,7 +15,7 @@ from secondlook.arrays import Array, Float32Array, IntArray, round_down_to_power
 from secondlook.classifiers.classifier import Fetch
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError, Repair
-from secondlook.views import View, apply_view_to_tensor, write_normalized_view
+from secondlook.views import View, write_normalized_view
 
 PIXELS_PER_GPU_BATCH = 2**25
 MAX_BATCH_SIZE = 8192
@@ -205,24 +205,12 @@ def _make_inputs(model: DeviceModel, images: Tensor, views: Sequence[View], prep
     else:
         pixels_last = torch.empty((shape[0], channels, height, width), dtype=model.dtype, device=images.device)
         pixels_last = pixels_last.permute(0, 2, 3, 1)
-    for place, view in enumerate(views):
-        _write_view(images, view, preprocessing, pixels_last[place * n_images : (place + 1) * n_images])
-    return pixels_last if preprocessing.layout == "NHWC" else pixels_last.permute(0, 3, 1, 2)
-
-
-def _write_view(images: Tensor, view: View, preprocessing: Preprocessing, target: Tensor) -> None:
-    """Write a view as `Preprocessing.normalize` would. uint8|float32 [n, H, W, C] -> target of the same shape"""
-    factor, offset = _make_factor_and_offset(preprocessing, images.device, images.shape[3])
+    factor, offset = _make_factor_and_offset(preprocessing, images.device, channels)
     factor = factor if images.dtype == torch.uint8 else factor * 255
-    if target.dtype != torch.uint8 and preprocessing.color == "RGB":
-        write_normalized_view(images, view, factor, offset, target)
-        return
-    pixels = apply_view_to_tensor(images, view)
-    pixels = pixels.flip(3) if preprocessing.color == "BGR" else pixels
-    if target.dtype == torch.uint8:
-        target.copy_(pixels if pixels.dtype == torch.uint8 else (pixels.clamp(0, 1) * 255).round())
-    else:
-        torch.addcmul(offset, pixels, factor, out=target)
+    for place, view in enumerate(views):
+        target = pixels_last[place * n_images : (place + 1) * n_images]
+        write_normalized_view(images, view, factor, offset, target, is_bgr=preprocessing.color == "BGR")
+    return pixels_last if preprocessing.layout == "NHWC" else pixels_last.permute(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,6 @@
 """The CPU engine: applies views to batches of images with as few passes over the pixels as possible."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -23,7 +22,7 @@ from secondlook.operations import (
 )
 from secondlook.sources import open_source
 from secondlook.views.view import View
-from secondlook.views.view_set import ViewsLike, as_view_set
+from secondlook.views.view_set import ViewSet, ViewsLike
 
 if int(cv2.__version__.partition(".")[0]) < 5:
     raise ViewError(
@@ -46,8 +45,7 @@ def apply_views(images: Any, views: ViewsLike) -> Array:
     Instead of an array, `images` may be anything else that `open_source` accepts except a spec: a path, a PIL image, a
     torch tensor [N, C, H, W], a list of images, a data set. All images must have the same size.
     """
-    view_set = as_view_set(views)
-    images = check_images(images)
+    view_set, images = ViewSet(views), check_images(images)
     result = np.empty((len(images), len(view_set), *images.shape[1:]), dtype=images.dtype)
     for place, view in enumerate(view_set):
         result[:, place] = _apply(images, view)
@@ -79,21 +77,14 @@ def check_images(images: Any) -> Array:
 
 
 def _apply(images: Array, view: View) -> Array:
-    operations, rounds_once = _plan(view, images.shape[1:])
+    operations = view.plan(Frame(*images.shape[1:]))
     if not operations or not len(images):
         return images.copy()
-    if images.dtype == np.uint8 and not rounds_once:
+    if images.dtype == np.uint8 and not rounds_at_most_once(operations):
         return _apply_in_float(images, view, operations)
     for operation in operations:
         images = _run(images, view, operation)
     return images
-
-
-@lru_cache(maxsize=4096)
-def _plan(view: View, shape: tuple[int, int, int]) -> tuple[tuple[Operation, ...], bool]:
-    """Return the operations of a view for images of a shape, and whether uint8 images may stay uint8 in between."""
-    operations = view.plan(Frame(*shape))
-    return operations, rounds_at_most_once(operations)
 
 
 def _apply_in_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
@@ -132,7 +123,7 @@ def _run_copy(images: Array, copy: Copy) -> Array:
     result = np.empty_like(images)
     if copy.x.sign > 0:
         _shift(images, copy, result)
-    elif (copy.y.start, copy.y.stop, copy.x.start, copy.x.stop) == (0, images.shape[1], 0, images.shape[2]):
+    elif copy.y.covers(images.shape[1]) and copy.x.covers(images.shape[2]):
         _flip(images, copy, result)
     else:
         for start in range(0, len(images), block_size := max(1, _COPY_BLOCK_BYTES // images[0].nbytes)):
@@ -227,11 +218,8 @@ def _run_tone_table(images: Array, tone: Tone) -> Array:
 
 def _run_warp(images: Array, warp: Warp) -> Array:
     result = np.empty_like(images)
-    size, matrix, flags = (
-        (images.shape[2], images.shape[1]),
-        np.array(warp.matrix),
-        cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-    )
+    size, matrix = (images.shape[2], images.shape[1]), np.array(warp.matrix)
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     for source, target in zip(images, result, strict=True):
         cv2.warpAffine(source, matrix, size, dst=target, flags=flags, borderMode=_BORDERS[warp.border])
     return result

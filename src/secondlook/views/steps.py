@@ -43,14 +43,9 @@ class Amount:
 
 Argument = float | str | Amount
 """The value of a parameter: a number, a text such as a channel order, or a length."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a step; `parse` raises `ValueError` with the end of a sentence, such as "is 0, expected ..."."""
-
-    name: str
-    parse: Callable[[str], Argument]
+Arguments = tuple[Argument, ...]
+Parameter = tuple[str, Callable[[str], Argument]]
+"""Name and parser, which raises `ValueError` with the end of a sentence, such as "is 0, expected ..."."""
 
 
 def _bounded(name: str, lowest: float, highest: float, unit: str = "") -> Parameter:
@@ -62,7 +57,7 @@ def _bounded(name: str, lowest: float, highest: float, unit: str = "") -> Parame
             raise ValueError(f"is {text}, expected {format_number(lowest)} to {format_number(highest)}")
         return value
 
-    return Parameter(name, parse)
+    return name, parse
 
 
 def _parse_amount(text: str) -> Amount:
@@ -93,17 +88,11 @@ def format_number(value: float) -> str:
     return repr(value + 0.0).removesuffix(".0").replace("e+", "e")
 
 
-def format_argument(value: Argument) -> str:
-    """Format an argument in its canonical form."""
-    return format_number(value) if isinstance(value, float) else str(value)
-
-
 def shorten(text: str, length: int = 60) -> str:
     """Return the text, truncated where it is too long for a message."""
     return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
 
 
-Arguments = tuple[Argument, ...]
 Function = TypeVar("Function", bound=Callable[..., Array])
 OperationFactory = Callable[..., Operation]
 """(frame, *arguments) -> the operation of the engine."""
@@ -125,7 +114,7 @@ class Step:
     @property
     def form(self) -> str:
         """How the step is written, such as 'shift:DX,DY'."""
-        return self.name + (":" + ",".join(parameter.name for parameter in self.parameters) if self.parameters else "")
+        return self.name + (":" + ",".join(name for name, _ in self.parameters) if self.parameters else "")
 
 
 STEPS: Registry[Step] = Registry("step", ViewError)
@@ -143,23 +132,18 @@ def view_step(form: str, *, onnx: Callable[..., Any] | None = None) -> Callable[
     `lambda graph, images, bits: graph.op("Floor", images * 2**bits) / 2**bits`. Tensors have the operators of Python,
     `+ - * / **`, and `graph.op` adds any other operator of ONNX.
     """
-    name, _, names = form.partition(":")
+    name, _, rest = form.partition(":")
     if not (name.isascii() and name.isidentifier() and name == name.lower()):
         raise ViewError(f"step name {name!r} is invalid; expected lower-case ASCII letters, digits and underscores.")
 
-    def make_filter(function: Function, arguments: Arguments) -> Filter:
-        onnx_form = None if onnx is None else lambda graph, images: onnx(graph, images, *arguments)
-        return Filter(lambda images: function(images, *arguments), onnx_form)
-
     def decorate(function: Function) -> Function:
-        STEPS.add(
-            Step(
-                name=name,
-                summary=(function.__doc__ or f"user function {function.__name__}").strip().splitlines()[0],
-                parameters=tuple(Parameter(each.strip(), parse_number) for each in names.split(",") if each.strip()),
-                operation=lambda _frame, *arguments: make_filter(function, arguments),
-            )
-        )
+        def make_filter(_frame: Frame, *arguments: float) -> Filter:
+            onnx_form = None if onnx is None else lambda graph, images: onnx(graph, images, *arguments)
+            return Filter(lambda images: function(images, *arguments), onnx_form)
+
+        summary = (function.__doc__ or f"user function {function.__name__}").strip().splitlines()[0]
+        parameters = tuple((each.strip(), parse_number) for each in rest.split(",") if each.strip())
+        STEPS.add(Step(name, summary, parameters, make_filter))
         return function
 
     return decorate
@@ -193,7 +177,8 @@ def _vflip(frame: Frame) -> Operation:
 @_built_in(
     "shift",
     "move the content right and down, in pixels or percent of the side (5%); fills with black",
-    *(Parameter(name, _parse_amount) for name in ("DX", "DY")),
+    ("DX", _parse_amount),
+    ("DY", _parse_amount),
     neutral=(Amount(0.0), Amount(0.0)),
 )
 def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
@@ -208,7 +193,7 @@ def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
 @_built_in(
     "rotate",
     "rotate clockwise about the center, zoomed in just enough to hide the outside of the image",
-    Parameter("DEG", parse_number),
+    ("DEG", parse_number),
     neutral=(0.0,),
 )
 def _rotate(frame: Frame, degrees: float) -> Operation:
@@ -249,9 +234,7 @@ def _gray(_frame: Frame) -> Operation:
     return Luminance((0.299, 0.587, 0.114))
 
 
-@_built_in(
-    "channels", "reorder the color channels, such as bgr", Parameter("ORDER", _parse_channel_order), neutral=("rgb",)
-)
+@_built_in("channels", "reorder the color channels, such as bgr", ("ORDER", _parse_channel_order), neutral=("rgb",))
 def _channels(frame: Frame, order: str) -> Operation:
     if frame.channels != 3:
         raise ViewError(

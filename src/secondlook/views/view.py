@@ -1,11 +1,12 @@
 """A view: a sequence of steps, as an immutable value with one canonical text; the notation of the paper is read too."""
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from secondlook.errors import ViewError
 from secondlook.operations import Frame, Operation, fuse_operations
-from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, format_argument, format_number, shorten
+from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, format_number, shorten
 
 MAX_STEPS = 32
 """A longer view is surely a mistake."""
@@ -26,9 +27,8 @@ class BoundStep:
         return STEPS[self.name]
 
     def __str__(self) -> str:
-        if not self.arguments:
-            return self.name
-        return f"{self.name}:{','.join(format_argument(argument) for argument in self.arguments)}"
+        texts = [format_number(value) if isinstance(value, float) else str(value) for value in self.arguments]
+        return f"{self.name}:{','.join(texts)}" if texts else self.name
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,11 @@ class View:
     @classmethod
     def parse(cls, text: str) -> "View":
         """Parse a view such as 'hflip+shift:2,-1', or '⇔+→2+↑1' in the notation of the paper."""
-        pieces = text.split("+")
-        if len(pieces) > MAX_STEPS:
-            raise ViewError(f"view {shorten(text)!r} has {len(pieces):,} steps; expected at most {MAX_STEPS}.")
-        if any(is_paper_notation(piece) for piece in pieces):
-            pieces = rewrite_paper_notation(pieces)
-        steps = (_parse_step(piece, text) for piece in pieces)
+        n_steps = text.count("+") + 1
+        if n_steps > MAX_STEPS:
+            raise ViewError(f"view {shorten(text)!r} has {n_steps:,} steps; expected at most {MAX_STEPS}.")
+        pieces = _ARROWS.sub(_rewrite_arrows, text).split("+")
+        steps = (_parse_step(_rewrite_sign(piece), text) for piece in pieces)
         # Steps that change nothing are dropped, so that equal views have equal text and are stored once.
         return cls(tuple(step for step in steps if step.arguments != step.step.neutral))
 
@@ -64,15 +63,11 @@ class View:
         return _plan_operations(self, frame)
 
     def __str__(self) -> str:
-        if self.name is not None:
-            return self.name
-        return "+".join(str(step) for step in self.steps) or "identity"
+        return self.name or "+".join(map(str, self.steps)) or "identity"
 
     def to_paper_notation(self) -> str:
         """Return the view in the notation of the paper; a name, and steps that it has no sign for, keep their text."""
-        if self.name is not None:
-            return self.name
-        return "+".join(write_paper_notation(step.name, step.arguments) or str(step) for step in self.steps) or "x"
+        return self.name or "+".join(map(_to_paper_notation, self.steps)) or "x"
 
 
 @lru_cache(maxsize=4096)
@@ -108,70 +103,46 @@ def _parse_step(piece: str, text: str) -> BoundStep:
 
 
 def _parse_argument(step: Step, place: int, word: str, where: str) -> Argument:
-    parameter = step.parameters[place]
+    name, parse = step.parameters[place]
     try:
-        return parameter.parse(word.strip())
+        return parse(word.strip())
     except ValueError as error:
-        raise ViewError(f"{parameter.name} of step {step.form!r} {where} {error}.") from None
+        raise ViewError(f"{name} of step {step.form!r} {where} {error}.") from None
 
 
 # ---- The notation of the paper
 
-_SIGNS = {"⇔": "hflip", "⇕": "vflip", "↻": "rotate:", "↺": "rotate:-", "×": "zoom:", "γ": "gamma:"}
-_ARROWS = {"←": ("x", "-"), "→": ("x", ""), "↑": ("y", "-"), "↓": ("y", "")}
+_SIGNS = {"⇔": "hflip", "⇕": "vflip", "↺": "rotate:-", "↻": "rotate:", "×": "zoom:", "γ": "gamma:"}
+_DIRECTIONS = {"←": ("x", "-"), "→": ("x", ""), "↑": ("y", "-"), "↓": ("y", "")}
+_ARROWS = re.compile(r"(?<![^+])(?:[←→][^+]*\+[↑↓]|[↑↓][^+]*\+[←→]|[←→↑↓])[^+]*")
+"""One arrow, or two of different directions, such as '←2+↓1', which are one shift."""
 
 
-def is_paper_notation(piece: str) -> bool:
-    """Return whether a step is in the notation of the paper."""
-    return piece == "x" or piece[:1] in _SIGNS or piece[:1] in _ARROWS or sorted(piece) == ["B", "G", "R"]
+def _rewrite_arrows(match: re.Match[str]) -> str:
+    sides = {"x": "0", "y": "0"}
+    for piece in match[0].split("+"):
+        side, minus = _DIRECTIONS[piece[0]]
+        sides[side] = (minus + piece[1:]).removeprefix("--")
+    return f"shift:{sides['x']},{sides['y']}"
 
 
-def rewrite_paper_notation(pieces: list[str]) -> list[str]:
-    """Return the text of the same steps; adjacent '←2' and '↓1' are one shift, as in the paper."""
-    rewritten: list[str] = []
-    pending: dict[str, str] = {}  # sides of a shift that the next arrow may complete
-    for piece in pieces:
-        sign, value = piece[:1], piece[1:]
-        if sign not in _ARROWS:
-            pending = {}
-            rewritten.append(_rewrite_step(piece))
-            continue
-        side, minus = _ARROWS[sign]
-        if pending and side not in pending:
-            rewritten.pop()
-        else:
-            pending = {}
-        pending[side] = _sign_number(minus, value)
-        rewritten.append(f"shift:{pending.get('x', '0')},{pending.get('y', '0')}")
-        if len(pending) == 2:
-            pending = {}
-    return rewritten
-
-
-def _rewrite_step(piece: str) -> str:
+def _rewrite_sign(piece: str) -> str:
     if piece == "x":
         return "identity"
-    if piece[:1] not in _SIGNS:
-        return f"channels:{piece.lower()}" if is_paper_notation(piece) else piece
-    step, colon, minus = _SIGNS[piece[:1]].partition(":")
-    return f"{step}{colon}{_sign_number(minus, piece[1:])}"
+    if sorted(piece) == ["B", "G", "R"]:
+        return f"channels:{piece.lower()}"
+    return (_SIGNS[piece[0]] + piece[1:]).replace(":--", ":") if piece[:1] in _SIGNS else piece
 
 
-def _sign_number(minus: str, number: str) -> str:
-    return number[1:] if minus and number.startswith("-") else f"{minus}{number}"
-
-
-def write_paper_notation(name: str, arguments: Arguments) -> str | None:
-    """Return a step in the notation of the paper, or None where it has no sign for it."""
-    match name, arguments:
-        case ("hflip", ()) | ("vflip", ()):
-            return {"hflip": "⇔", "vflip": "⇕"}[name]
+def _to_paper_notation(step: BoundStep) -> str:
+    """Return a step in the notation of the paper; its text where there is no sign for it."""
+    match step.name, step.arguments:
         case "shift", (Amount() as dx, Amount() as dy):
             sides = ((dx, "←→"), (dy, "↑↓"))
             return "+".join(signs[one.value > 0] + str(one).removeprefix("-") for one, signs in sides if one.value)
-        case (("rotate" | "zoom" | "gamma"), (float() as value,)):
-            sign = {"rotate": "↻" if value > 0 else "↺", "zoom": "×", "gamma": "γ"}[name]
-            return sign + format_number(value).removeprefix("-")
         case "channels", (str() as order,):
             return order.upper()
-    return None
+    for sign, start in _SIGNS.items():
+        if start.partition(":")[0] == step.name and str(step).startswith(start):
+            return sign + str(step).removeprefix(start)
+    return str(step)

@@ -26,16 +26,24 @@ class ViewSet:
     """An ordered set of views, such as `ViewSet("cifar10")` or `ViewSet("identity, hflip, shift:2,-1")`.
 
     Takes the name of a preset, text with views separated by white space, a file of such text (a `Path`, or text that
-    ends in `.txt`; '#' starts a comment), or any iterable of views and texts. Immutable and hashable.
+    ends in `.txt`; '#' starts a comment), another set, or any iterable of views and texts. Immutable and hashable.
     """
 
     views: tuple[View, ...]
     preset: Preset | None = field(compare=False)
 
     def __init__(self, views: "ViewsLike") -> None:
+        if isinstance(views, ViewSet):  # with its preset, and without warning again
+            vars(self).update(vars(views))
+            return
         preset = PRESETS.get(views) if isinstance(views, str) else None
         parsed = _parse_views(preset.views.split() if preset else _split_views(views))
-        _check_duplicates(parsed)
+        if len(set(parsed)) < len(parsed):
+            double = next(view for view in parsed if parsed.count(view) > 1)
+            places = " and ".join(str(place) for place, view in enumerate(parsed, start=1) if view == double)
+            raise ViewError(
+                f"duplicate view {shorten(str(double))!r} at positions {places} of {len(parsed)}; remove one."
+            )
         if View() not in parsed:
             _warn(f"added the identity in front of the {len(parsed)} given view(s); every set starts with it.")
         elif not parsed[0].is_identity:
@@ -60,7 +68,7 @@ class ViewSet:
         if isinstance(views, str) and views in named:
             views = [views]
         if isinstance(views, ViewSet | str | Path):
-            return as_view_set(views)
+            return cls(views)
         items = [named.get(item, item) if isinstance(item, str) else item for item in _list_views(views)]
         parsed = _parse_views(items) if items else []
         return cls([View(), *(view for view in parsed if not view.is_identity)])
@@ -73,7 +81,7 @@ class ViewSet:
         front, because the predictions for it would not move with it.
         """
         if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
-            return as_view_set(views)
+            return cls(views)
         items = _split_views(views)
         if isinstance(views, str | Path):
             parsed = _parse_views(items)
@@ -130,11 +138,6 @@ ViewsLike = ViewSet | str | Path | Iterable[View | str]
 """A set of views, text, the name of a preset, a file, or an iterable of views and texts."""
 
 
-def as_view_set(views: ViewsLike) -> ViewSet:
-    """Return `views` as a set."""
-    return views if isinstance(views, ViewSet) else ViewSet(views)
-
-
 def _parse_name(position: int, item: View | str, n_items: int) -> View:
     """Return the view of a text, or a view with that plain name; a misspelled view such as 'zoom:x' is an error."""
     try:
@@ -150,19 +153,14 @@ def _split_views(views: ViewsLike) -> list[View | str]:
     if isinstance(views, str) and len(views.split()) == 1 and views.strip().endswith(".txt"):
         views = Path(views.strip())
     if isinstance(views, Path):
-        views = _read_view_file(views)
+        try:
+            lines = views.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ViewError(f"view file {str(views)!r} cannot be read: {error}; expected a UTF-8 text file.") from None
+        views = " ".join(line.partition("#")[0] for line in lines)
     if isinstance(views, str):
         return [word.removesuffix(",") for word in views.split() if word != ","]
     return _list_views(views)
-
-
-def _read_view_file(path: Path) -> str:
-    """Return the views of a file; '#' starts a comment."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ViewError(f"view file {str(path)!r} cannot be read: {error}; expected a UTF-8 text file.") from None
-    return " ".join(line.partition("#")[0] for line in lines)
 
 
 def _list_views(views: Iterable[View | str]) -> list[View | str]:
@@ -201,17 +199,6 @@ def _parse_item(position: int, item: View | str, n_items: int) -> View:
             raise ViewError(f"view {position} of {n_items}: {error}") from None
         presets = f" Presets: {', '.join(PRESETS)}." if item.isidentifier() else ""
         raise ViewError(f"{error}{presets}{did_you_mean(item, PRESETS) if ':' not in item else ''}") from None
-
-
-def _check_duplicates(views: list[View]) -> None:
-    position_of: dict[View, int] = {}
-    for position, view in enumerate(views, start=1):
-        if view in position_of:
-            raise ViewError(
-                f"duplicate view {shorten(str(view))!r} at positions {position_of[view]} and {position} of"
-                f" {len(views)}; remove one."
-            )
-        position_of[view] = position
 
 
 def _warn(message: str) -> None:
