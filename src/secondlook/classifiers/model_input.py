@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from secondlook.errors import ANY, ClassifierError, Repair
 if TYPE_CHECKING:
     from torch import Tensor
 
+Values = TypeVar("Values", bound="Array | Tensor")
 CHANNELS = (1, 3)
 MAX_PADDED_BYTES = 4 * 2**30
 """Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
@@ -24,17 +25,22 @@ class ModelInput:
     """An image input with four axes."""
 
     name: str
-    """Name of the input in the model."""
     shape: tuple[int | None, ...]
     """Sizes of the four axes; None for a dynamic axis."""
     dtype: InputType
-    """Number type of the input."""
 
     @classmethod
     def parse(
-        cls, name: str, shape: Sequence[object], dtype: str, dtypes: Mapping[str, InputType], spec: str
+        cls, inputs: Sequence[tuple[str, Sequence[object], str]], dtypes: Mapping[str, InputType], spec: str
     ) -> "ModelInput":
-        """Return a described input; `dtypes` maps the number types of the format to ours."""
+        """Return the only input of a model, described by name, shape and a number type, which `dtypes` maps to ours."""
+        if len(inputs) != 1:
+            names = ", ".join(repr(name) for name, _, _ in inputs) or "none described"
+            raise ClassifierError(
+                f"{spec!r} has {len(inputs)} inputs ({names}); expected one batch of images: export the model with a "
+                "single input, or describe the input in the settings of the server."
+            )
+        [(name, shape, dtype)] = inputs
         if dtype not in dtypes:
             raise ClassifierError(
                 f"input {name!r} of {spec!r} takes {dtype}; "
@@ -84,15 +90,6 @@ def _format_shape(shape: Sequence[int | None]) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
-def check_single_input(names: Sequence[str], spec: str) -> None:
-    """Raise if a model does not have exactly one input."""
-    if len(names) != 1:
-        raise ClassifierError(
-            f"{spec!r} has {len(names)} inputs ({', '.join(map(repr, names)) or 'none described'}); expected one batch "
-            "of images: export the model with a single input, or describe the input in the settings of the server."
-        )
-
-
 def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> str:
     """Return the given output name, or by default the only one."""
     if given in names or (given is None and len(names) == 1):
@@ -104,11 +101,14 @@ def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> st
     )
 
 
-def run_in_batches(inputs: Array, batch_size: int | None, run: Callable[[Array], Array]) -> Array:
+def run_in_batches(
+    inputs: Values, batch_size: int | None, run: Callable[[Values], Values], join: Callable[..., Any] = np.concatenate
+) -> Values:
     """Run a model on inputs, in padded batches of exactly `batch_size` if the model has a fixed one."""
     if batch_size is None or len(inputs) == batch_size:
         return run(inputs)
-    return np.concatenate([run(batch) for batch in split_padded(inputs, batch_size)])[: len(inputs)]
+    outputs: Values = join([run(batch) for batch in split_padded(inputs, batch_size)])[: len(inputs)]
+    return outputs
 
 
 def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> ClassifierError:
@@ -119,12 +119,12 @@ def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> C
     )
 
 
-def split_batches(inputs: Array, batch_size: int) -> list[Array]:
+def split_batches(inputs: Values, batch_size: int) -> list[Values]:
     """Split inputs into batches of at most `batch_size`."""
     return [inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size)]
 
 
-def split_padded(inputs: Array, batch_size: int) -> list[Array]:
+def split_padded(inputs: Values, batch_size: int) -> list[Values]:
     """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
     if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
         raise ClassifierError(
@@ -132,5 +132,4 @@ def split_padded(inputs: Array, batch_size: int) -> list[Array]:
             f"images of shape {list(inputs.shape[1:])}; export it with a smaller or a dynamic batch size."
         )
     *full, last = split_batches(inputs, batch_size)
-    padding = np.repeat(last[-1:], batch_size - len(last), 0)
-    return [*full, np.concatenate([last, padding]) if len(padding) else last]
+    return [*full, last[[min(place, len(last) - 1) for place in range(batch_size)]] if len(last) < batch_size else last]

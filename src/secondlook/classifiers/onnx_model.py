@@ -13,20 +13,8 @@ import numpy as np
 from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import Classifier, digest_with_options, find_model_file
 from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import (
-    ModelInput,
-    check_single_input,
-    choose_output_name,
-    describe_failure,
-    run_in_batches,
-)
-from secondlook.classifiers.onnx_file import (
-    CPU_PROVIDER,
-    DEFAULT_TIMEOUT,
-    OnnxFile,
-    list_session_gpus,
-    sees_gpus,
-)
+from secondlook.classifiers.model_input import ModelInput, choose_output_name, describe_failure, run_in_batches
+from secondlook.classifiers.onnx_file import CPU_PROVIDER, DEFAULT_TIMEOUT, OnnxFile, list_session_gpus, sees_gpus
 from secondlook.classifiers.preprocessing import InputType
 from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
 from secondlook.threads import count_threads
@@ -37,11 +25,7 @@ if TYPE_CHECKING:
 
     from secondlook.classifiers.device import DeviceModel, DeviceWorkers
 
-INPUT_TYPES: dict[str, InputType] = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(uint8)": "uint8",
-}
+INPUT_TYPES: dict[str, InputType] = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
 """Names of model outputs that declare their kind."""
 
@@ -54,10 +38,8 @@ class SessionRun:
     """A call of a session with arrays or with tensors of torch; a model can contain an endless loop."""
 
     session: Any
-    """The session of ONNX Runtime."""
     model_input: ModelInput
     output_name: str
-    """The input of the model and the output to use."""
     name: str
     """Name of the classifier, for messages."""
     timeout: float
@@ -120,7 +102,6 @@ class SplitRun(SessionRun):
     part: SessionRun
     """The call for a part, whose session uses the thread that calls it."""
     n_parts: int
-    """Number of parts, one for each core."""
 
     def __call__(self, inputs: Array) -> Array:
         """Return the output of the model for an array. -> [n, classes]"""
@@ -152,16 +133,13 @@ class OnnxClassifier(Classifier):
     """
 
     def __init__(
-        self,
-        onnx_file: OnnxFile,
-        options: LoadOptions,
-        output_name: str | None,
-        providers: Sequence[str] | None,
+        self, onnx_file: OnnxFile, options: LoadOptions, output_name: str | None, providers: Sequence[str] | None
     ) -> None:
         self._onnx_file = onnx_file
         self._files_digest = onnx_file.digest()  # first, since ONNX Runtime opens external data, whose paths it checks
         session = onnx_file.open_with([CPU_PROVIDER] if providers is None else providers)
-        self.model_input = _describe_input(session, options.spec)
+        inputs = [(each.name, each.shape, each.type) for each in session.get_inputs()]
+        self.model_input = ModelInput.parse(inputs, INPUT_TYPES, options.spec)
         output = _select_output(session, output_name, options.spec)
         self.output_name = output.name
         has_several_outputs = len(session.get_outputs()) > 1
@@ -211,9 +189,9 @@ class OnnxClassifier(Classifier):
         self.check_device(device)
         if device in ("auto", self._device):
             return self
+        self._place(device)  # now, since it may be impossible
         moved = copy.copy(self)
         moved._device = device
-        self._place(device)  # now, since it may be impossible
         return moved
 
     def split_batches(self) -> "OnnxClassifier":
@@ -234,24 +212,22 @@ class OnnxClassifier(Classifier):
 
     @property
     def _placed(self) -> PlacedSession:
-        return self._known.get(self._device) or self._place(self._device)
+        return self._place(self._device)
 
     def _place(self, device: str) -> PlacedSession:
-        if device not in self._known:
-            self._known[device] = self._open(device)
-        return self._known[device]
-
-    def _open(self, device: str) -> PlacedSession:
-        if device == "cpu":
-            return PlacedSession(self._make_run(self._onnx_file.open_with([CPU_PROVIDER])))
+        if device in self._known:
+            return self._known[device]
         if device == "auto":
             try:
-                return self._place("cuda")
+                placed = self._place("cuda")
             except ClassifierError:  # there is no GPU that ONNX Runtime can use
-                return self._place("cpu")
-        gpus = list_session_gpus(device)
-        runs = [self._make_run(self._onnx_file.open_on_gpu(gpu, device)) for gpu in gpus]
-        return PlacedSession(runs[0], _make_workers(runs, gpus) if sees_gpus() else None)
+                placed = self._place("cpu")
+        else:
+            gpus = [] if device == "cpu" else list_session_gpus(device)
+            runs = [self._make_run(self._onnx_file.open_session(gpu)) for gpu in gpus or ["cpu"]]
+            placed = PlacedSession(runs[0], _make_workers(runs, gpus) if gpus and sees_gpus() else None)
+        self._known[device] = placed
+        return placed
 
     def _make_run(self, session: Any) -> SessionRun:
         return SessionRun(session, self.model_input, self.output_name, self.name, self._onnx_file.timeout)
@@ -302,12 +278,6 @@ def open_onnx(
     names = [providers] if isinstance(providers, str) else providers
     with reject_failures(f"ONNX Runtime cannot open {options.spec!r}", "check or re-export the file."):
         return OnnxClassifier(onnx_file, options, output_name, names)
-
-
-def _describe_input(session: Any, spec: str) -> ModelInput:
-    inputs = session.get_inputs()
-    check_single_input([each.name for each in inputs], spec)
-    return ModelInput.parse(inputs[0].name, inputs[0].shape, inputs[0].type, INPUT_TYPES, spec)
 
 
 def _select_output(session: Any, given: str | None, spec: str) -> Any:

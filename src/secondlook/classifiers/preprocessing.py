@@ -106,36 +106,25 @@ class Preprocessing:
             value = getattr(self, name)
             if value not in allowed:
                 hint = did_you_mean(str(value), [str(choice) for choice in allowed])
-                raise ClassifierError(
-                    f"is unknown; expected one of {', '.join(map(repr, allowed))}.{hint}", argument=name, value=value
-                )
-        self._check_consistency()
+                fault = f"is unknown; expected one of {', '.join(map(repr, allowed))}.{hint}"
+                raise ClassifierError(fault, argument=name, value=value)
+        self._check_numbers()
+        fitted, required = self.fitted_size, normalized["size"]
+        if fitted is not None and required not in (None, fitted):
+            sizes = f"{_format_size(required)} pixels, but resizing and cropping produce {_format_size(fitted)}"
+            raise ClassifierError(f"the model requires images of {sizes}", repair=Repair("pass {crop}", crop=required))
 
-    def _check_consistency(self) -> None:
-        for name, lowest in (("std", min(self.std)), ("scale", self.scale)):
-            if lowest <= 0:
+    def _check_numbers(self) -> None:
+        for name, numbers in (("std", self.std), ("scale", (self.scale,))):
+            if min(numbers) <= 0:
                 raise ClassifierError("must be positive", argument=name, value=getattr(self, name))
         if self.input_dtype == "uint8" and (self.scale, self.mean, self.std) != (1 / 255, (0.0,), (1.0,)):
-            raise ClassifierError(
-                "the model takes raw uint8 pixels",
-                repair=Repair("remove {scale}, {mean} and {std}", scale=ANY, mean=ANY, std=ANY),
-            )
-        for name, value in (("mean", self.mean), ("std", self.std)):
-            if self.channels == 1 and len(value) > 1:
-                raise ClassifierError(
-                    "is for color, but the model takes gray images; pass one number", argument=name, value=value
-                )
-        self._check_mean()
-        fitted, required = self.fitted_size, _parse_size("size", self.size)
-        if fitted is not None and required is not None and fitted != required:
-            raise ClassifierError(
-                f"the model requires images of {_format_size(required)} pixels, but resizing and cropping produce "
-                f"{_format_size(fitted)}",
-                repair=Repair("pass {crop}", crop=required),
-            )
-
-    def _check_mean(self) -> None:
-        """Raise if the mean is above the largest pixel, as that of pixels from 0 to 255 is if they are scaled to 1."""
+            repair = Repair("remove {scale}, {mean} and {std}", scale=ANY, mean=ANY, std=ANY)
+            raise ClassifierError("the model takes raw uint8 pixels", repair=repair)
+        for name, numbers in (("mean", self.mean), ("std", self.std)):
+            if self.channels == 1 and len(numbers) > 1:
+                fault = "is for color, but the model takes gray images; pass one number"
+                raise ClassifierError(fault, argument=name, value=numbers)
         largest = 255 * self.scale
         if max(self.mean) > largest * (1 + 1e-6):
             mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
@@ -151,12 +140,12 @@ class Preprocessing:
     @cached_property
     def fitted_size(self) -> Size | None:
         """Height and width after resizing and cropping, or None if they depend on the image."""
-        return _parse_size("crop", self.crop) or (self.resize if isinstance(self.resize, tuple) else None)
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)  # type: ignore[return-value]
 
     @cached_property
     def input_size(self) -> Size | None:
         """Height and width of the input, or None if any size is accepted."""
-        return self.fitted_size or _parse_size("size", self.size)
+        return self.fitted_size or self.size  # type: ignore[return-value]
 
     @property
     def geometry(self) -> dict[str, object]:
@@ -194,18 +183,15 @@ class Preprocessing:
         if self.resize is not None:
             size = _compute_resized_size(image.shape[0], image.shape[1], self.resize)
             image = _resize_image(image, size, self.interpolation)
-        crop = _parse_size("crop", self.crop)
-        return image if crop is None else _center_crop(image, crop, self.crop_rounding)
+        return image if self.crop is None else _center_crop(image, self.crop, self.crop_rounding)  # type: ignore[arg-type]
 
     def check_size(self, height: int, width: int) -> None:
         """Raise if images of this size do not fit the model."""
         if self.input_size is not None and (height, width) != self.input_size:
+            found, size = _format_size((height, width)), self.input_size
             raise ClassifierError(
-                f"the images have {_format_size((height, width))} pixels, but the classifier takes "
-                f"{_format_size(self.input_size)}",
-                repair=Repair(
-                    "pass {resize}, or the shorter side and {crop}", resize=self.input_size, crop=self.input_size
-                ),
+                f"the images have {found} pixels, but the classifier takes {_format_size(size)}",
+                repair=Repair("pass {resize}, or the shorter side and {crop}", resize=size, crop=size),
             )
 
     def normalize(self, images: Array) -> Array:
@@ -238,15 +224,12 @@ class Preprocessing:
 
     def convert_channels(self, images: Array) -> Array:
         """Convert between gray and color as `gray` allows. [N, H, W, 1 or 3] -> [N, H, W, channels]"""
-        channels = images.shape[-1]
-        required = self._n_channels
+        channels, required = images.shape[-1], self._n_channels
         if self._keeps_channels(channels):
             return images
-        if (channels, required, self.gray) == (1, 3, "repeat"):
-            return np.repeat(images, 3, axis=-1)
-        if (channels, required, self.gray) == (3, 1, "luminance"):
-            return _compute_luminance(images)
         gray = {(1, 3): "repeat", (3, 1): "luminance"}.get((channels, required))
+        if gray is not None and gray == self.gray:
+            return np.repeat(images, 3, axis=-1) if gray == "repeat" else _compute_luminance(images)
         raise ClassifierError(
             f"the images have {channels} channel(s), but the classifier takes {required}",
             repair=f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray),
@@ -256,10 +239,8 @@ class Preprocessing:
         """Return a copy with some settings replaced; settings that are None are ignored."""
         for name in settings:
             if name not in SETTINGS:
-                raise ClassifierError(
-                    f"unknown preprocessing setting {name!r}; known: {', '.join(SETTINGS)}."
-                    + did_you_mean(name, SETTINGS)
-                )
+                known = f"{', '.join(SETTINGS)}.{did_you_mean(name, SETTINGS)}"
+                raise ClassifierError(f"unknown preprocessing setting {name!r}; known: {known}")
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
         return dataclasses.replace(self, **given)
 
@@ -302,9 +283,7 @@ def _compute_resized_size(height: int, width: int, resize: int | Size) -> Size:
     """Return the size after resizing; for a shorter side, the longer one is in proportion, rounded down."""
     if not isinstance(resize, int):
         return resize
-    if height <= width:
-        return resize, int(resize * width / height)
-    return int(resize * height / width), resize
+    return (resize, int(resize * width / height)) if height <= width else (int(resize * height / width), resize)
 
 
 def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Array:
@@ -312,11 +291,9 @@ def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Arr
     if image.shape[:2] == size:
         return image
     if size[0] * size[1] > Preprocessing.MAX_RESIZED_PIXELS:
-        raise ClassifierError(
-            f"an image of {_format_size(image.shape[:2])} pixels would have {_format_size(size)} after resizing its "
-            "shorter side",
-            repair=Repair("remove it, or pass height and width, such as {resize}", resize=(224, 224)),
-        )
+        fault = f"an image of {_format_size(image.shape[:2])} pixels would be resized to {_format_size(size)}"
+        repair = Repair("remove it, or pass height and width, such as {resize}", resize=(224, 224))
+        raise ClassifierError(fault, repair=repair)
     method = Image.Resampling[interpolation.upper()]
     width_and_height = (size[1], size[0])
     if image.dtype == np.uint8:
@@ -331,10 +308,8 @@ def _center_crop(image: Array, size: Size, rounding: CropRounding) -> Array:
     missing = [max(0, side - got) for side, got in zip(size, image.shape[:2], strict=True)]
     if any(missing):
         image = np.pad(image, [(side // 2, (side + 1) // 2) for side in missing] + [(0, 0)])
-    top, left = (
-        round(margin / 2) if rounding == "even" else margin // 2
-        for margin in (image.shape[0] - size[0], image.shape[1] - size[1])
-    )
+    margins = (image.shape[0] - size[0], image.shape[1] - size[1])
+    top, left = (round(margin / 2) if rounding == "even" else margin // 2 for margin in margins)
     return image[top : top + size[0], left : left + size[1]]
 
 
@@ -348,19 +323,15 @@ def _compute_luminance(images: Array) -> Array:
 
 def _stack_images(images: Sequence[Array]) -> Array:
     """Stack images of the same shape. N arrays [H, W, C] -> [N, H, W, C]"""
-    shapes = {image.shape for image in images}
+    shapes = sorted({image.shape for image in images})
     if len(shapes) == 1:
         return np.stack(images)
     if not shapes:
         raise ClassifierError("there are no images to preprocess; pass at least one.")
-    first, second = sorted(shapes)[:2]
+    text = "pass {resize} with height and width, or with the shorter side and {crop} with a side"
     raise ClassifierError(
-        f"the images have different shapes ({list(first)} and {list(second)}), so they cannot be stacked",
-        repair=Repair(
-            "pass {resize} with height and width, or with the shorter side and {crop} with a side",
-            resize=ANY,
-            crop=ANY,
-        ),
+        f"the images have different shapes ({list(shapes[0])} and {list(shapes[1])}), so they cannot be stacked",
+        repair=Repair(text, resize=ANY, crop=ANY),
     )
 
 
@@ -371,9 +342,8 @@ def _parse_size(name: str, size: object) -> Size | None:
     pair = (size, size) if isinstance(size, int) else size
     if isinstance(pair, Sequence) and len(pair) == 2 and all(_is_positive_integer(side) for side in pair):
         return int(pair[0]), int(pair[1])
-    raise ClassifierError(
-        "is not a size; expected a positive number of pixels or (height, width)", argument=name, value=size
-    )
+    fault = "is not a size; expected a positive number of pixels or (height, width)"
+    raise ClassifierError(fault, argument=name, value=size)
 
 
 def _is_positive_integer(value: object) -> bool:
@@ -388,9 +358,8 @@ def _parse_numbers(name: str, value: object) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         numbers = ()
     if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
-        raise ClassifierError(
-            "is invalid; expected one finite number, or one per RGB channel", argument=name, value=value
-        )
+        fault = "is invalid; expected one finite number, or one per RGB channel"
+        raise ClassifierError(fault, argument=name, value=value)
     return numbers
 
 

@@ -21,7 +21,7 @@ from secondlook.classifiers.classifier import (
     find_model_file,
 )
 from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
-from secondlook.classifiers.model_input import ModelInput, check_single_input, describe_failure, run_in_batches
+from secondlook.classifiers.model_input import ModelInput, describe_failure, run_in_batches
 from secondlook.classifiers.preprocessing import InputType, Preprocessing
 from secondlook.errors import ANY, LONGEST_REASON, ClassifierError, Repair, reject_failures
 from secondlook.imports import import_extra
@@ -30,12 +30,30 @@ from secondlook.views import View
 if TYPE_CHECKING:
     import torch
 
-    from secondlook.classifiers.device import DeviceWorkers, PlacedModule, Placement
+    from secondlook.classifiers.device import DeviceWorkers, PlacedModule
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
+"""Number types to compute with; 'tf32' is float32 whose products are rounded to 11 bits, which GPUs compute faster."""
 DATA_PARALLEL_PREFIX = "module."
 CHECKPOINT_KEYS = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts save the state dict in a checkpoint."""
+
+
+class Placement(TypedDict, total=False):
+    """The options of every model scheme of torch: how a module runs."""
+
+    device: str | None
+    """'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any; or
+    another device of torch. By default that of the module. A module of the user is copied to move it."""
+    dtype: str | None
+    """Number type to compute with, see `DTYPES`; by default that of the module."""
+    channels_last: bool | None
+    """Whether to use the channels-last memory format; by default on GPUs where it is faster."""
+    compile: bool
+    """Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU."""
+    cuda_graphs: bool
+    """Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches."""
 
 
 class TorchClassifier(Classifier):
@@ -57,26 +75,25 @@ class TorchClassifier(Classifier):
         digest: str,
         output: Output,
         preprocessing: Preprocessing,
-        placement: "Placement",
+        placement: Placement,
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
         """Create the classifier of the module that `make_module(device)` puts on a device; None is its own device."""
         super().__init__(
             name=options.display_name,
-            digest=digest,
+            digest=digest_with_options(digest, dtype=placement.get("dtype")),
             output=output,
-            preprocessing=preprocessing,
+            preprocessing=options.override(preprocessing),
             class_names=class_names,
         )
-        self._make_module = make_module
-        self._placement = placement
-        self.batch_size = batch_size
+        self._make_module, self._placement, self.batch_size = make_module, placement, batch_size
         self._known: dict[str | None, PlacedModule] = {}
         """The module by the device that was asked for; copies of the classifier share it."""
-        self._is_device_chosen = placement.device not in (None, "auto")
+        device = placement.get("device")
+        self._is_device_chosen = device not in (None, "auto")
         """Whether the user chose the device, which device='auto' keeps then."""
-        self._device = self._choose_device() if placement.device == "auto" else placement.device
+        self._device = self._choose_device() if device == "auto" else device
         self._placed = self._place(self._device)
 
     @property
@@ -124,16 +141,12 @@ class TorchClassifier(Classifier):
         return None if (["cpu"] if device == "cpu" else list_gpus(device)) == [own] else device
 
     def _place(self, device: str | None) -> "PlacedModule":
-        from secondlook.classifiers.device import PlacedModule
+        from secondlook.classifiers.device import place_module
 
         if device not in self._known:
-            self._known[device] = PlacedModule(
-                self._make_module,
-                device,
-                self._placement,
-                takes_pixels=self.preprocessing.input_dtype == "uint8",
-                name=self.name,
-                batch_size=self.batch_size,
+            described = {"name": self.name, "input_dtype": self.preprocessing.input_dtype}
+            self._known[device] = place_module(
+                self._make_module, device, self._placement, batch_size=self.batch_size, **described
             )
         return self._known[device]
 
@@ -146,48 +159,12 @@ class TorchClassifier(Classifier):
         return first.start(first.upload(self.preprocessing.convert_channels(images)), [View()], self.preprocessing)()
 
     def _run(self, inputs: Array) -> Array:
-        import torch
-
-        from secondlook.classifiers.device import use_exact_arithmetic
+        from secondlook.classifiers.device import run_on_host
 
         try:
-            with torch.inference_mode(), use_exact_arithmetic(self._placement.dtype):
-                # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
-                tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-                outputs = self._placed.run(self._move_inputs(tensor))
-                values: Array = outputs.to("cpu", torch.float32).numpy()
+            return run_on_host(self._placed, inputs, self._placement.get("dtype"))
         except RuntimeError as error:
             raise describe_failure(self.name, inputs, error) from error
-        return values
-
-    def _move_inputs(self, inputs: "torch.Tensor") -> "torch.Tensor":
-        import torch
-
-        from secondlook.classifiers.device import find_weight
-
-        weight, channels_last = find_weight(self.module), self._placed.run.channels_last
-        memory_format = torch.channels_last if channels_last else torch.preserve_format
-        if weight is None:
-            return inputs.contiguous(memory_format=torch.channels_last) if channels_last else inputs
-        dtype = weight.dtype if inputs.is_floating_point() else inputs.dtype
-        return inputs.to(weight.device, dtype, memory_format=memory_format)
-
-
-class PlacementOptions(TypedDict, total=False):
-    """The options of every model scheme of torch."""
-
-    device: str | None
-    """'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any; or
-    another device of torch. By default that of the module. A module of the user is copied to move it."""
-    dtype: str | None
-    """Number type to compute with: 'float32', 'tf32' (float32 with faster, rounded products on a GPU), 'bfloat16',
-    'float16' or 'float64'. By default that of the module."""
-    channels_last: bool | None
-    """Whether to use the channels-last memory format; by default on GPUs where it is faster."""
-    compile: bool
-    """Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU."""
-    cuda_graphs: bool
-    """Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches."""
 
 
 def _is_torch_module(target: object) -> bool:
@@ -207,7 +184,7 @@ def open_torch(
     options: LoadOptions,
     *,
     weights: str | None = None,
-    **placement: Unpack[PlacementOptions],
+    **placement: Unpack[Placement],
 ) -> Classifier:
     """Open a torch model.
 
@@ -219,56 +196,58 @@ def open_torch(
         Safetensors file or state dict for the module; no code in it is run.
     """
     output = options.require_output()
-    placed = make_placement(**placement)
+    check_placement(placement)
     if isinstance(target, str) and ":" not in target:
         if weights is not None:
             raise ClassifierError(
                 f"{options.spec!r} is a file that contains its weights",
                 repair=Repair("remove {weights}", weights=ANY),
             )
-        return _open_file(find_model_file(target, options.spec), options, placed)
+        return _open_file(find_model_file(target, options.spec), options, placement)
     module = _build_module(target, options.spec) if isinstance(target, str) else target
     if weights is not None:
         if not isinstance(target, str):
             module = copy.deepcopy(module)
         load_weights(module, Path(weights), options.spec)
-    return wrap_module(module, options, Preprocessing(), placed, output=output, is_shared=weights is None)
+    return wrap_module(module, options, Preprocessing(), placement, output=output, is_shared=weights is None)
 
 
-def make_placement(**options: Unpack[PlacementOptions]) -> "Placement":
-    """Return how a module is to run; raise if torch is not installed."""
+def check_placement(placement: Placement) -> None:
+    """Raise if a module cannot run like that, or if torch is not installed."""
     import_extra("torch", feature="a torch classifier", extra="torch")
-    from secondlook.classifiers.device import Placement
-
-    if options.get("device") is not None:
-        options["device"] = str(options["device"])  # a torch.device is one too
-    return Placement(**options)
+    if placement.get("device") is not None:
+        placement["device"] = str(placement["device"])  # a torch.device is one too
+    if placement.get("dtype") not in (None, *DTYPES):
+        raise ClassifierError(
+            f"is unknown; expected one of {', '.join(DTYPES)}", argument="dtype", value=placement["dtype"]
+        )
 
 
 def wrap_module(
     module: "torch.nn.Module",
     options: LoadOptions,
     preprocessing: Preprocessing,
-    placement: "Placement",
+    placement: Placement,
     *,
     output: Output,
     is_shared: bool = False,
     class_names: tuple[str, ...] | None = None,
 ) -> TorchClassifier:
     """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
-    digest = digest_with_options(_digest_module(module), dtype=placement.dtype)
 
     def make_module(device: str | None) -> "torch.nn.Module":
-        changes_weights = placement.dtype is not None or bool(placement.channels_last)
+        from secondlook.classifiers.device import move_module
+
+        changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
         is_used_elsewhere = device is not None or (is_shared and changes_weights)
-        return placement.move(copy.deepcopy(module) if is_used_elsewhere else module, device)
+        return move_module(copy.deepcopy(module) if is_used_elsewhere else module, device, placement)
 
     return TorchClassifier(
         make_module,
         options,
-        digest=digest,
+        digest=_digest_module(module),
         output=output,
-        preprocessing=options.override(preprocessing),
+        preprocessing=preprocessing,
         placement=placement,
         class_names=class_names,
     )
@@ -355,7 +334,7 @@ def _read_weights(file: Path) -> dict[str, Any]:
     return state
 
 
-def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Classifier:
+def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classifier:
     """Open a torch.export or TorchScript file."""
     spec = options.spec
     with reject_failures(f"cannot open {spec!r} as a torch.export or TorchScript file", "save it again."):
@@ -363,21 +342,23 @@ def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Clas
     preprocessing = Preprocessing()
     if model_input is not None:
         preprocessing = model_input.make_preprocessing(options.layout, spec)
-        if placement.dtype not in (None, "tf32"):
+        if (dtype := placement.get("dtype")) not in (None, "tf32"):
             raise ClassifierError(
-                f"{spec!r} was exported with a fixed dtype", repair=Repair("remove {dtype}", dtype=placement.dtype)
+                f"{spec!r} was exported with a fixed dtype", repair=Repair("remove {dtype}", dtype=dtype)
             )
 
     def make_module(device: str | None) -> "torch.nn.Module":
+        from secondlook.classifiers.device import move_module
+
         # A program contains the device it was made for, so it is loaded again for another one.
-        return placement.move(module if device is None else _load_program(file, spec, device)[0], device)
+        return move_module(module if device is None else _load_program(file, spec, device)[0], device, placement)
 
     return TorchClassifier(
         make_module,
         options,
-        digest=digest_with_options(digest_files([file]), dtype=placement.dtype),
+        digest=digest_files([file]),
         output=options.require_output(),
-        preprocessing=options.override(preprocessing),
+        preprocessing=preprocessing,
         placement=placement,
         batch_size=None if model_input is None else model_input.batch_size,
     )
@@ -409,11 +390,10 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    inputs = list(program.graph_signature.user_inputs)
-    check_single_input(inputs, spec)
-    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == inputs[0])
-    model_input = ModelInput.parse(inputs[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)
-    return program.module(), model_input
+    names = program.graph_signature.user_inputs
+    tensors = [(node.name, node.meta["val"]) for node in program.graph.nodes if node.name in names]
+    described = [(name, list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors]
+    return program.module(), ModelInput.parse(described, INPUT_TYPES, spec)
 
 
 @contextmanager
