@@ -15,7 +15,7 @@ from secondlook.arrays import Array, Float32Array, IntArray, round_down_to_power
 from secondlook.classifiers.classifier import Fetch
 from secondlook.classifiers.model_input import run_in_batches
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import ClassifierError, Repair
+from secondlook.errors import ClassifierError, Repair, shorten_reason
 from secondlook.views import View, write_normalized_view
 
 if TYPE_CHECKING:
@@ -27,27 +27,20 @@ MAX_BATCH_SIZE = 8192
 MEMORY_SHARE = 0.7
 """Share of the free memory of a GPU that a batch may take."""
 PROBED_IMAGES = 8
-
 MAX_GRAPHS = 4
 """Number of batch sizes for which CUDA graphs are kept; each holds the memory of a batch."""
 
 
 def list_gpus(device: str) -> list[str]:
     """Return the GPUs that 'cuda' (all of them) or 'cuda:N' means, or say why it cannot be used."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0:
-        raise ClassifierError(
-            f"is not available: torch {torch.__version__} sees no CUDA device",
-            argument="device",
-            value=device,
-            repair=Repair("pass {device}, or install a torch build for CUDA and its driver", device="cpu"),
-        )
-    gpus = [f"cuda:{number}" for number in range(count)]
-    if device == "cuda":
-        return gpus
-    if device not in gpus:
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if not gpus:
+        fault = f"is not available: torch {torch.__version__} sees no CUDA device"
+        repair = Repair("pass {device}, or install a torch build for CUDA and its driver", device="cpu")
+        raise ClassifierError(fault, argument="device", value=device, repair=repair)
+    if device not in ("cuda", *gpus):
         raise ClassifierError(f"does not exist; this machine has {', '.join(gpus)}", argument="device", value=device)
-    return [device]
+    return gpus if device == "cuda" else [device]
 
 
 @dataclass(frozen=True)
@@ -60,25 +53,23 @@ class DeviceModel:
     dtype: torch.dtype
     """Number type of the input; raw pixels for `torch.uint8`."""
     channels_last: bool = False
-    """Memory format of the input."""
     batch_size: int | None = None
     """The only number of images that the model takes at once, or None."""
     probe: Callable[[Tensor], Tensor] | None = None
-    """Like `run`, for a few images whose memory is measured; None for `run` itself. A model that is compiled must not
-    be compiled for them."""
+    """Like `run`, but never compiled, for a few images whose memory is measured; None for `run` itself."""
 
 
+@dataclass(frozen=True, eq=False)
 class PlacedImages:
     """Images on one or several devices: image i is on device i modulo their number.
 
     Indexing by a slice or by positions selects images on the devices.
     """
 
-    def __init__(self, shards: Sequence[Tensor], places: Sequence[IntArray]) -> None:
-        self.shards = tuple(shards)
-        """The images of each device, [n, H, W, C] each."""
-        self.places = tuple(places)
-        """Positions of the images of each device among all images, int64 [n] each."""
+    shards: Sequence[Tensor]
+    """The images of each device, [n, H, W, C] each."""
+    places: Sequence[IntArray]
+    """Positions of the images of each device among all images, int64 [n] each."""
 
     def __len__(self) -> int:
         return sum(map(len, self.places))
@@ -121,33 +112,30 @@ class DeviceWorkers:
     def upload(self, images: "Array | Tensor") -> PlacedImages:
         """Start to copy images to the devices. uint8|float32 [N, H, W, C] on the host or on a device"""
         count = len(self.models)
-        places = [np.arange(first, len(images), count) for first in range(count)]
         with torch.inference_mode():
-            return PlacedImages(
-                [_copy_to(model.device, images[first::count]) for first, model in enumerate(self.models)], places
-            )
+            shards = [_copy_to(model.device, images[first::count]) for first, model in enumerate(self.models)]
+        return PlacedImages(shards, [np.arange(first, len(images), count) for first in range(count)])
 
     def start(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
         """Start to classify views of images; the outputs are float32 [V * n, classes], one view after another."""
         with use_exact_arithmetic(self.dtype):
-            return self._start_all(images, views, preprocessing)
-
-    def _start_all(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
-        if len(self.models) == 1:
-            return _start(self.models[0], images.shards[0], views, preprocessing)
-        used = [number for number, shard in enumerate(images.shards) if len(shard)]
-        started = [
-            self._threads[number].submit(_start, self.models[number], images.shards[number], views, preprocessing)
-            for number in used
-        ]
-        wait(started)  # none is left behind if one fails
-        fetches = [one.result() for one in started]
+            if len(self.models) == 1:
+                return _start(self.models[0], images.shards[0], views, preprocessing)
+            used = [number for number, shard in enumerate(images.shards) if len(shard)]
+            started = [
+                self._threads[number].submit(_start, self.models[number], images.shards[number], views, preprocessing)
+                for number in used
+            ]
+            wait(started)  # none is left behind if one fails
+        fetches = {number: one.result() for number, one in zip(used, started, strict=True)}
 
         def fetch() -> Float32Array:
-            found = [(images.places[number], one()) for number, one in zip(used, fetches, strict=True)]
-            outputs = np.empty((len(views), len(images), found[0][1].shape[1]), dtype=np.float32)
-            for places, values in found:
-                outputs[:, places] = values.reshape(len(views), len(places), -1)
+            found = {
+                number: one().reshape(len(views), len(images.places[number]), -1) for number, one in fetches.items()
+            }
+            outputs = np.empty((len(views), len(images), found[used[0]].shape[2]), dtype=np.float32)
+            for number, values in found.items():
+                outputs[:, images.places[number]] = values
             return outputs.reshape(len(views) * len(images), -1)
 
         return fetch
@@ -155,9 +143,12 @@ class DeviceWorkers:
     def find_batch_size(self, image: Array, preprocessing: Preprocessing) -> int:
         """Return how many images [H, W, C] fill all devices, and fit in their memory."""
         if image.shape not in self._batch_sizes:
-            with use_exact_arithmetic(self.dtype):
-                sizes = [_find_batch_size(model, image, preprocessing) for model in self.models]
-            self._batch_sizes[image.shape] = min(sizes) * len(sizes)
+            wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_GPU_BATCH // (image.shape[0] * image.shape[1])))
+            for model in self.models:
+                if model.device.type == "cuda" and wanted > PROBED_IMAGES:
+                    with use_exact_arithmetic(self.dtype):
+                        wanted = min(wanted, _count_fitting(model, image, preprocessing))
+            self._batch_sizes[image.shape] = round_down_to_power_of_two(wanted) * len(self.models)
         return self._batch_sizes[image.shape]
 
 
@@ -165,13 +156,6 @@ def _start(model: DeviceModel, images: Tensor, views: Sequence[View], preprocess
     with torch.inference_mode():
         inputs = _make_inputs(model, images, views, preprocessing)
         return _start_download(run_in_batches(inputs, model.batch_size, model.run, torch.cat))
-
-
-def _find_batch_size(model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
-    wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_GPU_BATCH // (image.shape[0] * image.shape[1])))
-    if model.device.type == "cuda" and wanted > PROBED_IMAGES:
-        wanted = min(wanted, _count_fitting(model, image, preprocessing))
-    return round_down_to_power_of_two(wanted)
 
 
 def _count_fitting(model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
@@ -249,12 +233,11 @@ def move_module(module: torch.nn.Module, device: str | None, placement: "Placeme
     try:
         module = module.to(device=device, dtype=dtype and getattr(torch, dtype.replace("tf32", "float32")))
     except (RuntimeError, AssertionError) as error:
-        raise ClassifierError(
-            f"is not available: {str(error).splitlines()[0]}",
-            argument="device",
-            value=device,
-            repair=Repair("pass {device} or another device", device="cpu"),
-        ) from error
+        fault, repair = (
+            f"is not available: {shorten_reason(error)}",
+            Repair("pass {device} or another one", device="cpu"),
+        )
+        raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
     return module.to(memory_format=torch.channels_last) if uses_channels_last(module, placement) else module  # type: ignore[call-overload]
 
 
@@ -277,40 +260,44 @@ def is_on_gpu(module: torch.nn.Module) -> bool:
     return weight is not None and weight.is_cuda
 
 
-@dataclass
 class PlacedModule:
-    """A module on its device, or on the first of several GPUs that each have a copy.
+    """A module on its device, or a copy of it on each of several GPUs, where `workers` run them; None elsewhere.
 
-    `workers` are the modules on GPUs; None elsewhere.
+    `make_module(None)` leaves the module where it is; `described` are arguments of `make_device_model`.
     """
 
-    module: torch.nn.Module
-    model: DeviceModel
-    workers: DeviceWorkers | None
+    def __init__(
+        self,
+        make_module: Callable[[str | None], torch.nn.Module],
+        device: str | None,
+        placement: "Placement",
+        **described: Any,
+    ) -> None:
+        gpus = list_gpus(device) if device is not None and device.startswith("cuda") else [device]
+        modules = [make_module(gpu) for gpu in gpus]
+        models = [make_device_model(module, placement, **described) for module in modules]
+        self.module, self._model, self._dtype = modules[0], models[0], placement.get("dtype")
+        self.workers = DeviceWorkers(models, self._dtype) if is_on_gpu(modules[0]) else None
+
+    def run_on_host(self, inputs: Array) -> Array:
+        """Return the output for inputs of the host. -> float32 [n, classes]"""
+        model = self._model
+        memory_format = torch.channels_last if model.channels_last else torch.preserve_format
+        with torch.inference_mode(), use_exact_arithmetic(self._dtype):
+            # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
+            tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
+            outputs = model.run(tensor.to(model.device, model.dtype, memory_format=memory_format))
+            values: Array = outputs.to("cpu", torch.float32).numpy()
+        return values
 
 
-def place_module(
-    make_module: Callable[[str | None], torch.nn.Module],
-    device: str | None,
-    placement: "Placement",
-    *,
-    name: str,
-    input_dtype: str,
-    batch_size: int | None,
-) -> PlacedModule:
-    """Put a module on a device, or a copy of it on each of several GPUs; `make_module(None)` leaves it where it is."""
-    gpus = list_gpus(device) if device is not None and device.startswith("cuda") else [device]
-    modules = [make_module(gpu) for gpu in gpus]
-    models = [_make_device_model(module, placement, name, input_dtype, batch_size) for module in modules]
-    workers = DeviceWorkers(models, placement.get("dtype")) if is_on_gpu(modules[0]) else None
-    return PlacedModule(modules[0], models[0], workers)
-
-
-def _make_device_model(
+def make_device_model(
     module: torch.nn.Module, placement: "Placement", name: str, input_dtype: str, batch_size: int | None
 ) -> DeviceModel:
     """Return a module in eval mode as a model, compiled or as CUDA graphs if that was asked for."""
     weight = find_weight(module)
+    device = torch.device("cpu") if weight is None else weight.device
+    dtype = getattr(torch, input_dtype) if weight is None or input_dtype == "uint8" else weight.dtype
     forward: Callable[[Tensor], Any] = torch.compile(module) if placement.get("compile") else module
 
     def call(inputs: Tensor) -> Tensor:
@@ -322,31 +309,11 @@ def _make_device_model(
         with _eval_mode(module):
             return graphed(inputs)
 
-    def run_as_it_is(inputs: Tensor) -> Tensor:
+    def probe(inputs: Tensor) -> Tensor:
         with _eval_mode(module):
             return extract_tensor(module(inputs), name)
 
-    return DeviceModel(
-        device=torch.device("cpu") if weight is None else weight.device,
-        run=run,
-        dtype=getattr(torch, input_dtype) if weight is None or input_dtype == "uint8" else weight.dtype,
-        channels_last=uses_channels_last(module, placement),
-        batch_size=batch_size,
-        probe=run_as_it_is,
-    )
-
-
-def run_on_host(placed: PlacedModule, inputs: Array, dtype: str | None) -> Array:
-    """Run a module on inputs of the host. -> float32 [n, classes]"""
-    model, memory_format = placed.model, torch.preserve_format
-    if model.channels_last:
-        memory_format = torch.channels_last
-    with torch.inference_mode(), use_exact_arithmetic(dtype):
-        # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
-        tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-        outputs = model.run(tensor.to(model.device, model.dtype, memory_format=memory_format))
-        values: Array = outputs.to("cpu", torch.float32).numpy()
-    return values
+    return DeviceModel(device, run, dtype, uses_channels_last(module, placement), batch_size, probe)
 
 
 def extract_tensor(outputs: Any, name: str) -> Tensor:
@@ -370,14 +337,6 @@ class SingleOutput(torch.nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the output tensor. [n, C, H, W] -> [n, classes]"""
         return extract_tensor(self.module(inputs), self._name)
-
-
-def make_exportable(module: torch.nn.Module, name: str) -> torch.nn.Module:
-    """Set a module to eval mode, and return it as one that returns a tensor; TorchScript stays TorchScript."""
-    exportable = module if isinstance(module, torch.jit.ScriptModule) else SingleOutput(module, name)
-    for submodule in exportable.modules():
-        submodule.training = False  # `eval` does not exist for modules of torch.export
-    return exportable
 
 
 class GraphedCall:

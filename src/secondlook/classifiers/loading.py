@@ -1,9 +1,7 @@
 """Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
 
 import base64
-import dataclasses
 import inspect
-import math
 import pkgutil
 import platform
 import re
@@ -11,13 +9,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
-from secondlook.arrays import OUTPUTS, Output
+from secondlook.arrays import OUTPUTS, Output, is_number, is_whole_number
 from secondlook.classifiers.classifier import Classifier, Ensemble
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
@@ -43,16 +41,17 @@ COMMON_OPTIONS = {
     "preprocessing": Preprocessing | None,
 }
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-TYPE_NAMES: Mapping[object, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a finite number",
-    str: "a string",
-    Sequence: "a list",
-    Mapping: "a mapping",
-    Preprocessing: "a Preprocessing object, which cannot be written in a spec",
+CHECKED_TYPES: dict[object, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("an integer", is_whole_number),
+    float: ("a finite number", is_number),
+    # A pathlib.Path or a torch.device can be used as a string.
+    str: ("a string", lambda value: isinstance(value, str) or not isinstance(value, Real | Collection)),
+    Sequence: ("a list", lambda value: isinstance(value, Sequence)),
+    Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
+    Preprocessing: ("a Preprocessing object, not a spec", lambda value: isinstance(value, Preprocessing)),
 }
-"""The option types that are checked; the opener itself checks values of any other type."""
+"""The option types that are checked, by name and test; the opener itself checks values of any other type."""
 
 
 @dataclass(frozen=True)
@@ -85,21 +84,15 @@ class LoadOptions:
         """Return the kind of output of a model that does not declare it; raise if nothing else tells it."""
         output = self.output or self.default_output
         if output is None:
-            raise ClassifierError(
-                f"cannot tell whether {self.spec!r} outputs logits or probabilities",
-                repair=Repair("pass {output} or 'probabilities'", output="logits"),
-            )
+            fault = f"cannot tell whether {self.spec!r} outputs logits or probabilities"
+            raise ClassifierError(fault, repair=Repair("pass {output} or 'probabilities'", output="logits"))
         return output
 
     def expect_output(self, known: Output) -> Output:
         """Return the kind of output that a scheme always has; raise if the user declared the other one."""
         if self.output not in (None, known):
-            raise ClassifierError(
-                f"is wrong, since {self.spec!r} outputs {known}",
-                argument="output",
-                value=self.output,
-                repair=Repair("remove {output}", output=ANY),
-            )
+            fault, repair = f"is wrong, since {self.spec!r} outputs {known}", Repair("remove {output}", output=ANY)
+            raise ClassifierError(fault, argument="output", value=self.output, repair=repair)
         return known
 
     @property
@@ -116,12 +109,8 @@ class LoadOptions:
         """Return the model's own preprocessing with the user's settings; requirements of the model are kept."""
         if self.preprocessing is not None:
             given = self.preprocessing
-            own = dataclasses.replace(
-                given,
-                size=given.size or own.size,
-                channels=given.channels or own.channels,
-                input_dtype=own.input_dtype,
-            )
+            size, channels = given.size or own.size, given.channels or own.channels
+            own = replace(given, size=size, channels=channels, input_dtype=own.input_dtype)
         return own.with_settings(self.settings)
 
 
@@ -163,14 +152,9 @@ class ModelScheme:
         return found
 
     @property
-    def option_types(self) -> dict[str, object]:
-        """The types of all options except the preprocessing settings, which `Preprocessing` checks."""
-        return {**COMMON_OPTIONS, **self.options}
-
-    @property
     def known_options(self) -> tuple[str, ...]:
         """The names of all options that a model of this scheme can be loaded with."""
-        return (*self.option_types, *SETTINGS)
+        return (*COMMON_OPTIONS, *self.options, *SETTINGS)
 
 
 MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
@@ -236,10 +220,10 @@ def load_classifier(
     if not isinstance(spec, Classifier):
         return _load_spec(spec, given) if isinstance(spec, str) else _load_object(spec, given)
     if given:
-        raise ClassifierError(
-            f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading the classifier",
-            argument=next(iter(given)),
+        fault = (
+            f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading the classifier"
         )
+        raise ClassifierError(fault, argument=next(iter(given)))
     return spec
 
 
@@ -272,11 +256,10 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
         raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
     spec = parse_spec(text, ClassifierError)
     scheme = MODELS.find(spec.scheme, f" in {text!r}")
-    types = scheme.option_types
+    types = {**COMMON_OPTIONS, **scheme.options}
     in_spec = {name: _parse_value(value, types.get(name)) for name, value in spec.options.items()}
-    for name in in_spec:
-        if name in given:
-            raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
+    for name in in_spec.keys() & given.keys():
+        raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
     options = {**in_spec, **given}
     loaded = _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
     if spec.path.exists():  # other processes may work in other folders
@@ -323,15 +306,8 @@ def _describe_object(target: object) -> str:
     return f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
 
 
-def _open(
-    scheme: ModelScheme,
-    target: object,
-    spec: str,
-    given: Mapping[str, Any],
-    *,
-    name_in_spec: bool = False,
-    authorization: str | None = None,
-) -> Classifier:
+def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], **context: Any) -> Classifier:
+    """Check the options of the user, and open a model; `context` are other fields of `LoadOptions`."""
     known = scheme.known_options
     for name in given:
         if name not in known:
@@ -340,23 +316,16 @@ def _open(
             )
     for name in ("output", "default_output"):
         if given.get(name) not in (None, *OUTPUTS):
-            raise ClassifierError(
-                f"for {spec!r} is unknown; expected 'logits' or 'probabilities'", argument=name, value=given[name]
-            )
-    for name, hint in scheme.option_types.items():
+            fault = f"for {spec!r} is unknown; expected 'logits' or 'probabilities'"
+            raise ClassifierError(fault, argument=name, value=given[name])
+    for name, hint in {**COMMON_OPTIONS, **scheme.options}.items():
         _check_value(name, given.get(name), hint, spec)
-    options = LoadOptions(
-        spec=spec,
-        scheme=scheme.name,
-        output=given.get("output"),
-        default_output=given.get("default_output"),
-        name=given.get("name"),
-        name_in_spec=name_in_spec,
-        settings={name: value for name, value in given.items() if name in SETTINGS},
-        preprocessing=given.get("preprocessing"),
-        authorization=authorization,
-    )
-    return scheme.open(target, options, **{name: value for name, value in given.items() if name in scheme.options})
+
+    def select(names: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in names}
+
+    options = LoadOptions(spec, scheme.name, settings=select(SETTINGS), **select(COMMON_OPTIONS), **context)
+    return scheme.open(target, options, **select(scheme.options))
 
 
 def _parse_value(text: str, hint: object) -> object:
@@ -380,9 +349,9 @@ def _parse_value(text: str, hint: object) -> object:
 
 def _check_value(name: str, value: object, hint: object, spec: str) -> None:
     types = _allowed_types(hint)
-    if value is None or not types <= TYPE_NAMES.keys() or any(_has_type(value, each) for each in types):
+    if value is None or not types <= CHECKED_TYPES.keys() or any(CHECKED_TYPES[each][1](value) for each in types):
         return
-    expected = " or ".join(text for each, text in TYPE_NAMES.items() if each in types)
+    expected = " or ".join(text for each, (text, _) in CHECKED_TYPES.items() if each in types)
     raise ClassifierError(f"of {spec!r} has the wrong type; expected {expected}", argument=name, value=value)
 
 
@@ -390,19 +359,6 @@ def _allowed_types(hint: object) -> set[object]:
     """Return the types of a type hint without None and type parameters: {Sequence} for `Sequence[str] | None`."""
     hints = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     return {get_origin(each) or each for each in hints if each is not type(None)}
-
-
-def _has_type(value: object, kind: object) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    if kind is int:
-        return isinstance(value, Integral)
-    if kind is float:
-        return isinstance(value, Real) and math.isfinite(value)
-    if kind is str:
-        # A pathlib.Path or a torch.device can be used as a string.
-        return isinstance(value, str) or not isinstance(value, Real | Collection)
-    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def import_object(location: str, spec: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from secondlook.arrays import Array
 from secondlook.classifiers.classifier import CHECK_SIZE
 from secondlook.classifiers.preprocessing import InputType, Layout, Preprocessing
-from secondlook.errors import ANY, ClassifierError, Repair
+from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,10 +79,8 @@ class ModelInput:
     def _infer_layout(self, spec: str) -> Layout:
         first, last = self.shape[1] in CHANNELS, self.shape[3] in CHANNELS
         if first == last:
-            raise ClassifierError(
-                f"cannot infer the layout of input {self.name!r} of {spec!r} from shape {_format_shape(self.shape)}",
-                repair=Repair("pass {layout} or 'NHWC'", layout="NCHW"),
-            )
+            fault = f"cannot infer the layout of input {self.name!r} of {spec!r} from shape {_format_shape(self.shape)}"
+            raise ClassifierError(fault, repair=Repair("pass {layout} or 'NHWC'", layout="NCHW"))
         return "NCHW" if first else "NHWC"
 
 
@@ -107,16 +105,14 @@ def run_in_batches(
     """Run a model on inputs, in padded batches of exactly `batch_size` if the model has a fixed one."""
     if batch_size is None or len(inputs) == batch_size:
         return run(inputs)
-    outputs: Values = join([run(batch) for batch in split_padded(inputs, batch_size)])[: len(inputs)]
+    outputs: Values = join([run(batch) for batch in split_padded(inputs, batch_size, join)])[: len(inputs)]
     return outputs
 
 
 def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> ClassifierError:
     """Return the error of a model that fails on its input."""
-    return ClassifierError(
-        f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {str(error).splitlines()[0]}",
-        repair=CHECK_SIZE,
-    )
+    fault = f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {shorten_reason(error)}"
+    return ClassifierError(fault, repair=CHECK_SIZE)
 
 
 def split_batches(inputs: Values, batch_size: int) -> list[Values]:
@@ -124,7 +120,7 @@ def split_batches(inputs: Values, batch_size: int) -> list[Values]:
     return [inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size)]
 
 
-def split_padded(inputs: Values, batch_size: int) -> list[Values]:
+def split_padded(inputs: Values, batch_size: int, join: Callable[..., Any] = np.concatenate) -> list[Values]:
     """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
     if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
         raise ClassifierError(
@@ -132,4 +128,6 @@ def split_padded(inputs: Values, batch_size: int) -> list[Values]:
             f"images of shape {list(inputs.shape[1:])}; export it with a smaller or a dynamic batch size."
         )
     *full, last = split_batches(inputs, batch_size)
-    return [*full, last[[min(place, len(last) - 1) for place in range(batch_size)]] if len(last) < batch_size else last]
+    shape = (batch_size - len(last), *last.shape[1:])
+    padding = np.broadcast_to(last[-1:], shape) if isinstance(last, np.ndarray) else last[-1:].expand(shape)
+    return [*full, join([last, padding]) if len(padding) else last]

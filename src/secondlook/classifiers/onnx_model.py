@@ -256,22 +256,7 @@ def open_onnx(
     threads: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Classifier:
-    """Open an ONNX file.
-
-    Parameters
-    ----------
-    location
-        Path of the file.
-    output_name
-        The output to use if there are several.
-    providers
-        ONNX Runtime providers in order of preference, which device='auto' keeps; by default CUDA if available, then
-        CPU.
-    threads
-        Threads per operator; by default all cores.
-    timeout
-        Seconds that loading, or one batch, may take.
-    """
+    """Open an ONNX file; docs/classifiers.md has the options. `device='auto'` keeps the `providers` of the user."""
     if not timeout > 0:  # nor is NaN
         raise ClassifierError(f"of {options.spec!r} must be positive", argument="timeout", value=timeout)
     onnx_file = OnnxFile(find_model_file(location, options.spec), options.spec, threads, timeout)

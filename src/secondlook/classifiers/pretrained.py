@@ -49,17 +49,7 @@ def open_timm(
     n_classes: int | None = None,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a timm model.
-
-    Parameters
-    ----------
-    location
-        Name of the model, optionally with the tag of its weights (`resnet50.a1_in1k`), or `hf-hub:ORG/NAME`.
-    weights
-        'DEFAULT' for the pretrained weights, or a safetensors file or state dict.
-    n_classes
-        Number of classes of the weights in the file, if it differs from the pretrained weights.
-    """
+    """Open a timm model by its name (`resnet50.a1_in1k`) or `hf-hub:ORG/NAME`; docs/classifiers.md has the options."""
     check_placement(placement)
     timm = _import_package("timm", "timm.data", options.spec)
     if ":" not in location and not timm.is_model(location):
@@ -113,17 +103,7 @@ def open_torchvision(
     n_classes: int | None = None,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a torchvision model.
-
-    Parameters
-    ----------
-    location
-        Name of the model, such as `resnet50`.
-    weights
-        'DEFAULT' or the name of other pretrained weights (`IMAGENET1K_V1`), or a safetensors file or state dict.
-    n_classes
-        Number of classes of the weights in the file, if it differs from the pretrained weights.
-    """
+    """Open a torchvision model by its name; docs/classifiers.md has the options."""
     check_placement(placement)
     spec = options.spec
     models = _import_package("torchvision", "torchvision.models", spec).models
@@ -202,17 +182,9 @@ def open_transformers(
     trust_remote_code: bool = False,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a model by its name on the Hub or by the folder it was saved in.
+    """Open a model by its name on the Hub or by the folder it was saved in; docs/classifiers.md has the options.
 
-    Parameters
-    ----------
-    location
-        Name on the Hub, or path of a folder.
-    revision
-        Branch, tag or commit on the Hub.
-    trust_remote_code
-        Run the Python code that the model comes with; by default such a model is rejected. Pickled weights are loaded
-        as data in either case.
+    Its Python code is run with `trust_remote_code` only; pickled weights are loaded as data in either case.
     """
     spec, folder = options.spec, Path(location)
     for file in folder.iterdir() if folder.is_dir() else ():

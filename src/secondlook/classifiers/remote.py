@@ -240,27 +240,9 @@ def open_remote(
     headers: Mapping[str, str] | None = None,
     header_from_env: str | None = None,
 ) -> Classifier:
-    """Open a model on a server.
+    """Open the model of `//HOST:PORT/v2/models/NAME[/versions/VERSION]`; docs/classifiers.md has the options.
 
-    Parameters
-    ----------
-    location
-        `//HOST:PORT/v2/models/NAME[/versions/VERSION]`. The user name and password of a URL
-        (`http://USER:PASSWORD@HOST`) are sent as an Authorization header, and never stored.
-    output_name
-        The output to use if there are several.
-    rows_per_request, in_flight
-        Images per request, and number of concurrent requests.
-    timeout
-        Seconds for each request in all: connecting, sending, and receiving the complete response.
-    retries
-        How often a failed request is repeated, after waits that double from 0.25 to 8 seconds; longer if the server
-        asks for it (Retry-After).
-    headers
-        HTTP headers of every request, such as an authorization; never stored.
-    header_from_env
-        Name of an environment variable that holds one more header, such as 'Authorization: Bearer TOKEN'. The name is
-        part of the spec, the header is not.
+    Credentials of the URL, of `headers` and of the environment variable `header_from_env` are sent, and never stored.
     """
     options.require_output()
     for name, value in (("rows_per_request", rows_per_request), ("in_flight", in_flight), ("timeout", timeout)):

@@ -44,16 +44,13 @@ class Placement(TypedDict, total=False):
     """The options of every model scheme of torch: how a module runs."""
 
     device: str | None
-    """'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any; or
-    another device of torch. By default that of the module. A module of the user is copied to move it."""
+    """'cuda' for all GPUs, 'cuda:N', 'cpu', 'auto', or another device of torch; by default that of the module."""
     dtype: str | None
     """Number type to compute with, see `DTYPES`; by default that of the module."""
     channels_last: bool | None
-    """Whether to use the channels-last memory format; by default on GPUs where it is faster."""
+    """Whether to use this memory format; by default on GPUs where it is faster."""
     compile: bool
-    """Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU."""
     cuda_graphs: bool
-    """Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches."""
 
 
 class TorchClassifier(Classifier):
@@ -103,9 +100,15 @@ class TorchClassifier(Classifier):
 
     def copy_for_export(self) -> "torch.nn.Module":
         """Return a copy of the network on the CPU, in eval mode, that returns one tensor. [n, ...] -> [n, n_classes]"""
-        from secondlook.classifiers.device import make_exportable
+        import torch
 
-        return make_exportable(self._make_module("cpu"), self.name)
+        from secondlook.classifiers.device import SingleOutput
+
+        module = self._make_module("cpu")
+        exportable = module if isinstance(module, torch.jit.ScriptModule) else SingleOutput(module, self.name)
+        for submodule in exportable.modules():
+            submodule.training = False  # `eval` does not exist for modules of torch.export
+        return exportable
 
     @property
     def workers(self) -> "DeviceWorkers | None":  # type: ignore[override]
@@ -141,13 +144,15 @@ class TorchClassifier(Classifier):
         return None if (["cpu"] if device == "cpu" else list_gpus(device)) == [own] else device
 
     def _place(self, device: str | None) -> "PlacedModule":
-        from secondlook.classifiers.device import place_module
+        from secondlook.classifiers.device import PlacedModule
 
         if device not in self._known:
-            described = {"name": self.name, "input_dtype": self.preprocessing.input_dtype}
-            self._known[device] = place_module(
-                self._make_module, device, self._placement, batch_size=self.batch_size, **described
-            )
+            described = {
+                "name": self.name,
+                "input_dtype": self.preprocessing.input_dtype,
+                "batch_size": self.batch_size,
+            }
+            self._known[device] = PlacedModule(self._make_module, device, self._placement, **described)
         return self._known[device]
 
     def forward(self, images: Array) -> Array:
@@ -159,10 +164,8 @@ class TorchClassifier(Classifier):
         return first.start(first.upload(self.preprocessing.convert_channels(images)), [View()], self.preprocessing)()
 
     def _run(self, inputs: Array) -> Array:
-        from secondlook.classifiers.device import run_on_host
-
         try:
-            return run_on_host(self._placed, inputs, self._placement.get("dtype"))
+            return self._placed.run_on_host(inputs)
         except RuntimeError as error:
             raise describe_failure(self.name, inputs, error) from error
 
@@ -180,29 +183,15 @@ def _is_torch_module(target: object) -> bool:
     recognizes=_is_torch_module,
 )
 def open_torch(
-    target: Any,
-    options: LoadOptions,
-    *,
-    weights: str | None = None,
-    **placement: Unpack[Placement],
+    target: Any, options: LoadOptions, *, weights: str | None = None, **placement: Unpack[Placement]
 ) -> Classifier:
-    """Open a torch model.
-
-    Parameters
-    ----------
-    target
-        A module, `package.module:factory`, or the path of a torch.export or TorchScript file.
-    weights
-        Safetensors file or state dict for the module; no code in it is run.
-    """
+    """Open a module, `package.module:factory`, or a torch.export or TorchScript file; no code of `weights` is run."""
     output = options.require_output()
     check_placement(placement)
     if isinstance(target, str) and ":" not in target:
         if weights is not None:
-            raise ClassifierError(
-                f"{options.spec!r} is a file that contains its weights",
-                repair=Repair("remove {weights}", weights=ANY),
-            )
+            repair = Repair("remove {weights}", weights=ANY)
+            raise ClassifierError(f"{options.spec!r} is a file that contains its weights", repair=repair)
         return _open_file(find_model_file(target, options.spec), options, placement)
     module = _build_module(target, options.spec) if isinstance(target, str) else target
     if weights is not None:
@@ -218,9 +207,8 @@ def check_placement(placement: Placement) -> None:
     if placement.get("device") is not None:
         placement["device"] = str(placement["device"])  # a torch.device is one too
     if placement.get("dtype") not in (None, *DTYPES):
-        raise ClassifierError(
-            f"is unknown; expected one of {', '.join(DTYPES)}", argument="dtype", value=placement["dtype"]
-        )
+        fault = f"is unknown; expected one of {', '.join(DTYPES)}"
+        raise ClassifierError(fault, argument="dtype", value=placement["dtype"])
 
 
 def wrap_module(
@@ -400,12 +388,10 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
 def force_weights_only() -> Iterator[None]:
     """Prevent torch.load from running pickled code, also where a library calls it with weights_only=False."""
     key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(key)
+    before = {name: value for name, value in os.environ.items() if name == key}
     os.environ[key] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[key]
-        else:
-            os.environ[key] = before
+        del os.environ[key]
+        os.environ.update(before)
