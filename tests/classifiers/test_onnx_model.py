@@ -14,7 +14,7 @@ import pytest
 
 from secondlook.classifiers import Classifier, OnnxFile, load_classifier, onnx_model
 from secondlook.classifiers.classifier import digest_values
-from secondlook.classifiers.onnx_model import OnnxClassifier, PlacedSession, SessionRun
+from secondlook.classifiers.onnx_model import OnnxClassifier, SessionRun
 from secondlook.errors import ClassifierError
 from secondlook.predictions import Execution
 from secondlook.views import View, ViewSet, apply_view
@@ -460,12 +460,9 @@ def load_onnx(spec: str, **options: Any) -> OnnxClassifier:
 
 def accelerate(classifier: OnnxClassifier, models: int = 1) -> OnnxClassifier:
     """Let the session get its inputs from torch, on the CPU in place of a GPU."""
-    torch = pytest.importorskip("torch")
-    from secondlook.classifiers.device import DeviceWorkers
-
-    run = classifier._placed.run
-    workers = DeviceWorkers([run.to_device_model(torch.device("cpu")) for _ in range(models)])
-    classifier._known["auto"] = PlacedSession(run, workers)
+    pytest.importorskip("torch")
+    session = classifier.session
+    classifier._known["auto"] = classifier._place_sessions([session] * models, ["cpu"] * models)
     return classifier
 
 
@@ -517,7 +514,7 @@ def test_input_stays_in_memory_while_the_session_runs(
 
     monkeypatch.setattr(session, "run_with_iobinding", overwrite_free_memory)
     pixels_last = torch.from_numpy(images.astype(np.float32) / 255)
-    outputs = classifier._placed.run.run_tensor(pixels_last.permute(0, 3, 1, 2))
+    outputs = classifier._placed.first.run_tensor(pixels_last.permute(0, 3, 1, 2))
     assert overwritten
     np.testing.assert_allclose(outputs.numpy(), expected(network, images), atol=1e-4)
 

@@ -263,19 +263,19 @@ def is_on_gpu(module: torch.nn.Module) -> bool:
 class PlacedModule:
     """A module on its device, or a copy of it on each of several GPUs, where `workers` run them; None elsewhere.
 
-    `make_module(None)` leaves the module where it is; `described` are arguments of `make_device_model`.
+    A module stays where it is for the device None; `described` are arguments of `make_device_model`.
     """
 
     def __init__(
         self,
-        make_module: Callable[[str | None], torch.nn.Module],
+        get_module: Callable[[str | None], torch.nn.Module],
         device: str | None,
         placement: "Placement",
-        **described: Any,
+        *described: Any,
     ) -> None:
         gpus = list_gpus(device) if device is not None and device.startswith("cuda") else [device]
-        modules = [make_module(gpu) for gpu in gpus]
-        models = [make_device_model(module, placement, **described) for module in modules]
+        modules = [move_module(get_module(gpu), gpu, placement) for gpu in gpus]
+        models = [make_device_model(module, placement, *described) for module in modules]
         self.module, self._model, self._dtype = modules[0], models[0], placement.get("dtype")
         self.workers = DeviceWorkers(models, self._dtype) if is_on_gpu(modules[0]) else None
 

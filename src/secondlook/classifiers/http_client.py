@@ -59,7 +59,8 @@ class HttpClient:
         deadline = time.monotonic() + timeout
         settings = {"retries": False, "redirect": False, "decode_content": False}
         settings["headers"] = {"User-Agent": "secondlook", **(headers or {}), **self._headers}
-        for is_last in (False, True):
+        is_repeated = False
+        while True:
             left = Timeout(max(0.001, deadline - time.monotonic()))
             try:
                 return self._pool.urlopen(method, path, body, timeout=left, **settings)
@@ -70,9 +71,9 @@ class HttpClient:
                     raise TimeoutError(f"no complete response within {timeout:g} seconds") from error
                 # The server may have closed a kept connection since the last request.
                 is_kept = isinstance(error, ProtocolError) and self._pool.num_requests > self._pool.num_connections
-                if is_last or not is_kept or not isinstance(cause, ConnectionError):
+                if is_repeated or not is_kept or not isinstance(cause, ConnectionError):
                     raise cause or ConnectionError(str(error)) from error
-        raise AssertionError("unreachable")
+                is_repeated = True
 
     def hide_secrets(self, text: str) -> str:
         """Return a text without the values of the secret headers, which a server may repeat in its response."""

@@ -58,15 +58,11 @@ class TorchClassifier(Classifier):
 
     On GPUs it makes the views there as well, in exact arithmetic: deterministic algorithms, and float32 without TF32.
 
-    Attributes
-    ----------
-    batch_size
-        The only number of images that the module takes at once, or None.
     """
 
     def __init__(
         self,
-        make_module: "Callable[[str | None], torch.nn.Module]",
+        get_module: "Callable[[str | None], torch.nn.Module]",
         options: LoadOptions,
         *,
         digest: str,
@@ -76,7 +72,10 @@ class TorchClassifier(Classifier):
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
-        """Create the classifier of the module that `make_module(device)` puts on a device; None is its own device."""
+        """Create the classifier of the module that `get_module(device)` returns to be put on a device; None: as it is.
+
+        `batch_size` is the only number of images that the module takes at once, or None.
+        """
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(digest, dtype=placement.get("dtype")),
@@ -84,7 +83,7 @@ class TorchClassifier(Classifier):
             preprocessing=options.override(preprocessing),
             class_names=class_names,
         )
-        self._make_module, self._placement, self.batch_size = make_module, placement, batch_size
+        self._get_module, self._placement, self.batch_size = get_module, placement, batch_size
         self._known: dict[str | None, PlacedModule] = {}
         """The module by the device that was asked for; copies of the classifier share it."""
         device = placement.get("device")
@@ -102,9 +101,9 @@ class TorchClassifier(Classifier):
         """Return a copy of the network on the CPU, in eval mode, that returns one tensor. [n, ...] -> [n, n_classes]"""
         import torch
 
-        from secondlook.classifiers.device import SingleOutput
+        from secondlook.classifiers.device import SingleOutput, move_module
 
-        module = self._make_module("cpu")
+        module = move_module(self._get_module("cpu"), "cpu", self._placement)
         exportable = module if isinstance(module, torch.jit.ScriptModule) else SingleOutput(module, self.name)
         for submodule in exportable.modules():
             submodule.training = False  # `eval` does not exist for modules of torch.export
@@ -147,12 +146,8 @@ class TorchClassifier(Classifier):
         from secondlook.classifiers.device import PlacedModule
 
         if device not in self._known:
-            described = {
-                "name": self.name,
-                "input_dtype": self.preprocessing.input_dtype,
-                "batch_size": self.batch_size,
-            }
-            self._known[device] = PlacedModule(self._make_module, device, self._placement, **described)
+            described = (self.name, self.preprocessing.input_dtype, self.batch_size)
+            self._known[device] = PlacedModule(self._get_module, device, self._placement, *described)
         return self._known[device]
 
     def forward(self, images: Array) -> Array:
@@ -223,15 +218,13 @@ def wrap_module(
 ) -> TorchClassifier:
     """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
 
-    def make_module(device: str | None) -> "torch.nn.Module":
-        from secondlook.classifiers.device import move_module
-
+    def get_module(device: str | None) -> "torch.nn.Module":
         changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
         is_used_elsewhere = device is not None or (is_shared and changes_weights)
-        return move_module(copy.deepcopy(module) if is_used_elsewhere else module, device, placement)
+        return copy.deepcopy(module) if is_used_elsewhere else module
 
     return TorchClassifier(
-        make_module,
+        get_module,
         options,
         digest=_digest_module(module),
         output=output,
@@ -335,14 +328,9 @@ def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classi
                 f"{spec!r} was exported with a fixed dtype", repair=Repair("remove {dtype}", dtype=dtype)
             )
 
-    def make_module(device: str | None) -> "torch.nn.Module":
-        from secondlook.classifiers.device import move_module
-
-        # A program contains the device it was made for, so it is loaded again for another one.
-        return move_module(module if device is None else _load_program(file, spec, device)[0], device, placement)
-
     return TorchClassifier(
-        make_module,
+        # A program contains the device it was made for, so it is loaded again for another one.
+        lambda device: module if device is None else _load_program(file, spec, device)[0],
         options,
         digest=digest_files([file]),
         output=options.require_output(),

@@ -69,7 +69,7 @@ class ViewSet:
             views = [views]
         if isinstance(views, ViewSet | str | Path):
             return cls(views)
-        items = [named.get(item, item) if isinstance(item, str) else item for item in _list_views(views)]
+        items = [named.get(item, item) if isinstance(item, str) else item for item in _split_views(views)]
         parsed = _parse_views(items) if items else []
         return cls([View(), *(view for view in parsed if not view.is_identity)])
 
@@ -82,12 +82,9 @@ class ViewSet:
         """
         if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
             return cls(views)
-        items = _split_views(views)
-        if isinstance(views, str | Path):
-            parsed = _parse_views(items)
-        else:
-            parsed = [_parse_name(position, item, len(items)) for position, item in enumerate(items, start=1)]
-            parsed[:1] = [View() if view.name is not None else view for view in parsed[:1]]
+        parsed = _parse_views(_split_views(views), keeps_names=not isinstance(views, str | Path))
+        if parsed[0].name is not None:
+            parsed[0] = View()
         if View() in parsed[1:]:
             raise ViewError(
                 f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}; the first view of predictions is"
@@ -138,17 +135,6 @@ ViewsLike = ViewSet | str | Path | Iterable[View | str]
 """A set of views, text, the name of a preset, a file, or an iterable of views and texts."""
 
 
-def _parse_name(position: int, item: View | str, n_items: int) -> View:
-    """Return the view of a text, or a view with that plain name; a misspelled view such as 'zoom:x' is an error."""
-    try:
-        return _parse_item(position, item, n_items)
-    except ViewError:
-        step, colon, _ = item.partition(":") if isinstance(item, str) else ("", "", "")
-        if not step.strip() or item in PRESETS or (colon and step in STEPS):
-            raise
-    return View(name=str(item).strip())
-
-
 def _split_views(views: ViewsLike) -> list[View | str]:
     if isinstance(views, str) and len(views.split()) == 1 and views.strip().endswith(".txt"):
         views = Path(views.strip())
@@ -160,27 +146,21 @@ def _split_views(views: ViewsLike) -> list[View | str]:
         views = " ".join(line.partition("#")[0] for line in lines)
     if isinstance(views, str):
         return [word.removesuffix(",") for word in views.split() if word != ","]
-    return _list_views(views)
-
-
-def _list_views(views: Iterable[View | str]) -> list[View | str]:
     given: object = views  # whatever callers without a type checker, or the options of a policy, pass
     if not isinstance(given, Iterable):
-        raise ViewError(
-            "is invalid; expected a preset, text, a file or a list of views, such as 'natural'",
-            argument="views",
-            value=given,
-        )
+        fault = "is invalid; expected a preset, text, a file or a list of views, such as 'natural'"
+        raise ViewError(fault, argument="views", value=given)
     return list(views)
 
 
-def _parse_views(items: Sequence[View | str]) -> list[View]:
+def _parse_views(items: Sequence[View | str], *, keeps_names: bool = False) -> list[View]:
+    """Parse views; texts that are none are errors, or else plain names."""
     if not items:
         raise ViewError("the set of views is empty; expected at least one view, such as 'identity hflip', or a preset.")
-    return [_parse_item(position, item, len(items)) for position, item in enumerate(items, start=1)]
+    return [_parse_item(position, item, len(items), keeps_names) for position, item in enumerate(items, start=1)]
 
 
-def _parse_item(position: int, item: View | str, n_items: int) -> View:
+def _parse_item(position: int, item: View | str, n_items: int, keeps_names: bool) -> View:
     if isinstance(item, View):
         return item
     if not isinstance(item, str):
@@ -188,6 +168,10 @@ def _parse_item(position: int, item: View | str, n_items: int) -> View:
     try:
         return View.parse(item.strip())
     except ViewError as error:
+        step, colon, _ = item.partition(":")
+        is_misspelled = item in PRESETS or (colon and step in STEPS)  # such as 'zoom:x'
+        if keeps_names and step.strip() and not is_misspelled:
+            return View(name=item.strip())
         if item.strip() == AUTO:
             raise ViewError(
                 f"{AUTO!r} chooses views for a classifier and its images; use it to evaluate, in SelectiveClassifier "
