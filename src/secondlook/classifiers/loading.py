@@ -22,24 +22,11 @@ from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import Spec, parse_spec
 
-SCHEMES_BY_SUFFIX = {
-    ".onnx": "onnx",
-    ".pt2": "torch",
-    ".pt": "torch",
-    ".pth": "torch",
-    ".joblib": "sklearn",
-    ".pkl": "sklearn",
-}
-"""The scheme to suggest for a file name without a scheme."""
-
+SUFFIXES = {"onnx": (".onnx",), "torch": (".pt2", ".pt", ".pth"), "sklearn": (".joblib", ".pkl")}
+"""The schemes to suggest for a file name without a scheme."""
 URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]*)", re.IGNORECASE)
 HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:[0-9]*)?")
-COMMON_OPTIONS = {
-    "output": str,
-    "default_output": str | None,
-    "name": str | None,
-    "preprocessing": Preprocessing | None,
-}
+COMMON_OPTIONS = {"output": str, "default_output": str, "name": str, "preprocessing": Preprocessing}
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 CHECKED_TYPES: dict[object, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),
@@ -61,17 +48,14 @@ class LoadOptions:
     spec: str
     """The spec, or a description of the object, for messages; also the default name."""
     scheme: str = ""
-    """Name of the model scheme."""
     output: Output | None = None
     default_output: Output | None = None
     name: str | None = None
-    """As given to `load_classifier`, or None."""
     name_in_spec: bool = False
     """Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Individual preprocessing settings that were given."""
     preprocessing: Preprocessing | None = None
-    """Complete preprocessing that was given, or None."""
     authorization: str | None = field(default=None, repr=False)
     """HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None."""
 
@@ -126,12 +110,11 @@ class ModelScheme:
     form: str
     """The form of a spec, with placeholders."""
     summary: str
-    """One line for tables."""
-    extra: str | None
-    """The optional dependencies that it needs, or None."""
     open: Opener
     """`open(target, options, **scheme_options)`; `target` is the location of the spec, or the object."""
-    recognizes: Callable[[object], bool] | None
+    extra: str | None = None
+    """The optional dependencies that it needs, or None."""
+    recognizes: Callable[[object], bool] | None = None
     """Tells whether an object is of this kind; None if there are only specs."""
     is_data_only: bool = False
     """Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
@@ -161,20 +144,11 @@ MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
 """All model schemes by name."""
 
 
-def model_scheme(
-    name: str,
-    *,
-    form: str,
-    summary: str,
-    extra: str | None = None,
-    recognizes: Callable[[object], bool] | None = None,
-    is_data_only: bool = False,
-    describes_itself: bool = False,
-) -> Callable[[Opener], Opener]:
-    """Register the decorated function as the opener of a model scheme."""
+def model_scheme(name: str, *, form: str, summary: str, **fields: Any) -> Callable[[Opener], Opener]:
+    """Register the decorated function as the opener of a model scheme; `fields` are those of `ModelScheme`."""
 
     def register(opener: Opener) -> Opener:
-        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes, is_data_only, describes_itself))
+        MODELS.add(ModelScheme(name, form, summary, opener, **fields))
         return opener
 
     return register
@@ -250,8 +224,10 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
     # First of all, so that no message, name or digest below can contain them.
     text, authorization = split_credentials(text)
     if ":" not in text:
-        suggested = SCHEMES_BY_SUFFIX.get(Path(text.partition("?")[0]).suffix)
-        hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested else ""
+        suffix = Path(text.partition("?")[0]).suffix
+        hint = "".join(
+            f" Did you mean {f'{one}:{text}'!r}?" for one, suffixes in SUFFIXES.items() if suffix in suffixes
+        )
         forms = ", ".join(scheme.form for scheme in MODELS.values())
         raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
     spec = parse_spec(text, ClassifierError)
@@ -274,9 +250,8 @@ def _load_again(
     """Load a classifier in another process, maybe on another machine; its file must be the same there."""
     where = f"on the machine {platform.node()!r}"
     try:
-        loaded = _open(
-            MODELS.find(spec.scheme), spec.location, str(spec), options, name_in_spec=True, authorization=authorization
-        )
+        context = {"name_in_spec": True, "authorization": authorization}
+        loaded = _open(MODELS.find(spec.scheme), spec.location, str(spec), options, **context)
     except ClassifierError as error:
         raise ClassifierError.from_error(error, f"{where}: ") from error
     if loaded.digest != digest:
@@ -290,20 +265,17 @@ def _load_again(
 
 
 def _load_object(target: object, given: Mapping[str, object]) -> Classifier:
+    name = getattr(target, "__qualname__", None)
+    described = f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
     # Functions are last, because many models are callable too.
     for scheme in sorted(MODELS.values(), key=lambda scheme: scheme.name == "function"):
         if scheme.recognizes is not None and scheme.recognizes(target):
-            return _open(scheme, target, _describe_object(target), given)
+            return _open(scheme, target, described, given)
     hint = f" For a file, pass a spec such as 'onnx:{target}'." if isinstance(target, Path) else ""
     raise ClassifierError(
-        f"{_describe_object(target)} is not a classifier: it is not callable and has no predict_proba; "
+        f"{described} is not a classifier: it is not callable and has no predict_proba; "
         f"pass a spec, a function, a torch module or an estimator.{hint}"
     )
-
-
-def _describe_object(target: object) -> str:
-    name = getattr(target, "__qualname__", None)
-    return f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
 
 
 def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], **context: Any) -> Classifier:
@@ -311,15 +283,18 @@ def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, An
     known = scheme.known_options
     for name in given:
         if name not in known:
-            raise ClassifierError(
-                f"unknown option {name!r} for {spec!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
-            )
+            hint = f"{', '.join(known)}.{did_you_mean(name, known)}"
+            raise ClassifierError(f"unknown option {name!r} for {spec!r}; known: {hint}")
     for name in ("output", "default_output"):
         if given.get(name) not in (None, *OUTPUTS):
             fault = f"for {spec!r} is unknown; expected 'logits' or 'probabilities'"
             raise ClassifierError(fault, argument=name, value=given[name])
     for name, hint in {**COMMON_OPTIONS, **scheme.options}.items():
-        _check_value(name, given.get(name), hint, spec)
+        value, types = given.get(name), _allowed_types(hint)
+        is_checked = value is not None and types <= CHECKED_TYPES.keys()
+        if is_checked and not any(CHECKED_TYPES[each][1](value) for each in types):
+            expected = " or ".join(text for each, (text, _) in CHECKED_TYPES.items() if each in types)
+            raise ClassifierError(f"of {spec!r} has the wrong type; expected {expected}", argument=name, value=value)
 
     def select(names: Collection[str]) -> dict[str, Any]:
         return {name: value for name, value in given.items() if name in names}
@@ -329,7 +304,7 @@ def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, An
 
 
 def _parse_value(text: str, hint: object) -> object:
-    """Return the value of an option in a spec; text that does not fit the type is left for `_check_value`."""
+    """Return the value of an option in a spec; text that does not fit the type is left for `_open`."""
     types = _allowed_types(hint)
     if types == {str}:
         return text
@@ -345,14 +320,6 @@ def _parse_value(text: str, hint: object) -> object:
         except ValueError:
             continue
     return text
-
-
-def _check_value(name: str, value: object, hint: object, spec: str) -> None:
-    types = _allowed_types(hint)
-    if value is None or not types <= CHECKED_TYPES.keys() or any(CHECKED_TYPES[each][1](value) for each in types):
-        return
-    expected = " or ".join(text for each, (text, _) in CHECKED_TYPES.items() if each in types)
-    raise ClassifierError(f"of {spec!r} has the wrong type; expected {expected}", argument=name, value=value)
 
 
 def _allowed_types(hint: object) -> set[object]:

@@ -57,11 +57,7 @@ OUTPUT_TYPES = {
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 MODEL_PATH = re.compile(r"(?P<base>.*?)/?v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?/?")
-CHECK_SERVER = Repair(
-    "check the address, the model's name and that the server is up, or raise {timeout} or {retries}",
-    timeout=ANY,
-    retries=ANY,
-)
+CHECK_SERVER = "check the address, the model's name and that the server is up, or raise {timeout} or {retries}"
 Result = TypeVar("Result")
 
 
@@ -162,7 +158,8 @@ class InferenceClient:
                 wait = max(wait, self._http.parse_retry_after(response))
             if not is_transient or attempt > retries or stop.wait(wait):
                 break
-        raise self._fail(f"failed after {attempt} attempt(s): {shorten_reason(ValueError(reason))}", CHECK_SERVER)
+        repair = Repair(CHECK_SERVER, timeout=ANY, retries=ANY)
+        raise self._fail(f"failed after {attempt} attempt(s): {shorten_reason(ValueError(reason))}", repair)
 
     def _parse(self, parse: "Callable[[BaseHTTPResponse], Result]", response: "BaseHTTPResponse") -> Result:
         try:
@@ -215,12 +212,9 @@ class RemoteClassifier(Classifier):
         fixed = self._input.batch_size
         requests = split_batches(inputs, self._rows_per_request) if fixed is None else split_padded(inputs, fixed)
         outputs = self._client.infer(requests, self._input.name, self._output_name)
-        for output in outputs:
-            if output.shape[1:] != outputs[0].shape[1:]:
-                raise ClassifierError(
-                    f"classifier {self.name!r} returned arrays of shapes {list(outputs[0].shape)} and "
-                    f"{list(output.shape)} for requests of one batch; expected the same classes for each."
-                )
+        shapes = sorted({output.shape[1:] for output in outputs})
+        if len(shapes) > 1:
+            raise ClassifierError(f"classifier {self.name!r} returned rows of several shapes for one batch: {shapes}.")
         return np.concatenate(outputs)[: len(inputs)]
 
     def close(self) -> None:
