@@ -136,12 +136,9 @@ class Classifier(ABC):
         """
         if device not in ("auto", "cpu"):
             self.check_device(device)
-            raise ClassifierError(
-                f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can",
-                argument="device",
-                value=device,
-                repair=Repair("pass {device} to use it where it is", device="auto"),
-            )
+            fault = f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can"
+            repair = Repair("pass {device} to use it where it is", device="auto")
+            raise ClassifierError(fault, argument="device", value=device, repair=repair)
         return self
 
     def split_batches(self) -> "Classifier":
@@ -187,10 +184,8 @@ class Classifier(ABC):
         try:
             yield
         except RuntimeError as error:
-            raise ClassifierError(
-                f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}",
-                repair=CHECK_SIZE,
-            ) from error
+            fault = f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}"
+            raise ClassifierError(fault, repair=CHECK_SIZE) from error
 
     def _validate(self, values: Array, n_images: int) -> Float32Array:
         outputs = validate_output(
@@ -255,20 +250,16 @@ def _check_member(member: Classifier, n_classes: int | None, first: Classifier) 
     compared.append(("n_classes", n_classes or first.n_classes, first.n_classes or n_classes))
     for name, one, other in compared:
         if one != other:
-            raise ClassifierError(
-                f"ensemble members must agree, but {name} is {one!r} for {member.name!r} and {other!r} for "
-                f"{first.name!r}; use models with the same pixels and classes."
-            )
+            both = f"{one!r} for {member.name!r} and {other!r} for {first.name!r}"
+            raise ClassifierError(f"ensemble members must agree, but {name} is {both}; use models that agree.")
 
 
 def validate_output(values: object, *, n_images: int, output: Output, n_classes: int | None, name: str) -> Float32Array:
     """Return the output of a classifier as float32 [n_images, n_classes], or raise if it is not what was declared."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
-        raise ClassifierError(
-            f"classifier {name!r} returned {type(values).__name__} with dtype {array.dtype}; "
-            "expected a numeric array [images, classes]."
-        )
+        found = f"{type(values).__name__} with dtype {array.dtype}"
+        raise ClassifierError(f"classifier {name!r} returned {found}; expected a numeric array [images, classes].")
     if array.ndim != 2 or len(array) != n_images or array.shape[1] < 2:
         raise ClassifierError(
             f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images; expected a row "

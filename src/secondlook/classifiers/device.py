@@ -229,9 +229,10 @@ def _start_download(outputs: Tensor) -> Fetch:
 
 def move_module(module: torch.nn.Module, device: str | None, placement: "Placement") -> torch.nn.Module:
     """Move a module to a device (None: where it is), to the dtype and to the memory format."""
-    dtype = placement.get("dtype")
+    given = placement.get("dtype")
+    dtype = None if given is None else getattr(torch, given.replace("tf32", "float32"))
     try:
-        module = module.to(device=device, dtype=dtype and getattr(torch, dtype.replace("tf32", "float32")))
+        module = module.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError) as error:
         fault, repair = (
             f"is not available: {shorten_reason(error)}",
@@ -320,10 +321,8 @@ def extract_tensor(outputs: Any, name: str) -> Tensor:
     """Return the output tensor: the output itself, or the `logits` of a transformers output."""
     values = getattr(outputs, "logits", outputs)
     if not isinstance(values, Tensor):
-        raise ClassifierError(
-            f"classifier {name!r} returned {type(outputs).__name__}, not a tensor; "
-            "wrap the module so that forward returns one tensor [images, classes]."
-        )
+        kind = type(outputs).__name__
+        raise ClassifierError(f"classifier {name!r} returned {kind}; wrap its module so that it returns one tensor.")
     return values
 
 

@@ -57,7 +57,7 @@ class HttpClient:
         """
         timeout = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        settings = {"retries": False, "redirect": False, "decode_content": False}
+        settings: dict[str, Any] = {"retries": False, "redirect": False, "decode_content": False}
         settings["headers"] = {"User-Agent": "secondlook", **(headers or {}), **self._headers}
         is_repeated = False
         while True:

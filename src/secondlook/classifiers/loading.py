@@ -255,9 +255,9 @@ def _load_again(
     except ClassifierError as error:
         raise ClassifierError.from_error(error, f"{where}: ") from error
     if loaded.digest != digest:
+        digests = f"{loaded.digest[:12]} instead of {digest[:12]}"
         raise ClassifierError(
-            f"classifier {name!r} is another one {where} (digest {loaded.digest[:12]} instead of {digest[:12]}); copy "
-            "the same file to every machine."
+            f"classifier {name!r} is another one {where} (digest {digests}); copy the same file there."
         )
     loaded.name = name
     loaded.reload = partial(_load_again, spec, options, name, digest, authorization)
@@ -283,8 +283,8 @@ def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, An
     known = scheme.known_options
     for name in given:
         if name not in known:
-            hint = f"{', '.join(known)}.{did_you_mean(name, known)}"
-            raise ClassifierError(f"unknown option {name!r} for {spec!r}; known: {hint}")
+            listed = f"{', '.join(known)}.{did_you_mean(name, known)}"
+            raise ClassifierError(f"unknown option {name!r} for {spec!r}; known: {listed}")
     for name in ("output", "default_output"):
         if given.get(name) not in (None, *OUTPUTS):
             fault = f"for {spec!r} is unknown; expected 'logits' or 'probabilities'"
@@ -338,9 +338,7 @@ def import_object(location: str, spec: str) -> Any:
     try:
         return pkgutil.resolve_name(location)
     except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        raise ClassifierError(
-            f"{spec!r} cannot be imported: {shorten_reason(error)}; check the name, install the module or run in its "
-            "folder."
-        ) from error
+        fault = f"{spec!r} cannot be imported: {shorten_reason(error)}"
+        raise ClassifierError(fault, repair="check the name, install the module or run in its folder") from error
     finally:
         sys.path.remove(folder)

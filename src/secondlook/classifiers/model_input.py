@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 if TYPE_CHECKING:
     from torch import Tensor
 
-Values = TypeVar("Values", bound="Array | Tensor")
 CHANNELS = (1, 3)
 MAX_PADDED_BYTES = 4 * 2**30
 """Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
@@ -36,22 +35,16 @@ class ModelInput:
         """Return the only input of a model, described by name, shape and a number type, which `dtypes` maps to ours."""
         if len(inputs) != 1:
             names = ", ".join(repr(name) for name, _, _ in inputs) or "none described"
-            raise ClassifierError(
-                f"{spec!r} has {len(inputs)} inputs ({names}); expected one batch of images: export the model with a "
-                "single input, or describe the input in the settings of the server."
-            )
+            fault = f"{spec!r} has {len(inputs)} inputs ({names}); expected one batch of images"
+            raise ClassifierError(fault, repair="export the model, or describe it on the server, with a single input")
         [(name, shape, dtype)] = inputs
         if dtype not in dtypes:
-            raise ClassifierError(
-                f"input {name!r} of {spec!r} takes {dtype}; "
-                f"expected one of {', '.join(dtypes)}: export the model with such an input."
-            )
+            fault = f"input {name!r} of {spec!r} takes {dtype}; expected one of {', '.join(dtypes)}"
+            raise ClassifierError(fault, repair="export the model with such an input")
         sizes = tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
         if len(sizes) != 4:
-            raise ClassifierError(
-                f"input {name!r} of {spec!r} has shape {_format_shape(sizes)}; "
-                "expected four axes: batch, channels, height and width."
-            )
+            fault = f"input {name!r} of {spec!r} has shape {_format_shape(sizes)}"
+            raise ClassifierError(f"{fault}; expected four axes: batch, channels, height and width.")
         return cls(name, sizes, dtypes[dtype])
 
     @property
@@ -64,11 +57,8 @@ class ModelInput:
         layout = given_layout or self._infer_layout(spec)
         channels, height, width = self.shape[1:] if layout == "NCHW" else (self.shape[3], *self.shape[1:3])
         if channels not in (None, *CHANNELS):
-            raise ClassifierError(
-                f"input {self.name!r} of {spec!r} has shape {_format_shape(self.shape)}, which is {channels} channels "
-                f"in the layout {layout!r}, expected 1 or 3",
-                repair=Repair("correct or remove {layout}", layout=ANY),
-            )
+            fault = f"input {self.name!r} of {spec!r} has {channels} channels in the layout {layout!r}, expected 1 or 3"
+            raise ClassifierError(fault, repair=Repair("correct or remove {layout}", layout=ANY))
         return Preprocessing(
             layout="NCHW" if layout == "NCHW" else "NHWC",
             channels=channels,
@@ -100,13 +90,12 @@ def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> st
 
 
 def run_in_batches(
-    inputs: Values, batch_size: int | None, run: Callable[[Values], Values], join: Callable[..., Any] = np.concatenate
-) -> Values:
-    """Run a model on inputs, in padded batches of exactly `batch_size` if the model has a fixed one."""
+    inputs: Any, batch_size: int | None, run: Callable[[Any], Any], join: Callable[..., Any] = np.concatenate
+) -> Any:
+    """Run a model on an array or a tensor, in padded batches of exactly `batch_size` if the model has a fixed one."""
     if batch_size is None or len(inputs) == batch_size:
         return run(inputs)
-    outputs: Values = join([run(batch) for batch in split_padded(inputs, batch_size, join)])[: len(inputs)]
-    return outputs
+    return join([run(batch) for batch in split_padded(inputs, batch_size, join)])[: len(inputs)]
 
 
 def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> ClassifierError:
@@ -115,12 +104,12 @@ def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> C
     return ClassifierError(fault, repair=CHECK_SIZE)
 
 
-def split_batches(inputs: Values, batch_size: int) -> list[Values]:
+def split_batches(inputs: Any, batch_size: int) -> list[Any]:
     """Split inputs into batches of at most `batch_size`."""
     return [inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size)]
 
 
-def split_padded(inputs: Values, batch_size: int, join: Callable[..., Any] = np.concatenate) -> list[Values]:
+def split_padded(inputs: Any, batch_size: int, join: Callable[..., Any] = np.concatenate) -> list[Any]:
     """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
     if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
         raise ClassifierError(

@@ -129,10 +129,8 @@ class OnnxFile:
         folders = [self.path.parent.resolve(), self.path.resolve().parent]
         file = self.path.parent / location
         if not _is_relative(location) or not any(file.resolve().is_relative_to(folder) for folder in folders):
-            raise ClassifierError(
-                f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model; "
-                "save the model with its external data beside it."
-            )
+            fault = f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model"
+            raise ClassifierError(fault, repair="save the model with its external data beside it")
         check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
 
     def open_session(self, device: str) -> Any:
@@ -159,13 +157,9 @@ class OnnxFile:
         except ClassifierError:
             raise
         except Exception as error:
-            text = "install CUDA and cuDNN in the versions that it was built for, or pass another device or {device}"
-            raise ClassifierError(
-                f"cannot be used by ONNX Runtime: {shorten_reason(error)}",
-                argument="device",
-                value=device,
-                repair=Repair(text, device="cpu"),
-            ) from error
+            fault = f"cannot be used by ONNX Runtime: {shorten_reason(error)}"
+            repair = Repair("install the CUDA and cuDNN that it was built for, or pass {device}", device="cpu")
+            raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
         return session
 
     def open_with(self, providers: Sequence[str]) -> Any:
@@ -175,10 +169,8 @@ class OnnxFile:
         available = onnxruntime.get_available_providers()
         for name in providers:
             if name not in available:
-                raise ClassifierError(
-                    f"provider {name!r} is not available in this ONNX Runtime; "
-                    f"available: {', '.join(available)}.{did_you_mean(name, available)}"
-                )
+                known = f"{', '.join(available)}.{did_you_mean(name, available)}"
+                raise ClassifierError(f"provider {name!r} is not available in this ONNX Runtime; available: {known}")
         return self._create(list(providers), self._make_options())
 
     def _make_options(self) -> Any:
@@ -228,11 +220,11 @@ class OnnxFile:
         except Exception as error:
             if not run_options.terminate:
                 raise
-            text = "if the model is not in an endless loop, pass a larger {timeout} or use a smaller batch"
-            raise ClassifierError(
-                f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images",
-                repair=Repair(text, timeout=ANY),
-            ) from error
+            fault = f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images"
+            repair = Repair(
+                "unless it is in an endless loop, pass a larger {timeout} or use a smaller batch", timeout=ANY
+            )
+            raise ClassifierError(fault, repair=repair) from error
 
 
 def _is_relative(location: str) -> bool:
@@ -290,12 +282,9 @@ def list_session_gpus(device: str) -> list[str]:
     import onnxruntime
 
     if CUDA_PROVIDER not in onnxruntime.get_available_providers():
-        raise ClassifierError(
-            f"is not available: this ONNX Runtime has no {CUDA_PROVIDER}",
-            argument="device",
-            value=device,
-            repair=Repair("install onnxruntime-gpu, or pass {device}", device="cpu"),
-        )
+        fault = f"is not available: this ONNX Runtime has no {CUDA_PROVIDER}"
+        repair = Repair("install onnxruntime-gpu, or pass {device}", device="cpu")
+        raise ClassifierError(fault, argument="device", value=device, repair=repair)
     if not sees_gpus():
         return [device]
     from secondlook.classifiers.device import list_gpus

@@ -185,7 +185,9 @@ class OnnxClassifier(Classifier):
 
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        return run_in_batches(self.preprocessing.normalize(images), self.model_input.shape[0], self._placed.run)
+        inputs, run = self.preprocessing.normalize(images), self._placed.run
+        outputs: Array = run_in_batches(inputs, self.model_input.batch_size, run)
+        return outputs
 
     @property
     def _placed(self) -> PlacedSession:
@@ -252,8 +254,6 @@ def _select_output(session: Any, given: str | None, spec: str) -> Any:
     outputs = {each.name: each for each in session.get_outputs()}
     output = outputs[choose_output_name(list(outputs), given, spec)]
     if not output.type.startswith("tensor("):
-        raise ClassifierError(
-            f"output {output.name!r} of {spec!r} is {output.type}, not a tensor",
-            repair=Repair("pass another {output_name}, or export the model with zipmap=False", output_name=ANY),
-        )
+        repair = Repair("pass another {output_name}, or export the model with zipmap=False", output_name=ANY)
+        raise ClassifierError(f"output {output.name!r} of {spec!r} is {output.type}, not a tensor", repair=repair)
     return output

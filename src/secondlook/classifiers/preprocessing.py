@@ -130,12 +130,9 @@ class Preprocessing:
             mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
             is_std_too = self.std == (1.0,) or max(self.std) > largest
             text = "if it is that of pixels from 0 to 255, pass {mean}" + " and {std} in the same units" * is_std_too
-            raise ClassifierError(
-                f"is above {largest:g}, the largest value that pixels have here",
-                argument="mean",
-                value=_round_numbers(self.mean),
-                repair=Repair(text, mean=mean, std=std if max(self.std) > largest else ANY),
-            )
+            repair = Repair(text, mean=mean, std=std if max(self.std) > largest else ANY)
+            fault = f"is above {largest:g}, the largest value that pixels have here"
+            raise ClassifierError(fault, argument="mean", value=_round_numbers(self.mean), repair=repair)
 
     @cached_property
     def fitted_size(self) -> Size | None:
@@ -189,10 +186,9 @@ class Preprocessing:
         """Raise if images of this size do not fit the model."""
         if self.input_size is not None and (height, width) != self.input_size:
             found, size = _format_size((height, width)), self.input_size
-            raise ClassifierError(
-                f"the images have {found} pixels, but the classifier takes {_format_size(size)}",
-                repair=Repair("pass {resize}, or the shorter side and {crop}", resize=size, crop=size),
-            )
+            fault = f"the images have {found} pixels, but the classifier takes {_format_size(size)}"
+            repair = Repair("pass {resize}, or the shorter side and {crop}", resize=size, crop=size)
+            raise ClassifierError(fault, repair=repair)
 
     def normalize(self, images: Array) -> Array:
         """Return the model's input. uint8|float32 [N, H, W, C] -> [N, C, H, W] or [N, H, W, C], see `layout`"""
@@ -230,10 +226,9 @@ class Preprocessing:
         gray = {(1, 3): "repeat", (3, 1): "luminance"}.get((channels, required))
         if gray is not None and gray == self.gray:
             return np.repeat(images, 3, axis=-1) if gray == "repeat" else _compute_luminance(images)
-        raise ClassifierError(
-            f"the images have {channels} channel(s), but the classifier takes {required}",
-            repair=f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray),
-        )
+        repair = f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray)
+        fault = f"the images have {channels} channel(s), but the classifier takes {required}"
+        raise ClassifierError(fault, repair=repair)
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """Return a copy with some settings replaced; settings that are None are ignored."""
@@ -329,10 +324,8 @@ def _stack_images(images: Sequence[Array]) -> Array:
     if not shapes:
         raise ClassifierError("there are no images to preprocess; pass at least one.")
     text = "pass {resize} with height and width, or with the shorter side and {crop} with a side"
-    raise ClassifierError(
-        f"the images have different shapes ({list(shapes[0])} and {list(shapes[1])}), so they cannot be stacked",
-        repair=Repair(text, resize=ANY, crop=ANY),
-    )
+    fault = f"the images have different shapes, {list(shapes[0])} and {list(shapes[1])}"
+    raise ClassifierError(fault, repair=Repair(text, resize=ANY, crop=ANY))
 
 
 def _parse_size(name: str, size: object) -> Size | None:

@@ -73,11 +73,9 @@ def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:
     if mode == "center" and height == width:
         resize = resize[0]
     elif mode != "squash":
-        repair = "pass {resize} and {crop} with 'torch:timm:create_model', or export the model to ONNX"
-        raise ClassifierError(
-            f"the preprocessing of {spec!r} (crop_mode={mode!r}, input {height} x {width}) is not supported",
-            repair=Repair(repair, resize=ANY, crop=ANY),
-        )
+        fault = f"the preprocessing of {spec!r} (crop_mode={mode!r}, input {height} x {width}) is not supported"
+        text = "pass {resize} and {crop} with 'torch:timm:create_model', or export the model to ONNX"
+        raise ClassifierError(fault, repair=Repair(text, resize=ANY, crop=ANY))
     return Preprocessing(
         resize=resize,
         crop=(height, width),
@@ -109,10 +107,8 @@ def open_torchvision(
     models = _import_package("torchvision", "torchvision.models", spec).models
     names = models.list_models(module=models)
     if location not in names:
-        raise ClassifierError(
-            f"{spec!r} is not an image classifier of torchvision; torchvision.models.list_models() lists all models."
-            + did_you_mean(location, names)
-        )
+        hint = f"torchvision.models.list_models() lists all models.{did_you_mean(location, names)}"
+        raise ClassifierError(f"{spec!r} is not an image classifier of torchvision; {hint}")
     published = models.get_model_weights(location).__members__
     entry = published.get(weights, published[DEFAULT_WEIGHTS])
     if weights in published:
@@ -122,10 +118,8 @@ def open_torchvision(
             fault = f"of {spec!r} is neither a file nor published; published: {', '.join(published)}"
             raise ClassifierError(fault, argument="weights", value=weights)
         if location in INPUT_TRANSFORMING_MODELS:
-            raise ClassifierError(
-                f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported; "
-                "create it in a function and pass 'torch:package.module:factory'."
-            )
+            fault = f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported"
+            raise ClassifierError(fault, repair="create it in a function and pass 'torch:package.module:factory'")
         model = models.get_model(location, weights=None, **({} if n_classes is None else {"num_classes": n_classes}))
         load_weights(model, Path(weights), spec)
     transforms = entry.transforms()
@@ -161,10 +155,8 @@ def _import_package(package: str, submodule: str, spec: str) -> Any:
         importlib.import_module(submodule)
         return importlib.import_module(package)
     except (ImportError, RuntimeError) as error:
-        raise ClassifierError(
-            f"{spec!r} needs {package!r}, which cannot be imported. "
-            f"Install the version that matches your torch: pip install {package}"
-        ) from error
+        fault, repair = f"{spec!r} needs {package!r}, which cannot be imported", f"pip install {package}"
+        raise ClassifierError(fault, repair=f"install the version that matches your torch: {repair}") from error
 
 
 @model_scheme(
@@ -215,15 +207,11 @@ def _load_pretrained(location: str, spec: str, revision: str | None, trust_remot
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
-        raise ClassifierError(
-            f"{spec!r} comes with Python code, which is not run",
-            repair=Repair("pass {trust_remote_code} if you have read the code and trust it", trust_remote_code=True),
-        ) from error
+        repair = Repair("pass {trust_remote_code} if you have read the code and trust it", trust_remote_code=True)
+        raise ClassifierError(f"{spec!r} comes with Python code, which is not run", repair=repair) from error
     if loading_info["missing_keys"]:
-        raise ClassifierError(
-            f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}, which would be random; "
-            "use a model that was trained for image classification."
-        )
+        fault = f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}, which would be random"
+        raise ClassifierError(fault, repair="use a model that was trained for image classification")
     return model, processor
 
 
@@ -236,10 +224,8 @@ def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
     resample = settings.get("resample")
     interpolation: Any = "bilinear" if resample is None else INTERPOLATIONS.get(int(resample))
     if interpolation is None:
-        raise ClassifierError(
-            f"the image processor of {spec!r} has an unknown interpolation, resample={resample!r}; "
-            f"expected one of {', '.join(map(str, INTERPOLATIONS))}."
-        )
+        known = ", ".join(map(str, INTERPOLATIONS))
+        raise ClassifierError(f"the image processor of {spec!r} has resample={resample!r}; expected one of {known}.")
     resize = _parse_sides(settings.get("size"), "size", spec) if settings.get("do_resize") else None
     crop = _parse_sides(settings.get("crop_size"), "crop_size", spec) if settings.get("do_center_crop") else None
     if settings.get("crop_pct") and isinstance(resize, int):
@@ -269,10 +255,8 @@ def _parse_sides(size: Any, name: str, spec: str) -> int | Size:
         return int(known["height"]), int(known["width"])
     if set(known) == {"shortest_edge"}:
         return int(known["shortest_edge"])
-    raise ClassifierError(
-        f"the image processor of {spec!r} has {name}={known}, which is not supported; "
-        "expected height and width, or shortest_edge: export the model to ONNX."
-    )
+    fault = f"the image processor of {spec!r} has {name}={known}; expected height and width, or shortest_edge"
+    raise ClassifierError(fault, repair="export the model to ONNX")
 
 
 def _parse_mean_and_std(settings: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -295,8 +279,6 @@ def _check_processor(processor: Any, preprocessing: Preprocessing, spec: str) ->
         # Two implementations of the same interpolation differ by the rounding of a gray level.
         if np.abs(theirs - ours).mean() <= gray_level:
             return
-    raise ClassifierError(
-        f"the image processor of {spec!r} ({type(processor).__name__}) does more than its settings describe, so its "
-        "preprocessing cannot be reproduced",
-        repair=Repair("pass {resize}, {crop}, {mean} and {std}", resize=ANY, crop=ANY, mean=ANY, std=ANY),
-    )
+    fault = f"the image processor of {spec!r} ({type(processor).__name__}) does more than its settings describe"
+    repair = Repair("pass {resize}, {crop}, {mean} and {std}", resize=ANY, crop=ANY, mean=ANY, std=ANY)
+    raise ClassifierError(fault, repair=repair)

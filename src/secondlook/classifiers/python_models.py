@@ -32,8 +32,9 @@ class FunctionClassifier(Classifier):
 
     def forward(self, images: Array) -> Array:
         """Return the output of the function; a torch tensor is moved to the CPU."""
-        values: Any = self._function(images)
-        return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+        values = self._function(images)
+        array: Array = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+        return array
 
 
 @model_scheme(
@@ -75,11 +76,9 @@ class SklearnClassifier(Classifier):
         features = self.preprocessing.normalize(images).reshape(len(images), -1)
         expected = getattr(self.estimator, "n_features_in_", features.shape[1])
         if features.shape[1] != expected:
-            raise ClassifierError(
-                f"classifier {self.name!r} takes {expected} features per image, but images of shape "
-                f"{list(images.shape[1:])} have {features.shape[1]}",
-                repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY),
-            )
+            found = f"images of shape {list(images.shape[1:])} have {features.shape[1]}"
+            fault = f"classifier {self.name!r} takes {expected} features per image, but {found}"
+            raise ClassifierError(fault, repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY))
         probabilities: Array = self.estimator.predict_proba(features)
         return probabilities
 
@@ -101,19 +100,15 @@ def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = Fals
         with suppress(pickle.PicklingError, AttributeError, TypeError):  # some estimators cannot be pickled
             digest = hashlib.sha256(pickle.dumps(estimator, protocol=5)).hexdigest()
     if not hasattr(estimator, "predict_proba"):
-        raise ClassifierError(
-            f"{options.spec!r} is a {type(estimator).__name__}, which has no predict_proba; "
-            "use an estimator with probabilities, or wrap it in sklearn.calibration.CalibratedClassifierCV."
-        )
+        fault = f"{options.spec!r} is a {type(estimator).__name__}, which has no predict_proba"
+        raise ClassifierError(fault, repair="use another estimator, or wrap it in CalibratedClassifierCV of sklearn")
     return SklearnClassifier(estimator, digest, options)
 
 
 def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str]:
     if trust_pickle is not True:
-        raise ClassifierError(
-            f"{spec!r} is a pickle, and loading a pickle can run any code",
-            repair=Repair("pass {trust_pickle} if you trust where the file comes from", trust_pickle=True),
-        )
+        repair = Repair("pass {trust_pickle} if you trust where the file comes from", trust_pickle=True)
+        raise ClassifierError(f"{spec!r} is a pickle, and loading a pickle can run any code", repair=repair)
     file = find_model_file(location, spec)
     import joblib  # type: ignore[import-untyped]
 

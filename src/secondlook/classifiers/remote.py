@@ -37,7 +37,7 @@ MAX_JSON_VALUES = 2**20
 LONGEST_NAME = 256
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that holds the length of the JSON in front of binary tensors."""
-TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+TRANSIENT_STATUSES: tuple[int, ...] = (408, 429, 500, 502, 503, 504)
 """HTTP statuses that may differ at the next attempt."""
 STARTUP_STATUSES = (400, 404)
 """HTTP statuses of a server that has just started and has not loaded its models yet."""
@@ -141,7 +141,7 @@ class InferenceClient:
         self, parse: "Callable[[BaseHTTPResponse], Result]", stop: threading.Event | None = None, **request: Any
     ) -> Result:
         """Send a request; repeat it if the connection fails or the status is transient, for inferences until `stop`."""
-        retries, statuses = self._retries, TRANSIENT_STATUSES + STARTUP_STATUSES
+        retries, statuses, reason = self._retries, (*TRANSIENT_STATUSES, *STARTUP_STATUSES), ""
         if stop is None:
             retries, statuses, stop = min(retries, QUERY_RETRIES), TRANSIENT_STATUSES, threading.Event()
         for attempt in range(1, retries + 2):
@@ -167,11 +167,9 @@ class InferenceClient:
         except ClassifierError:
             raise
         except Exception as error:
-            raise self._fail(
-                "sent a response that does not follow the Open Inference Protocol "
-                f"({_describe_body(response)}): {shorten_reason(error)}",
-                "check the address, and whether a proxy answers instead of the server",
-            ) from error
+            sent = f"{_describe_body(response)}): {shorten_reason(error)}"
+            repair = "check the address, and whether a proxy answers instead of the server"
+            raise self._fail(f"does not follow the Open Inference Protocol ({sent}", repair) from error
 
     def _fail(self, problem: str, repair: str | Repair) -> ClassifierError:
         return ClassifierError(self._http.hide_secrets(f"model {self.address} {problem}"), repair=repair)
@@ -269,12 +267,8 @@ def _read_header(variable: str, spec: str) -> tuple[str, str]:
     """Return the name and the value of the HTTP header that an environment variable holds."""
     name, colon, value = os.environ.get(variable, "").partition(":")
     if not colon:
-        raise ClassifierError(
-            f"of {spec!r} does not hold a header",
-            argument="header_from_env",
-            value=variable,
-            repair="set this environment variable to a whole header, such as 'Authorization: Bearer TOKEN'",
-        )
+        fault = f"of {spec!r} does not hold a whole header, such as 'Authorization: Bearer TOKEN'"
+        raise ClassifierError(fault, argument="header_from_env", value=variable, repair="set this environment variable")
     return name.strip(), value.strip()
 
 

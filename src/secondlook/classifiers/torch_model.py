@@ -153,7 +153,8 @@ class TorchClassifier(Classifier):
     def forward(self, images: Array) -> Array:
         """Return the output of the module. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         if self.workers is None:
-            return run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
+            outputs: Array = run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
+            return outputs
         # One GPU only: its module is the one that methods register hooks for.
         first = self.workers.first
         return first.start(first.upload(self.preprocessing.convert_channels(images)), [View()], self.preprocessing)()
@@ -241,10 +242,8 @@ def _build_module(location: str, spec: str) -> Any:
     found = import_object(location, spec)
     module = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
     if not isinstance(module, torch.nn.Module):
-        raise ClassifierError(
-            f"{spec!r} returned {type(module).__name__}, not a torch.nn.Module; "
-            "pass a class or function that returns a module."
-        )
+        fault = f"{spec!r} returned {type(module).__name__}, not a torch.nn.Module"
+        raise ClassifierError(fault, repair="pass a class or function that returns a module")
     return module
 
 
@@ -277,10 +276,8 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     if missing or unexpected:
-        raise ClassifierError(
-            f"the weights {str(file)!r} do not match the module of {spec!r}: "
-            f"missing {missing[:3]}, unexpected {unexpected[:3]}; use weights of the same architecture."
-        )
+        fault = f"the weights {str(file)!r} do not fit {spec!r}: missing {missing[:3]}, unexpected {unexpected[:3]}"
+        raise ClassifierError(fault, repair="use weights of the same architecture")
     try:
         module.load_state_dict(state)
     except Exception as error:
@@ -300,18 +297,15 @@ def _read_weights(file: Path) -> dict[str, Any]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ClassifierError(
-            f"the weights file {str(file)!r} is not a plain state dict, and other pickles are not loaded because they "
-            "can run code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
-        ) from error
+        fault = f"the weights file {str(file)!r} is no plain state dict, and no other pickle is loaded: it can run code"
+        repair = "save it with torch.save(module.state_dict(), FILE) or as safetensors"
+        raise ClassifierError(fault, repair=repair) from error
     for key in CHECKPOINT_KEYS:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise ClassifierError(
-            f"the weights file {str(file)!r} contains {type(state).__name__}, not a state dict; "
-            "save it with torch.save(module.state_dict(), FILE)."
-        )
+        fault = f"the weights file {str(file)!r} contains {type(state).__name__}, not a state dict"
+        raise ClassifierError(fault, repair="save it with torch.save(module.state_dict(), FILE)")
     return state
 
 
@@ -354,10 +348,8 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
             warnings.simplefilter("ignore", DeprecationWarning)
             return torch.jit.load(file, map_location="cpu"), None  # type: ignore[no-untyped-call]
     if file.suffix != ".pt2" or not names:
-        raise ClassifierError(
-            f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file",
-            repair=Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY),
-        )
+        repair = Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY)
+        raise ClassifierError(f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file", repair=repair)
     if any("opaque_obj" in Path(name).name or "custom_obj" in Path(name).name for name in names):
         raise ClassifierError(f"{spec!r} contains pickled objects, which can run code; export it from tensors only.")
     with force_weights_only():
