@@ -62,7 +62,8 @@ def open_timm(
     if not pretrained:
         load_weights(model, Path(weights), options.spec)
     preprocessing = _parse_data_config(timm.data.resolve_model_data_config(model), options.spec)
-    return wrap_module(model, options, preprocessing, placement, output=options.expect_output("logits"))
+    output = options.expect_output("logits")
+    return wrap_module(model, options, placement, preprocessing=preprocessing, output=output)
 
 
 def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:
@@ -132,15 +133,9 @@ def open_torchvision(
             mean=tuple(transforms.mean),
             std=tuple(transforms.std),
         )
-    output, class_names = options.expect_output("logits"), tuple(entry.meta["categories"])
-    return wrap_module(
-        model,
-        options,
-        preprocessing,
-        placement,
-        output=output,
-        class_names=class_names if weights in published else None,
-    )
+    class_names = tuple(entry.meta["categories"]) if weights in published else None
+    described = {"output": options.expect_output("logits"), "class_names": class_names}
+    return wrap_module(model, options, placement, preprocessing=preprocessing, **described)
 
 
 def _parse_side_or_size(value: Any) -> int | Size:
@@ -192,7 +187,8 @@ def open_transformers(
     check_placement(placement)
     is_placeholder = names == tuple(f"LABEL_{index}" for index in range(len(names)))
     output, class_names = options.expect_output("logits"), None if is_placeholder else names
-    return wrap_module(model, options, preprocessing, placement, output=output, class_names=class_names)
+    described = {"preprocessing": preprocessing, "output": output, "class_names": class_names}
+    return wrap_module(model, options, placement, **described)
 
 
 def _load_pretrained(location: str, spec: str, revision: str | None, trust_remote_code: bool) -> tuple[Any, Any]:

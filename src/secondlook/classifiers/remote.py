@@ -123,7 +123,7 @@ class InferenceClient:
     def infer(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array]:
         """Return the outputs in the order of the requests. Arrays [n, ...] -> arrays [n, n_classes]"""
         if self._is_binary is None:  # every server supports JSON
-            self._is_binary = self._send(_parse_binary_support, method="GET", path=self.address.server_path)
+            self._is_binary = self._send(_lists_binary_tensors, method="GET", path=self.address.server_path)
         is_binary, stop = self._is_binary, threading.Event()
         request = {"method": "POST", "path": f"{self.address.model_path}/infer"}
 
@@ -367,8 +367,7 @@ def _check_name(value: Any) -> str:
     return value
 
 
-def _parse_binary_support(response: "BaseHTTPResponse") -> bool:
-    """Return whether a server lists the binary tensor extension."""
+def _lists_binary_tensors(response: "BaseHTTPResponse") -> bool:
     return "binary_tensor_data" in list(_parse_object(response).get("extensions") or [])
 
 

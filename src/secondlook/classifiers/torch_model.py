@@ -64,11 +64,11 @@ class TorchClassifier(Classifier):
         self,
         get_module: "Callable[[str | None], torch.nn.Module]",
         options: LoadOptions,
+        placement: Placement,
         *,
         digest: str,
         output: Output,
         preprocessing: Preprocessing,
-        placement: Placement,
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
@@ -189,12 +189,16 @@ def open_torch(
             repair = Repair("remove {weights}", weights=ANY)
             raise ClassifierError(f"{options.spec!r} is a file that contains its weights", repair=repair)
         return _open_file(find_model_file(target, options.spec), options, placement)
-    module = _build_module(target, options.spec) if isinstance(target, str) else target
+    found = import_object(target, options.spec) if isinstance(target, str) else target
+    module = found if _is_torch_module(found) or not callable(found) else found()
+    if not _is_torch_module(module):
+        fault = f"{options.spec!r} returned {type(module).__name__}, not a torch.nn.Module"
+        raise ClassifierError(fault, repair="pass a class or function that returns a module")
     if weights is not None:
-        if not isinstance(target, str):
-            module = copy.deepcopy(module)
+        module = module if isinstance(target, str) else copy.deepcopy(module)
         load_weights(module, Path(weights), options.spec)
-    return wrap_module(module, options, Preprocessing(), placement, output=output, is_shared=weights is None)
+    described = {"output": output, "preprocessing": Preprocessing()}
+    return wrap_module(module, options, placement, is_shared=weights is None, **described)
 
 
 def check_placement(placement: Placement) -> None:
@@ -208,14 +212,7 @@ def check_placement(placement: Placement) -> None:
 
 
 def wrap_module(
-    module: "torch.nn.Module",
-    options: LoadOptions,
-    preprocessing: Preprocessing,
-    placement: Placement,
-    *,
-    output: Output,
-    is_shared: bool = False,
-    class_names: tuple[str, ...] | None = None,
+    module: "torch.nn.Module", options: LoadOptions, placement: Placement, *, is_shared: bool = False, **described: Any
 ) -> TorchClassifier:
     """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
 
@@ -224,27 +221,7 @@ def wrap_module(
         is_used_elsewhere = device is not None or (is_shared and changes_weights)
         return copy.deepcopy(module) if is_used_elsewhere else module
 
-    return TorchClassifier(
-        get_module,
-        options,
-        digest=_digest_module(module),
-        output=output,
-        preprocessing=preprocessing,
-        placement=placement,
-        class_names=class_names,
-    )
-
-
-def _build_module(location: str, spec: str) -> Any:
-    """Return the module that `package.module:factory` makes, or that it is."""
-    import torch
-
-    found = import_object(location, spec)
-    module = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
-    if not isinstance(module, torch.nn.Module):
-        fault = f"{spec!r} returned {type(module).__name__}, not a torch.nn.Module"
-        raise ClassifierError(fault, repair="pass a class or function that returns a module")
-    return module
+    return TorchClassifier(get_module, options, placement, digest=_digest_module(module), **described)
 
 
 def _digest_module(module: "torch.nn.Module") -> str:
@@ -281,10 +258,8 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     try:
         module.load_state_dict(state)
     except Exception as error:
-        reason = " ".join(str(error).split())[:LONGEST_REASON]
-        raise ClassifierError(
-            f"the weights {str(file)!r} do not fit {spec!r}: {reason}; use weights of the same architecture."
-        ) from error
+        fault = f"the weights {str(file)!r} do not fit {spec!r}: {' '.join(str(error).split())[:LONGEST_REASON]}"
+        raise ClassifierError(fault, repair="use weights of the same architecture") from error
 
 
 def _read_weights(file: Path) -> dict[str, Any]:
@@ -317,19 +292,17 @@ def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classi
     preprocessing = Preprocessing()
     if model_input is not None:
         preprocessing = model_input.make_preprocessing(options.layout, spec)
-        if (dtype := placement.get("dtype")) not in (None, "tf32"):
-            raise ClassifierError(
-                f"{spec!r} was exported with a fixed dtype", repair=Repair("remove {dtype}", dtype=dtype)
-            )
-
+        if placement.get("dtype") not in (None, "tf32"):
+            repair = Repair("remove {dtype}", dtype=placement["dtype"])
+            raise ClassifierError(f"{spec!r} was exported with a fixed dtype", repair=repair)
     return TorchClassifier(
         # A program contains the device it was made for, so it is loaded again for another one.
         lambda device: module if device is None else _load_program(file, spec, device)[0],
         options,
+        placement,
         digest=digest_files([file]),
         output=options.require_output(),
         preprocessing=preprocessing,
-        placement=placement,
         batch_size=None if model_input is None else model_input.batch_size,
     )
 

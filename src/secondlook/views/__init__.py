@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 from secondlook.views.presets import PRESETS
 from secondlook.views.steps import STEPS, view_step
-from secondlook.views.view import View
-from secondlook.views.view_set import AUTO, ViewSet, ViewsLike, ViewWarning
+from secondlook.views.view import AUTO, View, ViewSet, ViewsLike, ViewWarning
 
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, stack_views

@@ -21,8 +21,7 @@ from secondlook.operations import (
     rounds_at_most_once,
 )
 from secondlook.sources import open_source
-from secondlook.views.view import View
-from secondlook.views.view_set import ViewSet, ViewsLike
+from secondlook.views.view import View, ViewSet, ViewsLike
 
 if int(cv2.__version__.partition(".")[0]) < 5:
     raise ViewError(

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 from secondlook.arrays import Array
 from secondlook.sources import read_image
 from secondlook.views.engine import apply_view, check_images
-from secondlook.views.view_set import ViewSet, ViewsLike
+from secondlook.views.view import ViewSet, ViewsLike
 
 _TILE_SIDE = 192
 _GAP = 12
