@@ -38,6 +38,9 @@ CHECK_SIZE = Repair(
 Fetch = Callable[[], Float32Array]
 """Waits for outputs and returns them. float32 [n, classes]"""
 
+MAX_PADDED_BYTES = 4 * 2**30
+"""Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
+
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -298,6 +301,39 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
             ),
         )
     return np.maximum(array, 0, out=array if array.flags.writeable else None) if lowest < 0 else array
+
+
+def run_in_batches(
+    inputs: Any, batch_size: int | None, run: Callable[[Any], Any], join: Callable[..., Any] = np.concatenate
+) -> Any:
+    """Run a model on an array or a tensor, in padded batches of exactly `batch_size` if the model has a fixed one."""
+    if batch_size is None or len(inputs) == batch_size:
+        return run(inputs)
+    return join([run(batch) for batch in split_padded(inputs, batch_size, join)])[: len(inputs)]
+
+
+def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> ClassifierError:
+    """Return the error of a model that fails on its input."""
+    fault = f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {shorten_reason(error)}"
+    return ClassifierError(fault, repair=CHECK_SIZE)
+
+
+def split_batches(inputs: Any, batch_size: int) -> list[Any]:
+    """Split inputs into batches of at most `batch_size`."""
+    return [inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size)]
+
+
+def split_padded(inputs: Any, batch_size: int, join: Callable[..., Any] = np.concatenate) -> list[Any]:
+    """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
+    if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
+        raise ClassifierError(
+            f"the model has a fixed batch size of {batch_size}, which is more than {MAX_PADDED_BYTES // 2**30} GB of "
+            f"images of shape {list(inputs.shape[1:])}; export it with a smaller or a dynamic batch size."
+        )
+    *full, last = split_batches(inputs, batch_size)
+    shape = (batch_size - len(last), *last.shape[1:])
+    padding = np.broadcast_to(last[-1:], shape) if isinstance(last, np.ndarray) else last[-1:].expand(shape)
+    return [*full, join([last, padding]) if len(padding) else last]
 
 
 def find_model_file(location: str, spec: str) -> Path:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from secondlook.arrays import Array, Float32Array, IntArray, round_down_to_power_of_two
-from secondlook.classifiers.classifier import Fetch
-from secondlook.classifiers.model_input import run_in_batches
+from secondlook.classifiers.classifier import Fetch, run_in_batches
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ClassifierError, Repair, shorten_reason
 from secondlook.views import View, write_normalized_view

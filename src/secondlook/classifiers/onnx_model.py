@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array, Output
-from secondlook.classifiers.classifier import Classifier, digest_with_options, find_model_file
+from secondlook.classifiers.classifier import (
+    Classifier,
+    describe_failure,
+    digest_with_options,
+    find_model_file,
+    run_in_batches,
+)
 from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import ModelInput, choose_output_name, describe_failure, run_in_batches
 from secondlook.classifiers.onnx_file import CPU_PROVIDER, DEFAULT_TIMEOUT, OnnxFile, list_session_gpus, sees_gpus
-from secondlook.classifiers.preprocessing import InputType
+from secondlook.classifiers.preprocessing import InputType, ModelInput, choose_output_name
 from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
 from secondlook.threads import count_threads
 

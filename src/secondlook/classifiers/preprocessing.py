@@ -27,10 +27,11 @@ Color = Literal["RGB", "BGR"]
 Layout = Literal["NCHW", "NHWC"]
 InputType = Literal["float32", "float16", "uint8"]
 
+CHANNELS = (1, 3)
 CHOICES: dict[str, tuple[object, ...]] = {
     "interpolation": get_args(Interpolation),
     "crop_rounding": get_args(CropRounding),
-    "channels": (None, 1, 3),
+    "channels": (None, *CHANNELS),
     "gray": (None, *get_args(Gray)),
     "color": get_args(Color),
     "layout": get_args(Layout),
@@ -370,3 +371,76 @@ def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return "(" + ", ".join(f"{number:.6g}" for number in value) + ")"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- Inputs that a model file or a server describes ---
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An image input with four axes."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    """Sizes of the four axes; None for a dynamic axis."""
+    dtype: InputType
+
+    @classmethod
+    def parse(
+        cls, inputs: Sequence[tuple[str, Sequence[object], str]], dtypes: Mapping[str, InputType], spec: str
+    ) -> "ModelInput":
+        """Return the only input of a model, described by name, shape and a number type, which `dtypes` maps to ours."""
+        if len(inputs) != 1:
+            names = ", ".join(repr(name) for name, _, _ in inputs) or "none described"
+            fault = f"{spec!r} has {len(inputs)} inputs ({names}); expected one batch of images"
+            raise ClassifierError(fault, repair="export the model, or describe it on the server, with a single input")
+        [(name, shape, dtype)] = inputs
+        if dtype not in dtypes:
+            fault = f"input {name!r} of {spec!r} takes {dtype}; expected one of {', '.join(dtypes)}"
+            raise ClassifierError(fault, repair="export the model with such an input")
+        sizes = tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
+        if len(sizes) != 4:
+            fault = f"input {name!r} of {spec!r} has shape {_format_shape(sizes)}"
+            raise ClassifierError(f"{fault}; expected four axes: batch, channels, height and width.")
+        return cls(name, sizes, dtypes[dtype])
+
+    @property
+    def batch_size(self) -> int | None:
+        """The fixed number of images per batch, or None if any number is accepted."""
+        return self.shape[0]
+
+    def make_preprocessing(self, given_layout: object, spec: str) -> Preprocessing:
+        """Return the preprocessing for this input; without a given layout it is inferred from the shape."""
+        layout = given_layout or self._infer_layout(spec)
+        channels, height, width = self.shape[1:] if layout == "NCHW" else (self.shape[3], *self.shape[1:3])
+        if channels not in (None, *CHANNELS):
+            fault = f"input {self.name!r} of {spec!r} has {channels} channels in the layout {layout!r}, expected 1 or 3"
+            raise ClassifierError(fault, repair=Repair("correct or remove {layout}", layout=ANY))
+        return Preprocessing(
+            layout="NCHW" if layout == "NCHW" else "NHWC",
+            channels=channels,
+            size=None if height is None or width is None else (height, width),
+            input_dtype=self.dtype,
+        )
+
+    def _infer_layout(self, spec: str) -> Layout:
+        first, last = self.shape[1] in CHANNELS, self.shape[3] in CHANNELS
+        if first == last:
+            fault = f"cannot infer the layout of input {self.name!r} of {spec!r} from shape {_format_shape(self.shape)}"
+            raise ClassifierError(fault, repair=Repair("pass {layout} or 'NHWC'", layout="NCHW"))
+        return "NCHW" if first else "NHWC"
+
+
+def _format_shape(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> str:
+    """Return the given output name, or by default the only one."""
+    if given in names or (given is None and len(names) == 1):
+        return given or names[0]
+    problem = f"has no output {given!r}" if given is not None else f"has {len(names)} outputs"
+    known = ", ".join(map(repr, names)) or "(none)"
+    raise ClassifierError(
+        f"{spec!r} {problem}", repair=Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
+    )

@@ -16,10 +16,9 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier, digest_values
+from secondlook.classifiers.classifier import Classifier, digest_values, split_batches, split_padded
 from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import ModelInput, choose_output_name, split_batches, split_padded
-from secondlook.classifiers.preprocessing import InputType
+from secondlook.classifiers.preprocessing import InputType, ModelInput, choose_output_name
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
     Classifier,
     check_regular_file,
+    describe_failure,
     digest_files,
     digest_with_options,
     find_model_file,
+    run_in_batches,
 )
 from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
-from secondlook.classifiers.model_input import ModelInput, describe_failure, run_in_batches
-from secondlook.classifiers.preprocessing import InputType, Preprocessing
+from secondlook.classifiers.preprocessing import InputType, ModelInput, Preprocessing
 from secondlook.errors import ANY, LONGEST_REASON, ClassifierError, Repair, reject_failures
 from secondlook.imports import import_extra
 from secondlook.views import View

@@ -159,19 +159,11 @@ def _built_in(
     return decorate
 
 
-@_built_in("identity", "the image itself", neutral=())
-def _identity(frame: Frame) -> Operation:
-    return Copy(Axis.shift(0, frame.height), Axis.shift(0, frame.width))
-
-
-@_built_in("hflip", "flip left-right")
-def _hflip(frame: Frame) -> Operation:
-    return Copy(Axis.shift(0, frame.height), Axis.flip(frame.width))
-
-
-@_built_in("vflip", "flip top-bottom")
-def _vflip(frame: Frame) -> Operation:
-    return Copy(Axis.flip(frame.height), Axis.shift(0, frame.width))
+_built_in("identity", "the image itself", neutral=())(
+    lambda frame: Copy(Axis.shift(0, frame.height), Axis.shift(0, frame.width))
+)
+_built_in("hflip", "flip left-right")(lambda frame: Copy(Axis.shift(0, frame.height), Axis.flip(frame.width)))
+_built_in("vflip", "flip top-bottom")(lambda frame: Copy(Axis.flip(frame.height), Axis.shift(0, frame.width)))
 
 
 @_built_in(
@@ -204,34 +196,22 @@ def _rotate(frame: Frame, degrees: float) -> Operation:
     return _warp_about_center(frame, cosine / enlargement, sine / enlargement, border="edge")
 
 
-@_built_in(
-    "zoom",
-    "enlarge about the center; below 1, shrink and mirror the edges",
-    _bounded("F", 0.05, 20.0),
-    neutral=(1.0,),
+_ZOOM = "enlarge about the center; below 1, shrink and mirror the edges"
+_built_in("zoom", _ZOOM, _bounded("F", 0.05, 20.0), neutral=(1.0,))(
+    lambda frame, factor: _warp_about_center(frame, 1.0 / factor, 0.0, border="mirror")
 )
-def _zoom(frame: Frame, factor: float) -> Operation:
-    return _warp_about_center(frame, 1.0 / factor, 0.0, border="mirror")
-
-
-@_built_in("gamma", "raise pixels in [0, 1] to the power G", _bounded("G", 0.01, 100.0), neutral=(1.0,))
-def _gamma(_frame: Frame, exponent: float) -> Operation:
-    return Tone((lambda values, _mean: values**exponent,))
-
-
-@_built_in("contrast", "scale about the image mean", _bounded("F", 0.0, 100.0), neutral=(1.0,))
-def _contrast(_frame: Frame, factor: float) -> Operation:
-    return Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True)
-
-
-@_built_in("brightness", "scale from black", _bounded("F", 0.0, 100.0), neutral=(1.0,))
-def _brightness(_frame: Frame, factor: float) -> Operation:
-    return Tone((lambda values, _mean: values * factor,))
-
-
-@_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")
-def _gray(_frame: Frame) -> Operation:
-    return Luminance((0.299, 0.587, 0.114))
+_built_in("gamma", "raise pixels in [0, 1] to the power G", _bounded("G", 0.01, 100.0), neutral=(1.0,))(
+    lambda _frame, exponent: Tone((lambda values, _mean: values**exponent,))
+)
+_built_in("contrast", "scale about the image mean", _bounded("F", 0.0, 100.0), neutral=(1.0,))(
+    lambda _frame, factor: Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True)
+)
+_built_in("brightness", "scale from black", _bounded("F", 0.0, 100.0), neutral=(1.0,))(
+    lambda _frame, factor: Tone((lambda values, _mean: values * factor,))
+)
+_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")(
+    lambda _frame: Luminance((0.299, 0.587, 0.114))
+)
 
 
 @_built_in("channels", "reorder the color channels, such as bgr", ("ORDER", _parse_channel_order), neutral=("rgb",))
@@ -243,9 +223,9 @@ def _channels(frame: Frame, order: str) -> Operation:
     return Reorder(tuple("rgb".index(letter) for letter in order))
 
 
-@_built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounded("R", 0.01, 100.0))
-def _blur(_frame: Frame, sigma: float) -> Operation:
-    return Blur(sigma)
+_built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounded("R", 0.01, 100.0))(
+    lambda _frame, sigma: Blur(sigma)
+)
 
 
 @_built_in(
