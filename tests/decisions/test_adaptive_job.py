@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, LoadOptions, load_classifier
-from secondlook.classifiers.remote import Address, RemoteClassifier
+from secondlook.classifiers.remote import RemoteClassifier
 from secondlook.decisions import Plan, ScoreSummary, job
 from secondlook.decisions.policy_classifier import ResolvedClassifier
 from secondlook.estimators import confidence, confidence_interval
@@ -314,7 +314,7 @@ def test_progress_counts_decided_images(
 class Client:
     """A client of a server whose model takes 4 images at a time, and outputs logits from the mean of each channel."""
 
-    address = Address("h", "m", "", False)
+    identity = ("h", "m", "")
 
     def get_metadata(self) -> dict[str, Any]:
         described = {"name": "a", "datatype": "UINT8", "shape": [4, 16, 16, 3]}

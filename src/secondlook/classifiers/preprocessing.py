@@ -48,29 +48,10 @@ _STORED_NAMES = {"color": "colour", "gray": "grey"}
 class Preprocessing:
     """Steps from an image to the model's input: resize, crop, [views], scale, color order, mean and std, layout.
 
-    Attributes
-    ----------
-    resize
-        Shorter side in pixels, or (height, width), or None to keep the size.
-    crop
-        Side or (height, width) of the center crop after resizing, or None.
-    interpolation
-        'nearest', 'box', 'bilinear', 'hamming', 'bicubic' or 'lanczos', with antialiasing as in Pillow.
-    crop_rounding
-        How half of an odd crop margin is rounded: 'even' (torchvision, timm) or 'down' (transformers).
-    size
-        (height, width) that the model requires, or None if any size is accepted.
-    channels
-        Number of channels that the model requires, 1 or 3, or None.
-    gray
-        'repeat' converts gray images to three equal channels, 'luminance' converts color images to gray; None
-        converts neither.
-    scale
-        Factor applied to pixel values of 0 to 255; float images in [0, 1] are multiplied by 255 * scale.
-    mean, std
-        Subtracted and divided by after scaling; one value, or one per channel in the order of `color`.
-    color, layout, input_dtype
-        Format of the input: 'RGB' or 'BGR'; 'NCHW' or 'NHWC'; 'float32', 'float16', or 'uint8' (raw pixels).
+    `resize` is the shorter side or (height, width) in pixels, `crop` the side or size of the center crop after it.
+    `size` and `channels` are what the model requires, or None. `gray` is 'repeat' to make gray images three equal
+    channels, 'luminance' to make color images gray, or None. The model gets (x * scale - mean) / std for pixels x of 0
+    to 255, with one mean and std or one per channel in the order of `color`, as `input_dtype`; 'uint8' is raw pixels.
     """
 
     resize: int | Size | None = None

@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,8 +22,6 @@ from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
-
-    from secondlook.classifiers.http_client import HttpClient
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
 """Seconds before the first retry, and before any; waits double, and are shortened by up to half at random."""
@@ -60,18 +57,14 @@ CHECK_SERVER = "check the address, the model's name and that the server is up, o
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Address:
-    """Address of a model: host with port and base path, name, version, and whether to use TLS."""
+class InferenceClient:
+    """A client for the model of a URL that sends several requests at once; any failure is a `ClassifierError`."""
 
-    host: str
-    model: str
-    version: str
-    encrypted: bool
+    def __init__(
+        self, url: str, spec: str, *, timeout: float, headers: Mapping[str, str], retries: int, in_flight: int
+    ) -> None:
+        from secondlook.classifiers.http_client import HttpClient  # which loads urllib3
 
-    @classmethod
-    def parse(cls, url: str, spec: str) -> "Address":
-        """Parse the URL of a model."""
         parts = urlsplit(url)
         found = MODEL_PATH.fullmatch(parts.path)
         try:
@@ -81,50 +74,30 @@ class Address:
         if found is None or not is_host:
             form = f"{parts.scheme}://HOST:PORT/v2/models/NAME"
             raise ClassifierError(f"{spec!r} does not name a model; expected {form}, complete the address.")
-        host = parts.netloc + found["base"].rstrip("/")
-        return cls(host, found["model"], found["version"] or "", parts.scheme == "https")
-
-    def connect(self, timeout: float, headers: Mapping[str, str] | None = None) -> "HttpClient":
-        """Return a client for the server."""
-        from secondlook.classifiers.http_client import HttpClient  # which loads urllib3
-
-        parts = urlsplit(f"//{self.host}")
-        port = parts.port or (443 if self.encrypted else 80)
-        return HttpClient(parts.hostname or "", port, encrypted=self.encrypted, timeout=timeout, headers=headers)
-
-    @property
-    def server_path(self) -> str:
-        """Path of the server's description."""
-        return quote(urlsplit(f"//{self.host}").path, safe="/%") + "/v2"
-
-    @property
-    def model_path(self) -> str:
-        """Path of the model's description; inference requests go below it."""
-        version = f"/versions/{quote(self.version)}" if self.version else ""
-        return f"{self.server_path}/models/{quote(self.model)}{version}"
-
-    def __str__(self) -> str:
-        return f"{self.model!r} at {'https' if self.encrypted else 'http'}://{self.host}"
-
-
-class InferenceClient:
-    """A client for one model that sends several requests at once; whatever goes wrong is a `ClassifierError`."""
-
-    def __init__(self, address: Address, http: "HttpClient", *, retries: int, in_flight: int) -> None:
-        self.address, self._http, self._retries = address, http, retries
+        base, model, version = found["base"].rstrip("/"), found["model"], found["version"] or ""
+        self.identity = (parts.netloc + base, model, version)
+        """Host with port and base path, name and version of the model."""
+        self._server_path = quote(base, safe="/%") + "/v2"
+        version_path = f"/versions/{quote(version)}" if version else ""
+        self._model_path = f"{self._server_path}/models/{quote(model)}{version_path}"
+        self._described = f"model {model!r} at {parts.scheme}://{parts.netloc}{base}"
+        is_encrypted = parts.scheme == "https"
+        port = parts.port or (443 if is_encrypted else 80)
+        self._http = HttpClient(parts.hostname or "", port, encrypted=is_encrypted, timeout=timeout, headers=headers)
+        self._retries = retries
         self._is_binary: bool | None = None
         self._threads = ThreadPoolExecutor(max_workers=in_flight, thread_name_prefix="inference-client")
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the server's description of the model: its inputs, outputs and versions."""
-        return self._send(_parse_model, method="GET", path=self.address.model_path)
+        return self._send(_parse_model, method="GET", path=self._model_path)
 
     def infer(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array]:
         """Return the outputs in the order of the requests. Arrays [n, ...] -> arrays [n, n_classes]"""
         if self._is_binary is None:  # every server supports JSON
-            self._is_binary = self._send(_lists_binary_tensors, method="GET", path=self.address.server_path)
+            self._is_binary = self._send(_lists_binary_tensors, method="GET", path=self._server_path)
         is_binary, stop = self._is_binary, threading.Event()
-        request = {"method": "POST", "path": f"{self.address.model_path}/infer"}
+        request = {"method": "POST", "path": f"{self._model_path}/infer"}
 
         def send(inputs: Array) -> Array:
             headers, body = _format_request(inputs, input_name, output_name, is_binary)
@@ -171,7 +144,7 @@ class InferenceClient:
             raise self._fail(f"does not follow the Open Inference Protocol ({sent}", repair) from error
 
     def _fail(self, problem: str, repair: str | Repair) -> ClassifierError:
-        return ClassifierError(self._http.hide_secrets(f"model {self.address} {problem}"), repair=repair)
+        return ClassifierError(self._http.hide_secrets(f"{self._described} {problem}"), repair=repair)
 
     def close(self) -> None:
         """Wait for requests that were sent, and close the connections."""
@@ -192,9 +165,9 @@ class RemoteClassifier(Classifier):
         self._output_name = choose_output_name(list(outputs), output_name, options.spec)
         shape = outputs[self._output_name]
         self._client, self._rows_per_request = client, rows_per_request
-        address = client.address
-        version = address.version or ",".join(metadata.get("versions") or [])
-        identity = options.name or [address.host, address.model, version, self._output_name]
+        host, model, version = client.identity
+        version = version or ",".join(metadata.get("versions") or [])
+        identity = options.name or [host, model, version, self._output_name]
         super().__init__(
             name=options.display_name,
             digest=digest_values("remote", identity),
@@ -241,12 +214,17 @@ def open_remote(
             raise ClassifierError(f"of {options.spec!r} must be positive", argument=name, value=value)
     if retries < 0:
         raise ClassifierError(f"of {options.spec!r} must not be negative", argument="retries", value=retries)
-    address = Address.parse(f"{options.scheme}:{location}", options.spec)
     given = [] if options.authorization is None else [("Authorization", options.authorization)]
     given += (headers or {}).items()
     given += [] if header_from_env is None else [_read_header(header_from_env, options.spec)]
-    http = address.connect(timeout, _check_headers(given, options.spec))
-    client = InferenceClient(address, http, retries=retries, in_flight=in_flight)
+    client = InferenceClient(
+        f"{options.scheme}:{location}",
+        options.spec,
+        timeout=timeout,
+        headers=_check_headers(given, options.spec),
+        retries=retries,
+        in_flight=in_flight,
+    )
     try:
         return RemoteClassifier(client, options, output_name, rows_per_request)
     except BaseException:
