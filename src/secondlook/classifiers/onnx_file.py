@@ -94,11 +94,20 @@ class OnnxFile:
                     if entry.key == b"location":
                         location = entry.value.decode()
                         used[location] = used.get(location, False) or EXTERNAL in tensor.data_location
+        # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
+        folders, found = [self.path.parent.resolve(), self.path.resolve().parent], []
         for location in sorted(used):
+            file, is_relative = self.path.parent / location, _is_relative(location)
             if used[location]:
-                self._check_location(location)
-        files = {location: self.path.parent / location for location in sorted(used)}
-        return [file for at, file in files.items() if used[at] or (_is_relative(at) and file.is_file())]
+                if not is_relative or not any(file.resolve().is_relative_to(folder) for folder in folders):
+                    fault = (
+                        f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model"
+                    )
+                    raise ClassifierError(fault, repair="save the model with its external data beside it")
+                check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
+            if used[location] or (is_relative and file.is_file()):
+                found.append(file)
+        return found
 
     def digest(self) -> str:
         """Return the digest of the file and its external data."""
@@ -124,15 +133,6 @@ class OnnxFile:
     def _reject_damage(self) -> Any:
         return reject_failures(f"{self.spec!r} is not an ONNX file", "check or re-export the file.")
 
-    def _check_location(self, location: str) -> None:
-        # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
-        folders = [self.path.parent.resolve(), self.path.resolve().parent]
-        file = self.path.parent / location
-        if not _is_relative(location) or not any(file.resolve().is_relative_to(folder) for folder in folders):
-            fault = f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model"
-            raise ClassifierError(fault, repair="save the model with its external data beside it")
-        check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
-
     def open_session(self, device: str) -> Any:
         """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used.
 
@@ -146,12 +146,10 @@ class OnnxFile:
             except ClassifierError:  # there is no GPU that ONNX Runtime can use
                 return self.open_session("cpu")
         number = list_session_gpus(device)[0].partition(":")[2] or "0"
-        options = self._make_options()
-        options.use_deterministic_compute = True
         try:
             # By default, ONNX Runtime prints an error, and uses the CPU.
             cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": number})
-            session = self._create([cuda, CPU_PROVIDER], options, enable_fallback=0)
+            session = self._create([cuda, CPU_PROVIDER], is_deterministic=True, enable_fallback=0)
             if CUDA_PROVIDER not in session.get_providers():
                 raise OSError(f"it did not find the CUDA libraries that its {CUDA_PROVIDER} needs")
         except ClassifierError:
@@ -171,31 +169,23 @@ class OnnxFile:
             if name not in available:
                 known = f"{', '.join(available)}.{did_you_mean(name, available)}"
                 raise ClassifierError(f"provider {name!r} is not available in this ONNX Runtime; available: {known}")
-        return self._create(list(providers), self._make_options())
+        return self._create(list(providers))
 
-    def _make_options(self) -> Any:
+    def _create(self, providers: Sequence[Any], *, is_deterministic: bool = False, **settings: Any) -> Any:
+        """Create a session within the time limit: ONNX Runtime computes what is constant while it loads."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
+        options, stopped = onnxruntime.SessionOptions(), threading.Event()
         # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
         options.add_session_config_entry("session.load_model_format", "ONNX")
+        options.use_deterministic_compute = is_deterministic
         threads = find_thread_limit() if self.threads is None else self.threads
         if threads is not None:
             options.intra_op_num_threads = threads
-        return options
-
-    def _create(self, providers: Sequence[Any], options: Any, **settings: Any) -> Any:
-        """Create a session within the time limit: ONNX Runtime computes what is constant while it loads.
-
-        It looks for the flag between two passes over the graph only, and older versions have none.
-        """
-        import onnxruntime
-
-        stopped = threading.Event()
 
         def stop() -> None:
             stopped.set()
-            if hasattr(options, "set_load_cancellation_flag"):
+            if hasattr(options, "set_load_cancellation_flag"):  # which is looked at between two passes over the graph
                 options.set_load_cancellation_flag(True)
 
         try:

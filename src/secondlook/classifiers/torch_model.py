@@ -90,7 +90,7 @@ class TorchClassifier(Classifier):
         device = placement.get("device")
         self._is_device_chosen = device not in (None, "auto")
         """Whether the user chose the device, which device='auto' keeps then."""
-        self._device = self._choose_device() if device == "auto" else device
+        self._device = self._resolve(device) if device == "auto" else device
         self._placed = self._place(self._device)
 
     @property
@@ -118,10 +118,7 @@ class TorchClassifier(Classifier):
     def on_device(self, device: str) -> "TorchClassifier":
         """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'; a module is copied to move it."""
         self.check_device(device)
-        if device == "auto":
-            chosen = self._device if self._is_device_chosen else self._choose_device()
-        else:
-            chosen = self._find_own(device)
+        chosen = self._device if device == "auto" and self._is_device_chosen else self._resolve(device)
         is_chosen = self._is_device_chosen or device != "auto"
         if (chosen, is_chosen) == (self._device, self._is_device_chosen):
             return self
@@ -129,18 +126,16 @@ class TorchClassifier(Classifier):
         moved._device, moved._placed, moved._is_device_chosen = chosen, self._place(chosen), is_chosen
         return moved
 
-    def _choose_device(self) -> str | None:
-        """Return 'cuda' where torch sees a GPU and the module is on the CPU, and otherwise None, its own device."""
+    def _resolve(self, device: str) -> str | None:
+        """Return the device to put the module on, for 'auto' the GPUs if it is not on one; None to leave it."""
         import torch
 
-        return "cuda" if torch.cuda.is_available() and self._find_own("cpu") is None else None
-
-    def _find_own(self, device: str) -> str | None:
-        """Return None if a device is the one that the module has by itself, and otherwise the device."""
         from secondlook.classifiers.device import find_weight, list_gpus
 
         weight = find_weight(self._place(None).module)
         own = "cpu" if weight is None else str(weight.device)
+        if device == "auto":
+            return "cuda" if torch.cuda.is_available() and own == "cpu" else None
         return None if (["cpu"] if device == "cpu" else list_gpus(device)) == [own] else device
 
     def _place(self, device: str | None) -> "PlacedModule":
