@@ -99,26 +99,6 @@ def test_an_unknown_model_is_rejected_without_retries(server: Any) -> None:
 
 
 @pytest.mark.outside
-def test_the_kind_of_output_is_required(server: Any) -> None:
-    with pytest.raises(ClassifierError, match="/v2/models/tiny'"):
-        load_classifier(f"{server.address}/v2/models/tiny")
-
-
-@pytest.mark.outside
-def test_an_unknown_output_name_lists_the_outputs(server: Any) -> None:
-    with pytest.raises(ClassifierError, match=r"'logits'.*'scores'"):
-        load_classifier(f"{server.address}/v2/models/tiny", output="logits", output_name="logits")
-
-
-@pytest.mark.outside
-def test_a_wrong_kind_of_output_is_rejected(server: Any, images: Array) -> None:
-    wrong = load_classifier(f"{server.address}/v2/models/tiny", output="probabilities")
-    with pytest.raises(ClassifierError, match="output='logits'"):
-        wrong(images)
-    wrong.close()  # type: ignore[attr-defined]
-
-
-@pytest.mark.outside
 def test_the_digest_depends_on_the_name(server: Any) -> None:
     address = f"{server.address}/v2/models/tiny"
     first, second = (load_classifier(f"{address}{end}", output="logits", name="mine") for end in ("", "/"))
