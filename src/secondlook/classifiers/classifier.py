@@ -129,7 +129,8 @@ class Classifier(ABC):
     def check_device(device: object) -> None:
         """Raise for a text that is not a device."""
         if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
-            fault = "is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
+            hint = ". Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
+            fault = f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}"
             raise ClassifierError(fault, argument="device", value=device)
 
     def on_device(self, device: str) -> "Classifier":

@@ -134,7 +134,7 @@ def open_torchvision(
             std=tuple(transforms.std),
         )
     class_names = tuple(entry.meta["categories"]) if weights in published else None
-    described = {"output": options.expect_output("logits"), "class_names": class_names}
+    described: dict[str, Any] = {"output": options.expect_output("logits"), "class_names": class_names}
     return wrap_module(model, options, placement, preprocessing=preprocessing, **described)
 
 
@@ -187,7 +187,7 @@ def open_transformers(
     check_placement(placement)
     is_placeholder = names == tuple(f"LABEL_{index}" for index in range(len(names)))
     output, class_names = options.expect_output("logits"), None if is_placeholder else names
-    described = {"preprocessing": preprocessing, "output": output, "class_names": class_names}
+    described: dict[str, Any] = {"preprocessing": preprocessing, "output": output, "class_names": class_names}
     return wrap_module(model, options, placement, **described)
 
 
