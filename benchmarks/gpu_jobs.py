@@ -17,7 +17,7 @@ from measurement import Row, make_row, time_rounds
 from networks import load_network, make_wide_resnet
 from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.classifiers.device import Placement, find_weight, use_exact_arithmetic
+from secondlook.classifiers.device import find_weight, use_exact_arithmetic, uses_channels_last
 from secondlook.classifiers.torch_model import TorchClassifier
 from secondlook.predictions import (
     Chunking,
@@ -185,7 +185,7 @@ def get_module(classifier: Classifier) -> tuple[nn.Module, Tensor]:
 def make_batches(classifier: Classifier, pixels: Array, batch_size: int, dtype: str) -> list[Tensor]:
     """Return normalized images on the device, in the dtype and memory format that the classifier uses."""
     module, weight = get_module(classifier)
-    is_last = Placement(dtype=dtype).uses_channels_last(module)
+    is_last = uses_channels_last(module, {"dtype": dtype})
     memory_format = torch.channels_last if is_last else torch.contiguous_format
     batches = []
     for start in range(0, len(pixels), batch_size):

@@ -13,7 +13,7 @@ from secondlook.decisions import score
 from secondlook.errors import ClassifierError, PredictionsError
 from secondlook.policies import certify
 from secondlook.predictions import Execution, collect
-from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, apply_view_to_tensor
+from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view
 from tests.policy_maker import attach
 
 torch = pytest.importorskip("torch")
@@ -41,6 +41,7 @@ def make_images(shape: tuple[int, ...]) -> Array:
 
 @pytest.mark.parametrize("shape", [(6, 32, 32, 3), (3, 224, 224, 3), (3, 41, 29, 1), (2, 5, 3, 3)], ids=str)
 def test_engine_and_kernels_equal_the_cpu_engine(shape: tuple[int, ...]) -> None:
+    from secondlook.views.torch_engine import apply_view_to_tensor
     from secondlook.views.triton_kernels import write_view
 
     pixels = make_images(shape)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reproduction import archive_files
-from secondlook.classifiers import Preprocessing, http_client, model_input, onnx_file, onnx_model
+from secondlook.classifiers import Preprocessing, classifier, http_client, onnx_file, onnx_model
 from secondlook.classifiers import remote as remote_models
 from secondlook.cli import app
 from secondlook.decisions import policy_classifier
@@ -56,7 +56,7 @@ LIMITS = {
     "pixels of an image after": million(Preprocessing.MAX_RESIZED_PIXELS),
     "one batch of an ONNX": f"{default_of(onnx_model.open_onnx, 'timeout'):g} s",
     "ONNX file": gib(onnx_file.MAX_FILE_BYTES),
-    "padding": gib(model_input.MAX_PADDED_BYTES),
+    "padding": gib(classifier.MAX_PADDED_BYTES),
     "threads of a model": ", ".join(
         str(max(map(int, policy_classifier.HARMLESS_VALUES[name]))) for name in ("threads", "timeout")
     ),

@@ -72,11 +72,9 @@ def test_a_saved_model_has_the_same_output_as_in_transformers(folder: Path) -> N
 
 
 def test_options_of_torch_are_passed_on(folder: Path, compiled: list[Any]) -> None:
-    from secondlook.classifiers.device import Placement
-
     classifier = load_classifier(f"hf:{folder}", compile=True, cuda_graphs=True, dtype="bfloat16")
     assert isinstance(classifier, TorchClassifier)
-    assert classifier._placement == Placement(dtype="bfloat16", compile=True, cuda_graphs=True)
+    assert {weight.dtype for weight in classifier.module.parameters()} == {torch.bfloat16}
     assert compiled == [classifier.module]
 
 

@@ -194,13 +194,10 @@ def test_pickles_that_timm_loads_do_not_run_code(
 @pytest.mark.usefixtures("create_model_calls", "get_model_calls")
 @pytest.mark.parametrize("spec", ["timm:tiny.in1k", "torchvision:tiny"])
 def test_options_of_torch_are_passed_on(spec: str, images: Array, compiled: list[Any]) -> None:
-    from secondlook.classifiers.device import Placement
-
     plain, classifier = load_classifier(spec), load_classifier(f"{spec}?compile=true&cuda_graphs=yes")
     assert isinstance(classifier, TorchClassifier)
-    assert classifier._placement == Placement(compile=True, cuda_graphs=True)
     assert compiled == [classifier.module]
     np.testing.assert_array_equal(classifier(images), plain(images))
     other = load_classifier(spec, device="cpu", dtype="bfloat16", channels_last=True)
     assert isinstance(other, TorchClassifier)
-    assert other._placement == Placement("cpu", "bfloat16", channels_last=True)
+    assert {weight.dtype for weight in other.module.parameters()} == {torch.bfloat16}

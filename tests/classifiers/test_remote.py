@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from secondlook.classifiers import LoadOptions, load_classifier
-from secondlook.classifiers import remote as remote_module
-from secondlook.classifiers.remote import Address, RemoteClassifier
+from secondlook.classifiers.remote import RemoteClassifier
 from secondlook.errors import ClassifierError
+from tests.classifiers.loopback_server import IMAGES, respond_well, serve
 
 Array = np.ndarray[Any, Any]
 
@@ -99,26 +99,6 @@ def test_an_unknown_model_is_rejected_without_retries(server: Any) -> None:
 
 
 @pytest.mark.outside
-def test_the_kind_of_output_is_required(server: Any) -> None:
-    with pytest.raises(ClassifierError, match="/v2/models/tiny'"):
-        load_classifier(f"{server.address}/v2/models/tiny")
-
-
-@pytest.mark.outside
-def test_an_unknown_output_name_lists_the_outputs(server: Any) -> None:
-    with pytest.raises(ClassifierError, match=r"'logits'.*'scores'"):
-        load_classifier(f"{server.address}/v2/models/tiny", output="logits", output_name="logits")
-
-
-@pytest.mark.outside
-def test_a_wrong_kind_of_output_is_rejected(server: Any, images: Array) -> None:
-    wrong = load_classifier(f"{server.address}/v2/models/tiny", output="probabilities")
-    with pytest.raises(ClassifierError, match="output='logits'"):
-        wrong(images)
-    wrong.close()  # type: ignore[attr-defined]
-
-
-@pytest.mark.outside
 def test_the_digest_depends_on_the_name(server: Any) -> None:
     address = f"{server.address}/v2/models/tiny"
     first, second = (load_classifier(f"{address}{end}", output="logits", name="mine") for end in ("", "/"))
@@ -128,16 +108,14 @@ def test_the_digest_depends_on_the_name(server: Any) -> None:
         classifier.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("url", "host", "name", "version"),
-    [
-        ("http://h:8000/v2/models/m", "h:8000", "m", ""),
-        ("http://h:8000/v2/models/m/versions/3", "h:8000", "m", "3"),
-        ("https://h/base/v2/models/m/", "h/base", "m", ""),
-    ],
-)
-def test_addresses_are_parsed(url: str, host: str, name: str, version: str) -> None:
-    assert Address.parse(url, url) == Address(host, name, version, url.startswith("https"))
+@pytest.mark.parametrize("path", ["/v2/models/m", "/base/v2/models/m/versions/3", "/base%20a/v2/models/m/"])
+def test_requests_go_to_the_path_of_the_url(path: str) -> None:
+    with serve(respond_well) as server:
+        classifier = load_classifier(f"http://{server.host}{path}?output=logits")
+        classifier(IMAGES)
+        classifier.close()  # type: ignore[attr-defined]
+    model, base = path.rstrip("/"), path.partition("/v2")[0]
+    assert [request.split()[1].decode() for request in server.requests] == [model, f"{base}/v2", f"{model}/infer"]
 
 
 def test_an_address_without_a_model_is_rejected() -> None:
@@ -153,7 +131,7 @@ def test_invalid_retry_settings_are_rejected() -> None:
 class RecordingClient:
     """A client of a model with a fixed batch size that outputs two values of the first pixel of each image."""
 
-    address = Address("h", "m", "", False)
+    identity = ("h", "m", "")
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -165,20 +143,6 @@ class RecordingClient:
     def infer(self, requests: list[Array], input_name: str, output_name: str) -> list[Array]:
         self.rows = [len(request) for request in requests]
         return [request[:, 0, 0, :2].astype(np.float32) for request in requests]
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_spec_is_split_into_url_and_options(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    addresses = []
-
-    def connect(address: Address, *_: Any, **__: Any) -> Any:
-        addresses.append(address)
-        return RecordingClient()
-
-    monkeypatch.setattr(remote_module, "InferenceClient", connect)
-    classifier = load_classifier(f"{scheme}://host:8000/base/v2/models/m/versions/3?output=logits")
-    assert addresses == [Address("host:8000/base", "m", "3", scheme == "https")]
-    assert classifier.output == "logits"
 
 
 def test_fixed_batches_are_padded_and_sent_together(images: Array) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import load_classifier
-from secondlook.classifiers.remote import Address
+from secondlook.classifiers import HttpClient, load_classifier
 from secondlook.errors import ClassifierError
 from tests.classifiers.loopback_server import (
     IMAGES,
@@ -190,7 +189,7 @@ def test_a_slow_response_ends_at_the_timeout(place: str, start: bytes) -> None:
 
 def test_a_server_that_never_reads_ends_at_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = Address(f"127.0.0.1:{listener.getsockname()[1]}", "m", "", False).connect(0.3)
+        client = HttpClient("127.0.0.1", listener.getsockname()[1], encrypted=False, timeout=0.3)
         with pytest.raises(TimeoutError):
             client.send("POST", "/", headers={}, body=bytes(64 * 2**20))
 

@@ -4,7 +4,6 @@ import io
 import os
 import pickle
 import sys
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -88,11 +87,6 @@ def test_another_dtype_leaves_the_module_unchanged(torch_module: Any, network: A
 def test_an_unavailable_device_is_rejected(torch_module: Any) -> None:
     with pytest.raises(ClassifierError, match="device='no-such-device'"):
         load_classifier(torch_module, output="logits", device="no-such-device")
-
-
-def test_the_kind_of_output_is_required(torch_module: Any) -> None:
-    with pytest.raises(ClassifierError, match="Sequential"):
-        load_classifier(torch_module)
 
 
 def test_the_digest_depends_on_the_weights(torch_module: Any) -> None:
@@ -203,16 +197,6 @@ def test_code_in_an_exported_program_is_not_run(exported: Path, tmp_path: Path) 
         load_classifier(f"torch:{exported}", output="logits")
 
 
-def test_a_torchscript_file_has_the_expected_output(
-    torch_module: Any, network: Any, images: Array, tmp_path: Path
-) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.script(torch_module), tmp_path / "tiny.pt")
-    classifier = load_classifier(f"torch:{tmp_path / 'tiny.pt'}", output="logits")
-    np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
-
-
 def test_other_files_are_rejected(torch_module: Any, exported: Path, tmp_path: Path) -> None:
     torch.save(torch_module.state_dict(), tmp_path / "state.pt")
     with pytest.raises(ClassifierError, match=r"state\.pt.*weights="):
@@ -271,13 +255,6 @@ def test_the_prefix_of_data_parallel_is_stripped_only_if_added(tmp_path: Path) -
         assert loaded.digest == load_classifier(trained, output="logits").digest
 
 
-@pytest.mark.parametrize("content", [b"hello", b"", b"(", b"I1\n2", b"PK\x03\x04aaaa"])
-def test_damaged_weights_are_rejected(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "weights.pt").write_bytes(content)
-    with pytest.raises(ClassifierError, match=r"weights\.pt"):
-        load_classifier(torch.nn.Linear(12, 3), output="logits", weights=str(tmp_path / "weights.pt"))
-
-
 def test_compile_is_passed_on(torch_module: Any, images: Array, compiled: list[Any]) -> None:
     plain = load_classifier(torch_module, output="logits")
     assert compiled == []
@@ -303,9 +280,3 @@ def test_memory_format_on_the_cpu_is_changed_on_request_only(
     classifier = load_classifier(Recorder(3, 2, 8), output="logits", channels_last=channels_last, dtype=dtype)
     classifier(images)
     assert formats == [expected, expected]
-
-
-def test_auto_keeps_a_device_that_was_chosen_after_loading(torch_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_cpu = load_classifier(torch_module, output="logits").on_device("cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert on_cpu.on_device("auto") is on_cpu

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secondlook.classifiers import Classifier, OnnxClassifier, Preprocessing, RemoteClassifier, load_classifier
+from secondlook.classifiers import Classifier, OnnxClassifier, Preprocessing, load_classifier
+from secondlook.classifiers.remote import RemoteClassifier
 from secondlook.errors import ClassifierError, ExportError, MissingExtraError
 from secondlook.extension import ExportRecord, FileOutputs
 from secondlook.onnx_export import networks

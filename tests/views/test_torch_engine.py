@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from secondlook.arrays import Array
 from secondlook.errors import ViewError
 from secondlook.operations import Copy, Frame, Reorder, Tone
-from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, apply_view_to_tensor, view_step
+from secondlook.views import PRESETS, View, ViewSet, ViewWarning, apply_view, view_step
 
 torch = pytest.importorskip("torch")
+
+from secondlook.views.torch_engine import apply_view_to_tensor  # noqa: E402 - imports torch
 
 COMPUTED = [
     "blur:1.3",

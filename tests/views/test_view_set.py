@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from secondlook.errors import ViewError
-from secondlook.views import View, ViewSet, ViewWarning, as_view_set
+from secondlook.views import View, ViewSet, ViewWarning
 
 
 def test_sets_are_read_from_text_lists_and_files(tmp_path: Path) -> None:
@@ -96,10 +96,11 @@ def test_invalid_set_is_rejected_with_a_short_message(views: object, value: str)
     assert len(str(raised.value)) < 500
 
 
-def test_as_view_set_returns_sets_as_they_are() -> None:
-    views = ViewSet("identity hflip")
-    assert as_view_set(views) is ViewSet.with_identity(views) is views
-    assert as_view_set("cifar10").preset is ViewSet.with_identity("cifar10").preset is not None
+@pytest.mark.filterwarnings("error")
+def test_set_of_a_set_is_the_same_set() -> None:
+    for views in (ViewSet("identity hflip"), ViewSet("cifar10")):
+        assert ViewSet(views) == ViewSet.with_identity(views) == views
+        assert ViewSet(views).preset is ViewSet.with_identity(views).preset is views.preset
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_errors_in_lists_without_the_identity_count_the_given_views() -> None:
 
 @pytest.mark.parametrize("views", [1, None, 2.5])
 def test_values_that_are_no_views_are_rejected(views: Any) -> None:
-    for function in (ViewSet, as_view_set, ViewSet.with_identity):
+    for function in (ViewSet, ViewSet.with_identity):
         with pytest.raises(ViewError, match=re.escape(repr(views))):
             function(views)
 

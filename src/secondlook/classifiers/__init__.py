@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.classifiers import pretrained  # noqa: F401 - registers its model schemes, as the modules below do
+from secondlook.classifiers import pretrained, remote  # noqa: F401 - register their model schemes, as others below
 from secondlook.classifiers.classifier import Classifier, Ensemble, Fetch
 from secondlook.classifiers.loading import MODELS, LoadOptions, load_classifier, model_scheme, split_credentials
 from secondlook.classifiers.onnx_file import OnnxFile
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.classifiers.python_models import FunctionClassifier, SklearnClassifier
-from secondlook.classifiers.remote import RemoteClassifier
 from secondlook.classifiers.torch_model import TorchClassifier
 from secondlook.imports import lazy_attributes
 
@@ -27,7 +26,6 @@ __all__ = [
     "OnnxClassifier",
     "OnnxFile",
     "Preprocessing",
-    "RemoteClassifier",
     "SklearnClassifier",
     "TorchClassifier",
     "load_classifier",

@@ -38,6 +38,9 @@ CHECK_SIZE = Repair(
 Fetch = Callable[[], Float32Array]
 """Waits for outputs and returns them. float32 [n, classes]"""
 
+MAX_PADDED_BYTES = 4 * 2**30
+"""Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
+
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
@@ -84,11 +87,8 @@ class Classifier(ABC):
         class_names: tuple[str, ...] | None = None,
     ) -> None:
         if output not in OUTPUTS:
-            raise ClassifierError(
-                f"for classifier {name!r} is unknown; expected 'logits' or 'probabilities'",
-                argument="output",
-                value=output,
-            )
+            fault = f"for classifier {name!r} is unknown; expected 'logits' or 'probabilities'"
+            raise ClassifierError(fault, argument="output", value=output)
         self.name = name
         self.digest = digest
         self.output: Output = output
@@ -111,15 +111,13 @@ class Classifier(ABC):
 
     def __call__(self, images: Array) -> Float32Array:
         """Return the validated output for images at input size. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
-        if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype not in (np.uint8, np.float32):
+        is_batch = images.ndim == 4 and images.shape[3] in (1, 3) and len(images) > 0
+        if not is_batch or images.dtype not in (np.uint8, np.float32):
             raise ClassifierError(
                 f"classifier {self.name!r} got a {images.dtype} batch of shape {list(images.shape)}; "
-                "expected uint8 or float32 [N, H, W, C] with 1 or 3 channels."
+                "expected uint8 or float32 [N, H, W, C] with at least one image, and 1 or 3 channels."
             )
-        if len(images) == 0:
-            raise ClassifierError(f"classifier {self.name!r} got an empty batch; pass at least one image.")
-        if self.preprocessing.input_size not in (None, images.shape[1:3]):
-            self.preprocessing.check_size(images.shape[1], images.shape[2])
+        self.preprocessing.check_size(images.shape[1], images.shape[2])
         return self._validate(self.forward(images), len(images))
 
     def probabilities(self, images: Array) -> Float32Array:
@@ -132,9 +130,8 @@ class Classifier(ABC):
         """Raise for a text that is not a device."""
         if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
             hint = ". Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
-            raise ClassifierError(
-                f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}", argument="device", value=device
-            )
+            fault = f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}"
+            raise ClassifierError(fault, argument="device", value=device)
 
     def on_device(self, device: str) -> "Classifier":
         """Return the classifier on a device: 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'.
@@ -143,19 +140,13 @@ class Classifier(ABC):
         """
         if device not in ("auto", "cpu"):
             self.check_device(device)
-            raise ClassifierError(
-                f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can",
-                argument="device",
-                value=device,
-                repair=Repair("pass {device} to use it where it is", device="auto"),
-            )
+            fault = f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can"
+            repair = Repair("pass {device} to use it where it is", device="auto")
+            raise ClassifierError(fault, argument="device", value=device, repair=repair)
         return self
 
     def split_batches(self) -> "Classifier":
-        """Return the classifier that gives each core a part of a batch, where it can, instead of a part of each image.
-
-        That is faster for small images and for machines that do something else as well, and it takes more memory.
-        """
+        """Return the classifier that gives each core a part of a batch, where it can: faster, with more memory."""
         return self
 
     @property
@@ -197,10 +188,8 @@ class Classifier(ABC):
         try:
             yield
         except RuntimeError as error:
-            raise ClassifierError(
-                f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}",
-                repair=CHECK_SIZE,
-            ) from error
+            fault = f"classifier {self.name!r} failed on a GPU with {n_inputs} inputs: {shorten_reason(error)}"
+            raise ClassifierError(fault, repair=CHECK_SIZE) from error
 
     def _validate(self, values: Array, n_images: int) -> Float32Array:
         outputs = validate_output(
@@ -223,7 +212,7 @@ class Ensemble(Classifier):
         if not members:
             raise ClassifierError("an ensemble needs at least one member; got an empty list.")
         for member in members:
-            _check_member(member, members[0])
+            _check_member(member, member.n_classes, members[0])
         digests = [[each.digest, each.preprocessing.digest, each.output] for each in members]
         super().__init__(
             name=name or "ensemble of " + ", ".join(member.name for member in members),
@@ -250,62 +239,40 @@ class Ensemble(Classifier):
         total = np.zeros(1)
         for member in self.members:
             probabilities = member.probabilities(images).astype(np.float64)
-            _check_same_classes(member, probabilities.shape[1], self.members[0])
+            _check_member(member, probabilities.shape[1], self.members[0])
             total = total + probabilities
         return (total / len(self.members)).astype(np.float32)
 
 
-def _check_member(member: Classifier, first: Classifier) -> None:
+def _check_member(member: Classifier, n_classes: int | None, first: Classifier) -> None:
     if member.members:
-        raise ClassifierError(
-            f"member {member.name!r} is itself an ensemble; pass its members, so that all have the same weight."
-        )
-    if member.n_classes is not None:
-        _check_same_classes(member, member.n_classes, first)
+        raise ClassifierError(f"member {member.name!r} is itself an ensemble; pass its members instead.")
     mine, theirs = member.preprocessing, first.preprocessing
-    for setting, value in mine.geometry.items():
-        if value != theirs.geometry[setting]:
-            raise ClassifierError(
-                f"ensemble members must see the same pixels, but {setting} is {value!r} for {member.name!r} and "
-                f"{theirs.geometry[setting]!r} for {first.name!r}; load all members with the same {setting}."
-            )
-    if None not in (mine.input_size, theirs.input_size) and mine.input_size != theirs.input_size:
-        raise ClassifierError(
-            f"ensemble members must have the same input size, but {member.name!r} takes {mine.input_size} and "
-            f"{first.name!r} takes {theirs.input_size}; use models with one input size."
-        )
-
-
-def _check_same_classes(member: Classifier, n_classes: int, first: Classifier) -> None:
-    if first.n_classes is not None and n_classes != first.n_classes:
-        raise ClassifierError(
-            f"ensemble members must have the same classes, but {member.name!r} has {n_classes} and "
-            f"{first.name!r} has {first.n_classes}; use models trained on the same classes."
-        )
+    compared = [(name, value, theirs.geometry[name]) for name, value in mine.geometry.items()]
+    # What is not known of one member is taken to be as for the other.
+    compared.append(("input size", mine.input_size or theirs.input_size, theirs.input_size or mine.input_size))
+    compared.append(("n_classes", n_classes or first.n_classes, first.n_classes or n_classes))
+    for name, one, other in compared:
+        if one != other:
+            both = f"{one!r} for {member.name!r} and {other!r} for {first.name!r}"
+            raise ClassifierError(f"ensemble members must agree, but {name} is {both}; use models that agree.")
 
 
 def validate_output(values: object, *, n_images: int, output: Output, n_classes: int | None, name: str) -> Float32Array:
     """Return the output of a classifier as float32 [n_images, n_classes], or raise if it is not what was declared."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
-        raise ClassifierError(
-            f"classifier {name!r} returned {type(values).__name__} with dtype {array.dtype}; "
-            "expected a numeric array [images, classes]."
-        )
+        found = f"{type(values).__name__} with dtype {array.dtype}"
+        raise ClassifierError(f"classifier {name!r} returned {found}; expected a numeric array [images, classes].")
     if array.ndim != 2 or len(array) != n_images or array.shape[1] < 2:
         raise ClassifierError(
             f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images; expected a row "
             "per image and a column per class, not labels or feature maps: for a binary classifier return [1 - p, p]."
         )
-    if n_classes is not None and array.shape[1] != n_classes:
-        raise ClassifierError(
-            f"classifier {name!r} returned {array.shape[1]} classes, but it has {n_classes}; the number of classes "
-            "must be the same for every batch."
-        )
-    if array.dtype != np.float32:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
-    array = np.ascontiguousarray(array)
+    if array.shape[1] != (n_classes or array.shape[1]):
+        raise ClassifierError(f"classifier {name!r} returned {array.shape[1]} classes; expected {n_classes} as before.")
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(array, dtype=np.float32)
     finite = np.isfinite(array)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
@@ -313,28 +280,19 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
             f"classifier {name!r} returned {array[row, column]} for image {row} of the batch, class {column}; "
             "check its weights, its dtype (float16 overflows above 65504) and the preprocessing."
         )
-    if output == "probabilities":
-        return _validate_probabilities(array, name)
-    if _are_probabilities(array):
-        raise ClassifierError(
-            f"classifier {name!r} was declared to output logits, but all {len(array)} rows of the batch lie in [0, 1] "
-            "and sum to 1",
-            repair=Repair("pass {output}", output="probabilities"),
-        )
-    return array
-
-
-def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
-    """Return probabilities, with rounding errors below 0 set to 0. float32 [N, C] -> float32 [N, C]"""
-    lowest, declared = float(values.min()), f"classifier {name!r} was declared to output probabilities"
+    sums, declared = array.sum(axis=1, dtype=np.float64), f"classifier {name!r} was declared to output {output}"
+    lowest, worst = float(array.min()), int(np.abs(sums - 1).argmax())
+    deviation = abs(sums[worst] - 1)
+    if output == "logits":
+        # A single row may sum to 1 by chance.
+        if len(array) > 1 and lowest >= 0 and array.max() <= 1 and deviation <= SOFTMAX_ROW_SUM_TOLERANCE:
+            fault = f"{declared}, but all {len(array)} rows of the batch lie in [0, 1] and sum to 1"
+            raise ClassifierError(fault, repair=Repair("pass {output}", output="probabilities"))
+        return array
     if lowest < -ROUNDING_ERROR:
-        raise ClassifierError(
-            f"{declared}, but returned {lowest:.6g}",
-            repair=Repair("these look like logits: pass {output}", output="logits"),
-        )
-    sums = values.sum(axis=1, dtype=np.float64)
-    worst = int(np.abs(sums - 1).argmax())
-    if abs(sums[worst] - 1) > ROW_SUM_TOLERANCE:
+        repair = Repair("these look like logits: pass {output}", output="logits")
+        raise ClassifierError(f"{declared}, but returned {lowest:.6g}", repair=repair)
+    if deviation > ROW_SUM_TOLERANCE:
         raise ClassifierError(
             f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1",
             repair=Repair(
@@ -343,14 +301,40 @@ def _validate_probabilities(values: Float32Array, name: str) -> Float32Array:
                 output="logits",
             ),
         )
-    return np.maximum(values, 0, out=values if values.flags.writeable else None) if lowest < 0 else values
+    return np.maximum(array, 0, out=array if array.flags.writeable else None) if lowest < 0 else array
 
 
-def _are_probabilities(values: Float32Array) -> bool:
-    """Whether all rows are probabilities. A single row may sum to 1 by chance, so at least two are needed."""
-    if len(values) < 2 or values.min() < 0 or values.max() > 1:
-        return False
-    return bool((np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= SOFTMAX_ROW_SUM_TOLERANCE).all())
+def run_in_batches(
+    inputs: Any, batch_size: int | None, run: Callable[[Any], Any], join: Callable[..., Any] = np.concatenate
+) -> Any:
+    """Run a model on an array or a tensor, in padded batches of exactly `batch_size` if the model has a fixed one."""
+    if batch_size is None or len(inputs) == batch_size:
+        return run(inputs)
+    return join([run(batch) for batch in split_padded(inputs, batch_size, join)])[: len(inputs)]
+
+
+def describe_failure(name: str, inputs: "Array | Tensor", error: Exception) -> ClassifierError:
+    """Return the error of a model that fails on its input."""
+    fault = f"classifier {name!r} failed on an input of shape {list(inputs.shape)}: {shorten_reason(error)}"
+    return ClassifierError(fault, repair=CHECK_SIZE)
+
+
+def split_batches(inputs: Any, batch_size: int) -> list[Any]:
+    """Split inputs into batches of at most `batch_size`."""
+    return [inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size)]
+
+
+def split_padded(inputs: Any, batch_size: int, join: Callable[..., Any] = np.concatenate) -> list[Any]:
+    """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
+    if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
+        raise ClassifierError(
+            f"the model has a fixed batch size of {batch_size}, which is more than {MAX_PADDED_BYTES // 2**30} GB of "
+            f"images of shape {list(inputs.shape[1:])}; export it with a smaller or a dynamic batch size."
+        )
+    *full, last = split_batches(inputs, batch_size)
+    shape = (batch_size - len(last), *last.shape[1:])
+    padding = np.broadcast_to(last[-1:], shape) if isinstance(last, np.ndarray) else last[-1:].expand(shape)
+    return [*full, join([last, padding]) if len(padding) else last]
 
 
 def find_model_file(location: str, spec: str) -> Path:

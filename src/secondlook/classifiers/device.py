@@ -4,18 +4,21 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from secondlook.arrays import Array, Float32Array, IntArray, round_down_to_power_of_two
-from secondlook.classifiers.classifier import Fetch
+from secondlook.classifiers.classifier import Fetch, run_in_batches
 from secondlook.classifiers.preprocessing import Preprocessing
-from secondlook.errors import ClassifierError, Repair
-from secondlook.views import View, apply_view_to_tensor, write_normalized_view
+from secondlook.errors import ClassifierError, Repair, shorten_reason
+from secondlook.views import View, write_normalized_view
+
+if TYPE_CHECKING:
+    from secondlook.classifiers.torch_model import Placement
 
 PIXELS_PER_GPU_BATCH = 2**25
 MAX_BATCH_SIZE = 8192
@@ -23,30 +26,20 @@ MAX_BATCH_SIZE = 8192
 MEMORY_SHARE = 0.7
 """Share of the free memory of a GPU that a batch may take."""
 PROBED_IMAGES = 8
-
-DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
-"""Number types to compute with; 'tf32' is float32 whose products are rounded to 11 bits, which GPUs compute faster."""
-
 MAX_GRAPHS = 4
 """Number of batch sizes for which CUDA graphs are kept; each holds the memory of a batch."""
 
 
 def list_gpus(device: str) -> list[str]:
     """Return the GPUs that 'cuda' (all of them) or 'cuda:N' means, or say why it cannot be used."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0:
-        raise ClassifierError(
-            f"is not available: torch {torch.__version__} sees no CUDA device",
-            argument="device",
-            value=device,
-            repair=Repair("pass {device}, or install a torch build for CUDA and its driver", device="cpu"),
-        )
-    gpus = [f"cuda:{number}" for number in range(count)]
-    if device == "cuda":
-        return gpus
-    if device not in gpus:
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if not gpus:
+        fault = f"is not available: torch {torch.__version__} sees no CUDA device"
+        repair = Repair("pass {device}, or install a torch build for CUDA and its driver", device="cpu")
+        raise ClassifierError(fault, argument="device", value=device, repair=repair)
+    if device not in ("cuda", *gpus):
         raise ClassifierError(f"does not exist; this machine has {', '.join(gpus)}", argument="device", value=device)
-    return [device]
+    return gpus if device == "cuda" else [device]
 
 
 @dataclass(frozen=True)
@@ -54,31 +47,28 @@ class DeviceModel:
     """A model on one device."""
 
     device: torch.device
-    """Where it runs."""
     run: Callable[[Tensor], Tensor]
     """From the input of the model on the device to its output [n, classes], there or on the host."""
     dtype: torch.dtype
     """Number type of the input; raw pixels for `torch.uint8`."""
     channels_last: bool = False
-    """Memory format of the input."""
     batch_size: int | None = None
     """The only number of images that the model takes at once, or None."""
     probe: Callable[[Tensor], Tensor] | None = None
-    """Like `run`, for a few images whose memory is measured; None for `run` itself. A model that is compiled must not
-    be compiled for them."""
+    """Like `run`, but never compiled, for a few images whose memory is measured; None for `run` itself."""
 
 
+@dataclass(frozen=True, eq=False)
 class PlacedImages:
     """Images on one or several devices: image i is on device i modulo their number.
 
     Indexing by a slice or by positions selects images on the devices.
     """
 
-    def __init__(self, shards: Sequence[Tensor], places: Sequence[IntArray]) -> None:
-        self.shards = tuple(shards)
-        """The images of each device, [n, H, W, C] each."""
-        self.places = tuple(places)
-        """Positions of the images of each device among all images, int64 [n] each."""
+    shards: Sequence[Tensor]
+    """The images of each device, [n, H, W, C] each."""
+    places: Sequence[IntArray]
+    """Positions of the images of each device among all images, int64 [n] each."""
 
     def __len__(self) -> int:
         return sum(map(len, self.places))
@@ -103,7 +93,7 @@ class DeviceWorkers:
     def __init__(self, models: Sequence[DeviceModel], dtype: str | None = None) -> None:
         self.models = tuple(models)
         self.dtype = dtype
-        """What the user chose to compute with, see `DTYPES`."""
+        """What the user chose to compute with, see `Placement`."""
         used = self.models if len(self.models) > 1 else ()  # a single one needs no thread, and can be pickled
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"secondlook-{model.device}") for model in used]
         self._batch_sizes: dict[tuple[int, ...], int] = {}
@@ -121,33 +111,30 @@ class DeviceWorkers:
     def upload(self, images: "Array | Tensor") -> PlacedImages:
         """Start to copy images to the devices. uint8|float32 [N, H, W, C] on the host or on a device"""
         count = len(self.models)
-        places = [np.arange(first, len(images), count) for first in range(count)]
         with torch.inference_mode():
-            return PlacedImages(
-                [_copy_to(model.device, images[first::count]) for first, model in enumerate(self.models)], places
-            )
+            shards = [_copy_to(model.device, images[first::count]) for first, model in enumerate(self.models)]
+        return PlacedImages(shards, [np.arange(first, len(images), count) for first in range(count)])
 
     def start(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
         """Start to classify views of images; the outputs are float32 [V * n, classes], one view after another."""
         with use_exact_arithmetic(self.dtype):
-            return self._start_all(images, views, preprocessing)
-
-    def _start_all(self, images: PlacedImages, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
-        if len(self.models) == 1:
-            return self._start(self.models[0], images.shards[0], views, preprocessing)
-        used = [number for number, shard in enumerate(images.shards) if len(shard)]
-        started = [
-            self._threads[number].submit(self._start, self.models[number], images.shards[number], views, preprocessing)
-            for number in used
-        ]
-        wait(started)  # none is left behind if one fails
-        fetches = [one.result() for one in started]
+            if len(self.models) == 1:
+                return _start(self.models[0], images.shards[0], views, preprocessing)
+            used = [number for number, shard in enumerate(images.shards) if len(shard)]
+            started = [
+                self._threads[number].submit(_start, self.models[number], images.shards[number], views, preprocessing)
+                for number in used
+            ]
+            wait(started)  # none is left behind if one fails
+        fetches = {number: one.result() for number, one in zip(used, started, strict=True)}
 
         def fetch() -> Float32Array:
-            found = [(images.places[number], one()) for number, one in zip(used, fetches, strict=True)]
-            outputs = np.empty((len(views), len(images), found[0][1].shape[1]), dtype=np.float32)
-            for places, values in found:
-                outputs[:, places] = values.reshape(len(views), len(places), -1)
+            found = {
+                number: one().reshape(len(views), len(images.places[number]), -1) for number, one in fetches.items()
+            }
+            outputs = np.empty((len(views), len(images), found[used[0]].shape[2]), dtype=np.float32)
+            for number, values in found.items():
+                outputs[:, images.places[number]] = values
             return outputs.reshape(len(views) * len(images), -1)
 
         return fetch
@@ -155,35 +142,34 @@ class DeviceWorkers:
     def find_batch_size(self, image: Array, preprocessing: Preprocessing) -> int:
         """Return how many images [H, W, C] fill all devices, and fit in their memory."""
         if image.shape not in self._batch_sizes:
-            with use_exact_arithmetic(self.dtype):
-                sizes = [self._find_batch_size(model, image, preprocessing) for model in self.models]
-            self._batch_sizes[image.shape] = min(sizes) * len(sizes)
+            wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_GPU_BATCH // (image.shape[0] * image.shape[1])))
+            for model in self.models:
+                if model.device.type == "cuda" and wanted > PROBED_IMAGES:
+                    with use_exact_arithmetic(self.dtype):
+                        wanted = min(wanted, _count_fitting(model, image, preprocessing))
+            self._batch_sizes[image.shape] = round_down_to_power_of_two(wanted) * len(self.models)
         return self._batch_sizes[image.shape]
 
-    def _find_batch_size(self, model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
-        wanted = min(MAX_BATCH_SIZE, max(1, PIXELS_PER_GPU_BATCH // (image.shape[0] * image.shape[1])))
-        if model.device.type == "cuda" and wanted > PROBED_IMAGES:
-            wanted = min(wanted, self._count_fitting(model, image, preprocessing))
-        return round_down_to_power_of_two(wanted)
 
-    def _count_fitting(self, model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
-        """Return how many images fit in the free memory, by the memory that a few of them take; 1 if they do not."""
-        few = torch.zeros((PROBED_IMAGES, *image.shape), dtype=torch.uint8, device=model.device)
-        torch.cuda.reset_peak_memory_stats(model.device)
-        before = torch.cuda.memory_allocated(model.device)
-        try:
-            self._start(replace(model, run=model.probe or model.run), few, [View()], preprocessing)()
-        except torch.OutOfMemoryError:
-            return 1
-        taken = torch.cuda.max_memory_allocated(model.device) - before
-        free, _ = torch.cuda.mem_get_info(model.device)
-        unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
-        return max(1, int(MEMORY_SHARE * (free + unused) * PROBED_IMAGES / max(1, taken)))
+def _start(model: DeviceModel, images: Tensor, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
+    with torch.inference_mode():
+        inputs = _make_inputs(model, images, views, preprocessing)
+        return _start_download(run_in_batches(inputs, model.batch_size, model.run, torch.cat))
 
-    def _start(self, model: DeviceModel, images: Tensor, views: Sequence[View], preprocessing: Preprocessing) -> Fetch:
-        with torch.inference_mode():
-            inputs = _make_inputs(model, images, views, preprocessing)
-            return _start_download(_run_in_batches(model, inputs))
+
+def _count_fitting(model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
+    """Return how many images fit in the free memory, by the memory that a few of them take; 1 if they do not."""
+    few = torch.zeros((PROBED_IMAGES, *image.shape), dtype=torch.uint8, device=model.device)
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    try:
+        _start(replace(model, run=model.probe or model.run), few, [View()], preprocessing)()
+    except torch.OutOfMemoryError:
+        return 1
+    taken = torch.cuda.max_memory_allocated(model.device) - before
+    free, _ = torch.cuda.mem_get_info(model.device)
+    unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
+    return max(1, int(MEMORY_SHARE * (free + unused) * PROBED_IMAGES / max(1, taken)))
 
 
 def _copy_to(device: torch.device, images: "Array | Tensor") -> Tensor:
@@ -199,30 +185,17 @@ def _copy_to(device: torch.device, images: "Array | Tensor") -> Tensor:
 def _make_inputs(model: DeviceModel, images: Tensor, views: Sequence[View], preprocessing: Preprocessing) -> Tensor:
     """Return the views of images as the model takes them. [n, H, W, C] -> [V * n, C, H, W] or [V * n, H, W, C]"""
     n_images, height, width, channels = images.shape
-    shape = (len(views) * n_images, height, width, channels)
+    make_empty = partial(torch.empty, dtype=model.dtype, device=images.device)
     if preprocessing.layout == "NHWC" or model.channels_last:
-        pixels_last = torch.empty(shape, dtype=model.dtype, device=images.device)
+        pixels_last = make_empty((len(views) * n_images, height, width, channels))
     else:
-        pixels_last = torch.empty((shape[0], channels, height, width), dtype=model.dtype, device=images.device)
-        pixels_last = pixels_last.permute(0, 2, 3, 1)
-    for place, view in enumerate(views):
-        _write_view(images, view, preprocessing, pixels_last[place * n_images : (place + 1) * n_images])
-    return pixels_last if preprocessing.layout == "NHWC" else pixels_last.permute(0, 3, 1, 2)
-
-
-def _write_view(images: Tensor, view: View, preprocessing: Preprocessing, target: Tensor) -> None:
-    """Write a view as `Preprocessing.normalize` would. uint8|float32 [n, H, W, C] -> target of the same shape"""
-    factor, offset = _make_factor_and_offset(preprocessing, images.device, images.shape[3])
+        pixels_last = make_empty((len(views) * n_images, channels, height, width)).permute(0, 2, 3, 1)
+    factor, offset = _make_factor_and_offset(preprocessing, images.device, channels)
     factor = factor if images.dtype == torch.uint8 else factor * 255
-    if target.dtype != torch.uint8 and preprocessing.color == "RGB":
-        write_normalized_view(images, view, factor, offset, target)
-        return
-    pixels = apply_view_to_tensor(images, view)
-    pixels = pixels.flip(3) if preprocessing.color == "BGR" else pixels
-    if target.dtype == torch.uint8:
-        target.copy_(pixels if pixels.dtype == torch.uint8 else (pixels.clamp(0, 1) * 255).round())
-    else:
-        torch.addcmul(offset, pixels, factor, out=target)
+    for place, view in enumerate(views):
+        target = pixels_last[place * n_images : (place + 1) * n_images]
+        write_normalized_view(images, view, factor, offset, target, is_bgr=preprocessing.color == "BGR")
+    return pixels_last if preprocessing.layout == "NHWC" else pixels_last.permute(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=256)
@@ -230,15 +203,6 @@ def _make_factor_and_offset(preprocessing: Preprocessing, device: torch.device, 
     """Return what pixels are multiplied by, and what is added then, for each channel. float32 [C] each"""
     factor, offset = (np.broadcast_to(each.reshape(-1), channels).copy() for each in preprocessing.factor_and_offset)
     return torch.from_numpy(factor).to(device), torch.from_numpy(offset).to(device)
-
-
-def _run_in_batches(model: DeviceModel, inputs: Tensor) -> Tensor:
-    """Run a model; one with a fixed batch size gets its last batch filled up with copies of the last input."""
-    if model.batch_size is None or len(inputs) == model.batch_size:
-        return model.run(inputs)
-    missing = -len(inputs) % model.batch_size
-    padded = torch.cat([inputs, inputs[-1:].expand(missing, *inputs.shape[1:])]) if missing else inputs
-    return torch.cat([model.run(batch) for batch in torch.split(padded, model.batch_size)])[: len(inputs)]
 
 
 def _start_download(outputs: Tensor) -> Fetch:
@@ -262,72 +226,32 @@ def _start_download(outputs: Tensor) -> Fetch:
 # --- Torch modules ---
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How a module runs; None keeps its own device or dtype, or leaves the choice of the memory format."""
+def move_module(module: torch.nn.Module, device: str | None, placement: "Placement") -> torch.nn.Module:
+    """Move a module to a device (None: where it is), to the dtype and to the memory format."""
+    given = placement.get("dtype")
+    dtype = None if given is None else getattr(torch, given.replace("tf32", "float32"))
+    try:
+        module = module.to(device=device, dtype=dtype)
+    except (RuntimeError, AssertionError) as error:
+        fault, repair = (
+            f"is not available: {shorten_reason(error)}",
+            Repair("pass {device} or another one", device="cpu"),
+        )
+        raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
+    return module.to(memory_format=torch.channels_last) if uses_channels_last(module, placement) else module  # type: ignore[call-overload]
 
-    device: str | None = None
-    dtype: str | None = None
-    channels_last: bool | None = None
-    compile: bool = False
-    cuda_graphs: bool = False
 
-    def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise ClassifierError(
-                f"is unknown; expected one of {', '.join(DTYPES)}", argument="dtype", value=self.dtype
-            )
-
-    def move(self, module: torch.nn.Module, device: str | None) -> torch.nn.Module:
-        """Move a module to a device (None: where it is), to the dtype and to the memory format."""
-        dtype = None if self.dtype is None else getattr(torch, self.dtype.replace("tf32", "float32"))
-        try:
-            module = module.to(device=device, dtype=dtype)
-        except (RuntimeError, AssertionError) as error:
-            raise ClassifierError(
-                f"is not available: {str(error).splitlines()[0]}",
-                argument="device",
-                value=device,
-                repair=Repair("pass {device} or another device", device="cpu"),
-            ) from error
-        return module.to(memory_format=torch.channels_last) if self.uses_channels_last(module) else module  # type: ignore[call-overload]
-
-    def uses_channels_last(self, module: torch.nn.Module) -> bool:
-        """Whether inputs are channels-last: as chosen, or else where it is faster: on GPUs, except in float32."""
-        if self.channels_last is not None:
-            return self.channels_last
-        weight = find_weight(module)
-        return weight is not None and weight.is_cuda and (self.dtype == "tf32" or weight.element_size() == 2)
+def uses_channels_last(module: torch.nn.Module, placement: "Placement") -> bool:
+    """Whether inputs are channels-last: as chosen, or else where it is faster: on GPUs, except in float32."""
+    chosen, weight = placement.get("channels_last"), find_weight(module)
+    if chosen is not None or weight is None:
+        return bool(chosen)
+    return weight.is_cuda and (placement.get("dtype") == "tf32" or weight.element_size() == 2)
 
 
 def find_weight(module: torch.nn.Module) -> Tensor | None:
     """Return the first weight that is a real number; it tells the device and dtype of a module."""
     return next((value for value in module.parameters() if value.is_floating_point()), None)
-
-
-class PlacedModule:
-    """A module on its device, or a copy of it on each of several GPUs.
-
-    `run` takes inputs on the device of the (first) module. `workers` are the modules on GPUs; None elsewhere.
-    """
-
-    def __init__(
-        self,
-        make_module: Callable[[str | None], torch.nn.Module],
-        device: str | None,
-        placement: Placement,
-        *,
-        name: str,
-        takes_pixels: bool,
-        batch_size: int | None,
-    ) -> None:
-        gpus = list_gpus(device) if device is not None and device.startswith("cuda") else [device]
-        runs = [ModuleRun(make_module(gpu), placement, name) for gpu in gpus]
-        self.run, self.module = runs[0], runs[0].module
-        self.workers: DeviceWorkers | None = None
-        if is_on_gpu(self.module):
-            models = [each.to_device_model(takes_pixels, batch_size) for each in runs]
-            self.workers = DeviceWorkers(models, placement.dtype)
 
 
 def is_on_gpu(module: torch.nn.Module) -> bool:
@@ -336,45 +260,68 @@ def is_on_gpu(module: torch.nn.Module) -> bool:
     return weight is not None and weight.is_cuda
 
 
-class ModuleRun:
-    """A call of a module in eval mode, compiled or as CUDA graphs if that was asked for."""
+class PlacedModule:
+    """A module on its device, or a copy of it on each of several GPUs, where `workers` run them; None elsewhere.
 
-    def __init__(self, module: torch.nn.Module, placement: Placement, name: str) -> None:
-        self.module, self._name = module, name
-        self.channels_last = placement.uses_channels_last(module)
-        forward: Callable[[Tensor], Any] = torch.compile(module) if placement.compile else module
+    A module stays where it is for the device None; `described` are arguments of `make_device_model`.
+    """
 
-        def call(inputs: Tensor) -> Tensor:
-            return extract_tensor(forward(inputs), name)
+    def __init__(
+        self,
+        get_module: Callable[[str | None], torch.nn.Module],
+        device: str | None,
+        placement: "Placement",
+        *described: Any,
+    ) -> None:
+        gpus = list_gpus(device) if device is not None and device.startswith("cuda") else [device]
+        modules = [move_module(get_module(gpu), gpu, placement) for gpu in gpus]
+        models = [make_device_model(module, placement, *described) for module in modules]
+        self.module, self._model, self._dtype = modules[0], models[0], placement.get("dtype")
+        self.workers = DeviceWorkers(models, self._dtype) if is_on_gpu(modules[0]) else None
 
-        self._call = GraphedCall(call) if placement.cuda_graphs and is_on_gpu(module) else call
+    def run_on_host(self, inputs: Array) -> Array:
+        """Return the output for inputs of the host. -> float32 [n, classes]"""
+        model = self._model
+        memory_format = torch.channels_last if model.channels_last else torch.preserve_format
+        with torch.inference_mode(), use_exact_arithmetic(self._dtype):
+            # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
+            tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
+            outputs = model.run(tensor.to(model.device, model.dtype, memory_format=memory_format))
+            values: Array = outputs.to("cpu", torch.float32).numpy()
+        return values
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the output of the module. [n, C, H, W] -> [n, classes]"""
-        with _eval_mode(self.module):
-            return self._call(inputs)
 
-    def run_as_it_is(self, inputs: Tensor) -> Tensor:
-        """Return the output of the module, neither compiled nor as a graph."""
-        with _eval_mode(self.module):
-            return extract_tensor(self.module(inputs), self._name)
+def make_device_model(
+    module: torch.nn.Module, placement: "Placement", name: str, input_dtype: str, batch_size: int | None
+) -> DeviceModel:
+    """Return a module in eval mode as a model, compiled or as CUDA graphs if that was asked for."""
+    weight = find_weight(module)
+    device = torch.device("cpu") if weight is None else weight.device
+    dtype = getattr(torch, input_dtype) if weight is None or input_dtype == "uint8" else weight.dtype
+    forward: Callable[[Tensor], Any] = torch.compile(module) if placement.get("compile") else module
 
-    def to_device_model(self, takes_pixels: bool, batch_size: int | None) -> DeviceModel:
-        """Return the module as one that gets its views on its device."""
-        weight = find_weight(self.module)
-        assert weight is not None, "a module on a GPU has weights"
-        dtype = torch.uint8 if takes_pixels else weight.dtype
-        return DeviceModel(weight.device, self, dtype, self.channels_last, batch_size, self.run_as_it_is)
+    def call(inputs: Tensor) -> Tensor:
+        return extract_tensor(forward(inputs), name)
+
+    graphed = GraphedCall(call) if placement.get("cuda_graphs") and is_on_gpu(module) else call
+
+    def run(inputs: Tensor) -> Tensor:
+        with _eval_mode(module):
+            return graphed(inputs)
+
+    def probe(inputs: Tensor) -> Tensor:
+        with _eval_mode(module):
+            return extract_tensor(module(inputs), name)
+
+    return DeviceModel(device, run, dtype, uses_channels_last(module, placement), batch_size, probe)
 
 
 def extract_tensor(outputs: Any, name: str) -> Tensor:
     """Return the output tensor: the output itself, or the `logits` of a transformers output."""
     values = getattr(outputs, "logits", outputs)
     if not isinstance(values, Tensor):
-        raise ClassifierError(
-            f"classifier {name!r} returned {type(outputs).__name__}, not a tensor; "
-            "wrap the module so that forward returns one tensor [images, classes]."
-        )
+        kind = type(outputs).__name__
+        raise ClassifierError(f"classifier {name!r} returned {kind}; wrap its module so that it returns one tensor.")
     return values
 
 
@@ -383,20 +330,11 @@ class SingleOutput(torch.nn.Module):
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
         super().__init__()
-        self.module = module
-        self._name = name
+        self.module, self._name = module, name
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the output tensor. [n, C, H, W] -> [n, classes]"""
         return extract_tensor(self.module(inputs), self._name)
-
-
-def make_exportable(module: torch.nn.Module, name: str) -> torch.nn.Module:
-    """Set a module to eval mode, and return it as one that returns a tensor; TorchScript stays TorchScript."""
-    exportable = module if isinstance(module, torch.jit.ScriptModule) else SingleOutput(module, name)
-    for submodule in exportable.modules():
-        submodule.training = False  # `eval` does not exist for modules of torch.export
-    return exportable
 
 
 class GraphedCall:

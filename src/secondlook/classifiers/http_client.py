@@ -18,7 +18,6 @@ from secondlook.errors import ANY, ClassifierError, Repair
 HIDDEN = "***"
 PIECE = 65536
 MAX_CONNECTIONS = 64
-"""Connections that are kept open for the next request."""
 LONGEST_RETRY_AFTER = 60.0
 MAX_RESPONSE_BYTES = 32 * 2**20
 """Largest response, with its headers; enough for 32 images x 21,843 classes as JSON."""
@@ -58,28 +57,23 @@ class HttpClient:
         """
         timeout = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        headers = {"User-Agent": "secondlook", **(headers or {}), **self._headers}
-        try:
+        settings: dict[str, Any] = {"retries": False, "redirect": False, "decode_content": False}
+        settings["headers"] = {"User-Agent": "secondlook", **(headers or {}), **self._headers}
+        is_repeated = False
+        while True:
+            left = Timeout(max(0.001, deadline - time.monotonic()))
             try:
-                return self._exchange(method, path, body, headers, timeout)
-            except ProtocolError as error:
-                is_kept = self._pool.num_requests > self._pool.num_connections
-                if not is_kept or not isinstance(_find_cause(error), ConnectionError):
-                    raise
-            # The server may have closed a kept connection since the last request.
-            return self._exchange(method, path, body, headers, max(0.001, deadline - time.monotonic()))
-        except HTTPError as error:
-            cause = _find_cause(error)
-            if isinstance(cause or error, TimeoutError | HttpTimeoutError):
-                raise TimeoutError(f"no complete response within {timeout:g} seconds") from error
-            raise cause or ConnectionError(str(error)) from error
-
-    def _exchange(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float
-    ) -> BaseHTTPResponse:
-        return self._pool.urlopen(
-            method, path, body, headers, False, redirect=False, timeout=Timeout(timeout), decode_content=False
-        )
+                return self._pool.urlopen(method, path, body, timeout=left, **settings)
+            except HTTPError as error:
+                causes = (error.__cause__, *reversed(error.args))  # the error of the standard library that it wraps
+                cause = next((one for one in causes if isinstance(one, OSError | HTTPException)), None)
+                if isinstance(cause or error, TimeoutError | HttpTimeoutError):
+                    raise TimeoutError(f"no complete response within {timeout:g} seconds") from error
+                # The server may have closed a kept connection since the last request.
+                is_kept = isinstance(error, ProtocolError) and self._pool.num_requests > self._pool.num_connections
+                if is_repeated or not is_kept or not isinstance(cause, ConnectionError):
+                    raise cause or ConnectionError(str(error)) from error
+                is_repeated = True
 
     def hide_secrets(self, text: str) -> str:
         """Return a text without the values of the secret headers, which a server may repeat in its response."""
@@ -100,12 +94,6 @@ class HttpClient:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._pool.close()
-
-
-def _find_cause(error: HTTPError) -> Exception | None:
-    """Return the error of the standard library that an error of urllib3 wraps."""
-    causes = (error.__cause__, *reversed(error.args))
-    return next((cause for cause in causes if isinstance(cause, OSError | HTTPException)), None)
 
 
 class _BoundedReader(io.RawIOBase):

@@ -1,9 +1,7 @@
 """Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
 
 import base64
-import dataclasses
 import inspect
-import math
 import pkgutil
 import platform
 import re
@@ -11,48 +9,36 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
-from secondlook.arrays import OUTPUTS, Output
+from secondlook.arrays import OUTPUTS, Output, is_number, is_whole_number
 from secondlook.classifiers.classifier import Classifier, Ensemble
 from secondlook.classifiers.preprocessing import SETTINGS, Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import Spec, parse_spec
 
-SCHEMES_BY_SUFFIX = {
-    ".onnx": "onnx",
-    ".pt2": "torch",
-    ".pt": "torch",
-    ".pth": "torch",
-    ".joblib": "sklearn",
-    ".pkl": "sklearn",
-}
-"""The scheme to suggest for a file name without a scheme."""
-
+SUFFIXES = {"onnx": (".onnx",), "torch": (".pt2", ".pt", ".pth"), "sklearn": (".joblib", ".pkl")}
+"""The schemes to suggest for a file name without a scheme."""
 URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]*)", re.IGNORECASE)
 HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:[0-9]*)?")
-COMMON_OPTIONS = {
-    "output": str,
-    "default_output": str | None,
-    "name": str | None,
-    "preprocessing": Preprocessing | None,
-}
+COMMON_OPTIONS = {"output": str, "default_output": str, "name": str, "preprocessing": Preprocessing}
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-TYPE_NAMES: Mapping[object, str] = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a finite number",
-    str: "a string",
-    Sequence: "a list",
-    Mapping: "a mapping",
-    Preprocessing: "a Preprocessing object, which cannot be written in a spec",
+CHECKED_TYPES: dict[object, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("an integer", is_whole_number),
+    float: ("a finite number", is_number),
+    # A pathlib.Path or a torch.device can be used as a string.
+    str: ("a string", lambda value: isinstance(value, str) or not isinstance(value, Real | Collection)),
+    Sequence: ("a list", lambda value: isinstance(value, Sequence)),
+    Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
+    Preprocessing: ("a Preprocessing object, not a spec", lambda value: isinstance(value, Preprocessing)),
 }
-"""The option types that are checked; the opener itself checks values of any other type."""
+"""The option types that are checked, by name and test; the opener itself checks values of any other type."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +48,14 @@ class LoadOptions:
     spec: str
     """The spec, or a description of the object, for messages; also the default name."""
     scheme: str = ""
-    """Name of the model scheme."""
     output: Output | None = None
     default_output: Output | None = None
     name: str | None = None
-    """As given to `load_classifier`, or None."""
     name_in_spec: bool = False
     """Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """Individual preprocessing settings that were given."""
     preprocessing: Preprocessing | None = None
-    """Complete preprocessing that was given, or None."""
     authorization: str | None = field(default=None, repr=False)
     """HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None."""
 
@@ -85,21 +68,15 @@ class LoadOptions:
         """Return the kind of output of a model that does not declare it; raise if nothing else tells it."""
         output = self.output or self.default_output
         if output is None:
-            raise ClassifierError(
-                f"cannot tell whether {self.spec!r} outputs logits or probabilities",
-                repair=Repair("pass {output} or 'probabilities'", output="logits"),
-            )
+            fault = f"cannot tell whether {self.spec!r} outputs logits or probabilities"
+            raise ClassifierError(fault, repair=Repair("pass {output} or 'probabilities'", output="logits"))
         return output
 
     def expect_output(self, known: Output) -> Output:
         """Return the kind of output that a scheme always has; raise if the user declared the other one."""
         if self.output not in (None, known):
-            raise ClassifierError(
-                f"is wrong, since {self.spec!r} outputs {known}",
-                argument="output",
-                value=self.output,
-                repair=Repair("remove {output}", output=ANY),
-            )
+            fault, repair = f"is wrong, since {self.spec!r} outputs {known}", Repair("remove {output}", output=ANY)
+            raise ClassifierError(fault, argument="output", value=self.output, repair=repair)
         return known
 
     @property
@@ -116,12 +93,8 @@ class LoadOptions:
         """Return the model's own preprocessing with the user's settings; requirements of the model are kept."""
         if self.preprocessing is not None:
             given = self.preprocessing
-            own = dataclasses.replace(
-                given,
-                size=given.size or own.size,
-                channels=given.channels or own.channels,
-                input_dtype=own.input_dtype,
-            )
+            size, channels = given.size or own.size, given.channels or own.channels
+            own = replace(given, size=size, channels=channels, input_dtype=own.input_dtype)
         return own.with_settings(self.settings)
 
 
@@ -137,12 +110,11 @@ class ModelScheme:
     form: str
     """The form of a spec, with placeholders."""
     summary: str
-    """One line for tables."""
-    extra: str | None
-    """The optional dependencies that it needs, or None."""
     open: Opener
     """`open(target, options, **scheme_options)`; `target` is the location of the spec, or the object."""
-    recognizes: Callable[[object], bool] | None
+    extra: str | None = None
+    """The optional dependencies that it needs, or None."""
+    recognizes: Callable[[object], bool] | None = None
     """Tells whether an object is of this kind; None if there are only specs."""
     is_data_only: bool = False
     """Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
@@ -163,34 +135,20 @@ class ModelScheme:
         return found
 
     @property
-    def option_types(self) -> dict[str, object]:
-        """The types of all options except the preprocessing settings, which `Preprocessing` checks."""
-        return {**COMMON_OPTIONS, **self.options}
-
-    @property
     def known_options(self) -> tuple[str, ...]:
         """The names of all options that a model of this scheme can be loaded with."""
-        return (*self.option_types, *SETTINGS)
+        return (*COMMON_OPTIONS, *self.options, *SETTINGS)
 
 
 MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
 """All model schemes by name."""
 
 
-def model_scheme(
-    name: str,
-    *,
-    form: str,
-    summary: str,
-    extra: str | None = None,
-    recognizes: Callable[[object], bool] | None = None,
-    is_data_only: bool = False,
-    describes_itself: bool = False,
-) -> Callable[[Opener], Opener]:
-    """Register the decorated function as the opener of a model scheme."""
+def model_scheme(name: str, *, form: str, summary: str, **fields: Any) -> Callable[[Opener], Opener]:
+    """Register the decorated function as the opener of a model scheme; `fields` are those of `ModelScheme`."""
 
     def register(opener: Opener) -> Opener:
-        MODELS.add(ModelScheme(name, form, summary, extra, opener, recognizes, is_data_only, describes_itself))
+        MODELS.add(ModelScheme(name, form, summary, opener, **fields))
         return opener
 
     return register
@@ -236,10 +194,10 @@ def load_classifier(
     if not isinstance(spec, Classifier):
         return _load_spec(spec, given) if isinstance(spec, str) else _load_object(spec, given)
     if given:
-        raise ClassifierError(
-            f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading the classifier",
-            argument=next(iter(given)),
+        fault = (
+            f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading the classifier"
         )
+        raise ClassifierError(fault, argument=next(iter(given)))
     return spec
 
 
@@ -266,17 +224,18 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
     # First of all, so that no message, name or digest below can contain them.
     text, authorization = split_credentials(text)
     if ":" not in text:
-        suggested = SCHEMES_BY_SUFFIX.get(Path(text.partition("?")[0]).suffix)
-        hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested else ""
+        suffix = Path(text.partition("?")[0]).suffix
+        hint = "".join(
+            f" Did you mean {f'{one}:{text}'!r}?" for one, suffixes in SUFFIXES.items() if suffix in suffixes
+        )
         forms = ", ".join(scheme.form for scheme in MODELS.values())
         raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
     spec = parse_spec(text, ClassifierError)
     scheme = MODELS.find(spec.scheme, f" in {text!r}")
-    types = scheme.option_types
+    types = {**COMMON_OPTIONS, **scheme.options}
     in_spec = {name: _parse_value(value, types.get(name)) for name, value in spec.options.items()}
-    for name in in_spec:
-        if name in given:
-            raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
+    for name in in_spec.keys() & given.keys():
+        raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
     options = {**in_spec, **given}
     loaded = _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
     if spec.path.exists():  # other processes may work in other folders
@@ -291,15 +250,14 @@ def _load_again(
     """Load a classifier in another process, maybe on another machine; its file must be the same there."""
     where = f"on the machine {platform.node()!r}"
     try:
-        loaded = _open(
-            MODELS.find(spec.scheme), spec.location, str(spec), options, name_in_spec=True, authorization=authorization
-        )
+        context = {"name_in_spec": True, "authorization": authorization}
+        loaded = _open(MODELS.find(spec.scheme), spec.location, str(spec), options, **context)
     except ClassifierError as error:
         raise ClassifierError.from_error(error, f"{where}: ") from error
     if loaded.digest != digest:
+        digests = f"{loaded.digest[:12]} instead of {digest[:12]}"
         raise ClassifierError(
-            f"classifier {name!r} is another one {where} (digest {loaded.digest[:12]} instead of {digest[:12]}); copy "
-            "the same file to every machine."
+            f"classifier {name!r} is another one {where} (digest {digests}); copy the same file there."
         )
     loaded.name = name
     loaded.reload = partial(_load_again, spec, options, name, digest, authorization)
@@ -307,60 +265,46 @@ def _load_again(
 
 
 def _load_object(target: object, given: Mapping[str, object]) -> Classifier:
+    name = getattr(target, "__qualname__", None)
+    described = f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
     # Functions are last, because many models are callable too.
     for scheme in sorted(MODELS.values(), key=lambda scheme: scheme.name == "function"):
         if scheme.recognizes is not None and scheme.recognizes(target):
-            return _open(scheme, target, _describe_object(target), given)
+            return _open(scheme, target, described, given)
     hint = f" For a file, pass a spec such as 'onnx:{target}'." if isinstance(target, Path) else ""
     raise ClassifierError(
-        f"{_describe_object(target)} is not a classifier: it is not callable and has no predict_proba; "
+        f"{described} is not a classifier: it is not callable and has no predict_proba; "
         f"pass a spec, a function, a torch module or an estimator.{hint}"
     )
 
 
-def _describe_object(target: object) -> str:
-    name = getattr(target, "__qualname__", None)
-    return f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
-
-
-def _open(
-    scheme: ModelScheme,
-    target: object,
-    spec: str,
-    given: Mapping[str, Any],
-    *,
-    name_in_spec: bool = False,
-    authorization: str | None = None,
-) -> Classifier:
+def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], **context: Any) -> Classifier:
+    """Check the options of the user, and open a model; `context` are other fields of `LoadOptions`."""
     known = scheme.known_options
     for name in given:
         if name not in known:
-            raise ClassifierError(
-                f"unknown option {name!r} for {spec!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
-            )
+            listed = f"{', '.join(known)}.{did_you_mean(name, known)}"
+            raise ClassifierError(f"unknown option {name!r} for {spec!r}; known: {listed}")
     for name in ("output", "default_output"):
         if given.get(name) not in (None, *OUTPUTS):
-            raise ClassifierError(
-                f"for {spec!r} is unknown; expected 'logits' or 'probabilities'", argument=name, value=given[name]
-            )
-    for name, hint in scheme.option_types.items():
-        _check_value(name, given.get(name), hint, spec)
-    options = LoadOptions(
-        spec=spec,
-        scheme=scheme.name,
-        output=given.get("output"),
-        default_output=given.get("default_output"),
-        name=given.get("name"),
-        name_in_spec=name_in_spec,
-        settings={name: value for name, value in given.items() if name in SETTINGS},
-        preprocessing=given.get("preprocessing"),
-        authorization=authorization,
-    )
-    return scheme.open(target, options, **{name: value for name, value in given.items() if name in scheme.options})
+            fault = f"for {spec!r} is unknown; expected 'logits' or 'probabilities'"
+            raise ClassifierError(fault, argument=name, value=given[name])
+    for name, hint in {**COMMON_OPTIONS, **scheme.options}.items():
+        value, types = given.get(name), _allowed_types(hint)
+        is_checked = value is not None and types <= CHECKED_TYPES.keys()
+        if is_checked and not any(CHECKED_TYPES[each][1](value) for each in types):
+            expected = " or ".join(text for each, (text, _) in CHECKED_TYPES.items() if each in types)
+            raise ClassifierError(f"of {spec!r} has the wrong type; expected {expected}", argument=name, value=value)
+
+    def select(names: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name in names}
+
+    options = LoadOptions(spec, scheme.name, settings=select(SETTINGS), **select(COMMON_OPTIONS), **context)
+    return scheme.open(target, options, **select(scheme.options))
 
 
 def _parse_value(text: str, hint: object) -> object:
-    """Return the value of an option in a spec; text that does not fit the type is left for `_check_value`."""
+    """Return the value of an option in a spec; text that does not fit the type is left for `_open`."""
     types = _allowed_types(hint)
     if types == {str}:
         return text
@@ -378,31 +322,10 @@ def _parse_value(text: str, hint: object) -> object:
     return text
 
 
-def _check_value(name: str, value: object, hint: object, spec: str) -> None:
-    types = _allowed_types(hint)
-    if value is None or not types <= TYPE_NAMES.keys() or any(_has_type(value, each) for each in types):
-        return
-    expected = " or ".join(text for each, text in TYPE_NAMES.items() if each in types)
-    raise ClassifierError(f"of {spec!r} has the wrong type; expected {expected}", argument=name, value=value)
-
-
 def _allowed_types(hint: object) -> set[object]:
     """Return the types of a type hint without None and type parameters: {Sequence} for `Sequence[str] | None`."""
     hints = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
     return {get_origin(each) or each for each in hints if each is not type(None)}
-
-
-def _has_type(value: object, kind: object) -> bool:
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    if kind is int:
-        return isinstance(value, Integral)
-    if kind is float:
-        return isinstance(value, Real) and math.isfinite(value)
-    if kind is str:
-        # A pathlib.Path or a torch.device can be used as a string.
-        return isinstance(value, str) or not isinstance(value, Real | Collection)
-    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def import_object(location: str, spec: str) -> Any:
@@ -415,9 +338,7 @@ def import_object(location: str, spec: str) -> Any:
     try:
         return pkgutil.resolve_name(location)
     except (ModuleNotFoundError, AttributeError, ValueError) as error:
-        raise ClassifierError(
-            f"{spec!r} cannot be imported: {shorten_reason(error)}; check the name, install the module or run in its "
-            "folder."
-        ) from error
+        fault = f"{spec!r} cannot be imported: {shorten_reason(error)}"
+        raise ClassifierError(fault, repair="check the name, install the module or run in its folder") from error
     finally:
         sys.path.remove(folder)

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -58,7 +59,6 @@ class OnnxFile:
     """An ONNX file, which may come from elsewhere; one that is damaged is a `ClassifierError`."""
 
     path: Path
-    """The file."""
     spec: str
     """What messages call it."""
     threads: int | None = None
@@ -94,11 +94,20 @@ class OnnxFile:
                     if entry.key == b"location":
                         location = entry.value.decode()
                         used[location] = used.get(location, False) or EXTERNAL in tensor.data_location
+        # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
+        folders, found = [self.path.parent.resolve(), self.path.resolve().parent], []
         for location in sorted(used):
+            file, is_relative = self.path.parent / location, _is_relative(location)
             if used[location]:
-                self._check_location(location)
-        files = {location: self.path.parent / location for location in sorted(used)}
-        return [file for at, file in files.items() if used[at] or (_is_relative(at) and file.is_file())]
+                if not is_relative or not any(file.resolve().is_relative_to(folder) for folder in folders):
+                    fault = (
+                        f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model"
+                    )
+                    raise ClassifierError(fault, repair="save the model with its external data beside it")
+                check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
+            if used[location] or (is_relative and file.is_file()):
+                found.append(file)
+        return found
 
     def digest(self) -> str:
         """Return the digest of the file and its external data."""
@@ -124,27 +133,32 @@ class OnnxFile:
     def _reject_damage(self) -> Any:
         return reject_failures(f"{self.spec!r} is not an ONNX file", "check or re-export the file.")
 
-    def _check_location(self, location: str) -> None:
-        # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
-        folders = [self.path.parent.resolve(), self.path.resolve().parent]
-        file = self.path.parent / location
-        if not _is_relative(location) or not any(file.resolve().is_relative_to(folder) for folder in folders):
-            raise ClassifierError(
-                f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model; "
-                "save the model with its external data beside it."
-            )
-        check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
-
     def open_session(self, device: str) -> Any:
-        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used."""
+        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used.
+
+        Operators that the provider of GPUs lacks run on the CPU.
+        """
         if device == "cpu":
             return self.open_with([CPU_PROVIDER])
-        if device != "auto":
-            return self.open_on_gpu(list_session_gpus(device)[0], device)
+        if device == "auto":
+            try:
+                return self.open_session("cuda")
+            except ClassifierError:  # there is no GPU that ONNX Runtime can use
+                return self.open_session("cpu")
+        number = list_session_gpus(device)[0].partition(":")[2] or "0"
         try:
-            return self.open_session("cuda")
-        except ClassifierError:  # there is no GPU that ONNX Runtime can use
-            return self.open_session("cpu")
+            # By default, ONNX Runtime prints an error, and uses the CPU.
+            cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": number})
+            session = self._create([cuda, CPU_PROVIDER], is_deterministic=True, enable_fallback=0)
+            if CUDA_PROVIDER not in session.get_providers():
+                raise OSError(f"it did not find the CUDA libraries that its {CUDA_PROVIDER} needs")
+        except ClassifierError:
+            raise
+        except Exception as error:
+            fault = f"cannot be used by ONNX Runtime: {shorten_reason(error)}"
+            repair = Repair("install the CUDA and cuDNN that it was built for, or pass {device}", device="cpu")
+            raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
+        return session
 
     def open_with(self, providers: Sequence[str]) -> Any:
         """Return a session with providers in order of preference."""
@@ -153,76 +167,36 @@ class OnnxFile:
         available = onnxruntime.get_available_providers()
         for name in providers:
             if name not in available:
-                raise ClassifierError(
-                    f"provider {name!r} is not available in this ONNX Runtime; "
-                    f"available: {', '.join(available)}.{did_you_mean(name, available)}"
-                )
-        return self._create(list(providers), self._make_options())
+                known = f"{', '.join(available)}.{did_you_mean(name, available)}"
+                raise ClassifierError(f"provider {name!r} is not available in this ONNX Runtime; available: {known}")
+        return self._create(list(providers))
 
-    def open_on_gpu(self, gpu: str, device: str) -> Any:
-        """Return a session on the GPU 'cuda:N'; operators that the provider lacks run on the CPU.
-
-        `device` is what the user asked for.
-        """
-        options = self._make_options()
-        options.use_deterministic_compute = True
-        cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": gpu.partition(":")[2]})
-        try:
-            # By default, ONNX Runtime prints an error, and uses the CPU.
-            session = self._create([cuda, CPU_PROVIDER], options, enable_fallback=0)
-            if CUDA_PROVIDER not in session.get_providers():
-                raise OSError(f"it did not find the CUDA libraries that its {CUDA_PROVIDER} needs")
-        except ClassifierError:
-            raise
-        except Exception as error:
-            raise ClassifierError(
-                f"cannot be used by ONNX Runtime: {shorten_reason(error)}",
-                argument="device",
-                value=device,
-                repair=Repair(
-                    "install CUDA and cuDNN in the versions that it was built for, or pass another device or {device}",
-                    device="cpu",
-                ),
-            ) from error
-        return session
-
-    def _make_options(self) -> Any:
+    def _create(self, providers: Sequence[Any], *, is_deterministic: bool = False, **settings: Any) -> Any:
+        """Create a session within the time limit: ONNX Runtime computes what is constant while it loads."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
+        options, stopped = onnxruntime.SessionOptions(), threading.Event()
         # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
         options.add_session_config_entry("session.load_model_format", "ONNX")
+        options.use_deterministic_compute = is_deterministic
         threads = find_thread_limit() if self.threads is None else self.threads
         if threads is not None:
             options.intra_op_num_threads = threads
-        return options
-
-    def _create(self, providers: Sequence[Any], options: Any, **settings: Any) -> Any:
-        """Create a session within the time limit: ONNX Runtime computes what is constant while it loads.
-
-        It looks for the flag between two passes over the graph only, and older versions have none.
-        """
-        import onnxruntime
-
-        stopped = threading.Event()
 
         def stop() -> None:
             stopped.set()
-            if hasattr(options, "set_load_cancellation_flag"):
+            if hasattr(options, "set_load_cancellation_flag"):  # which is looked at between two passes over the graph
                 options.set_load_cancellation_flag(True)
 
-        limit = TIME_LIMITS.start(self.timeout, stop)
         try:
-            return onnxruntime.InferenceSession(str(self.path), options, providers=providers, **settings)
+            with TIME_LIMITS.limit(self.timeout, stop):
+                return onnxruntime.InferenceSession(str(self.path), options, providers=providers, **settings)
         except Exception as error:
             if not stopped.is_set():
                 raise
-            raise ClassifierError(
-                f"loading {str(self.path)!r} was stopped after {self.timeout:g} seconds",
-                repair=Repair("if the model is only large, pass a larger {timeout}", timeout=ANY),
-            ) from error
-        finally:
-            TIME_LIMITS.end(limit)
+            fault = f"loading {str(self.path)!r} was stopped after {self.timeout:g} seconds"
+            repair = Repair("if the model is only large, pass a larger {timeout}", timeout=ANY)
+            raise ClassifierError(fault, repair=repair) from error
 
     @staticmethod
     def run_limited(call: Callable[..., Any], *arguments: Any, what: str, timeout: float, n_images: int) -> Any:
@@ -230,21 +204,17 @@ class OnnxFile:
         import onnxruntime
 
         run_options = onnxruntime.RunOptions()
-        limit = TIME_LIMITS.start(timeout, partial(setattr, run_options, "terminate", True))
         try:
-            return call(*arguments, run_options)
+            with TIME_LIMITS.limit(timeout, partial(setattr, run_options, "terminate", True)):
+                return call(*arguments, run_options)
         except Exception as error:
-            if run_options.terminate:
-                raise ClassifierError(
-                    f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images",
-                    repair=Repair(
-                        "if the model is not in an endless loop, pass a larger {timeout} or use a smaller batch",
-                        timeout=ANY,
-                    ),
-                ) from error
-            raise
-        finally:
-            TIME_LIMITS.end(limit)
+            if not run_options.terminate:
+                raise
+            fault = f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images"
+            repair = Repair(
+                "unless it is in an endless loop, pass a larger {timeout} or use a smaller batch", timeout=ANY
+            )
+            raise ClassifierError(fault, repair=repair) from error
 
 
 def _is_relative(location: str) -> bool:
@@ -298,24 +268,18 @@ def _load_message_classes() -> dict[str, Any]:
 
 
 def list_session_gpus(device: str) -> list[str]:
-    """Return the GPUs of sessions for 'cuda' or 'cuda:N', or say why there are none.
-
-    Only torch tells which GPUs there are. Without it 'cuda' is the first one.
-    """
+    """Return the GPUs of sessions for 'cuda' or 'cuda:N'; without torch, which tells them, 'cuda' is the first one."""
     import onnxruntime
 
     if CUDA_PROVIDER not in onnxruntime.get_available_providers():
-        raise ClassifierError(
-            f"is not available: this ONNX Runtime has no {CUDA_PROVIDER}",
-            argument="device",
-            value=device,
-            repair=Repair("install onnxruntime-gpu, or pass {device}", device="cpu"),
-        )
-    if sees_gpus():
-        from secondlook.classifiers.device import list_gpus
+        fault = f"is not available: this ONNX Runtime has no {CUDA_PROVIDER}"
+        repair = Repair("install onnxruntime-gpu, or pass {device}", device="cpu")
+        raise ClassifierError(fault, argument="device", value=device, repair=repair)
+    if not sees_gpus():
+        return [device]
+    from secondlook.classifiers.device import list_gpus
 
-        return list_gpus(device)
-    return ["cuda:0" if device == "cuda" else device]
+    return list_gpus(device)
 
 
 def sees_gpus() -> bool:
@@ -339,16 +303,16 @@ class TimeLimits:
 
     def reset(self) -> None:
         """Forget all calls, and the thread."""
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._calls: dict[object, tuple[float, Callable[[], object]]] = {}
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
-    def start(self, seconds: float, stop: Callable[[], object]) -> object:
-        """Call `stop` unless `end` is called with the returned object within `seconds`."""
+    @contextmanager
+    def limit(self, seconds: float, stop: Callable[[], object]) -> Iterator[None]:
+        """Call `stop` if the block takes longer than `seconds`."""
         call, deadline = object(), time.monotonic() + seconds
-        with self._lock:
+        with self._changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, daemon=True, name="secondlook-time-limits")
                 thread.start()  # which can fail, and waits for the lock
@@ -356,12 +320,11 @@ class TimeLimits:
             elif deadline < self._wakes_at:
                 self._changed.notify()
             self._calls[call] = (deadline, stop)
-        return call
-
-    def end(self, call: object) -> None:
-        """Forget a call, which has ended."""
-        with self._lock:
-            self._calls.pop(call, None)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls.pop(call, None)
 
     def _watch(self) -> None:
         with self._changed:

@@ -1,47 +1,34 @@
 """ONNX models, run by ONNX Runtime on the CPU or on GPUs."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from secondlook.arrays import Array, Output
-from secondlook.classifiers.classifier import Classifier, digest_with_options, find_model_file
-from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import (
-    ModelInput,
-    check_single_input,
-    choose_output_name,
+from secondlook.classifiers.classifier import (
+    Classifier,
     describe_failure,
+    digest_with_options,
+    find_model_file,
     run_in_batches,
 )
-from secondlook.classifiers.onnx_file import (
-    CPU_PROVIDER,
-    DEFAULT_TIMEOUT,
-    OnnxFile,
-    list_session_gpus,
-    sees_gpus,
-)
-from secondlook.classifiers.preprocessing import InputType
+from secondlook.classifiers.loading import LoadOptions, model_scheme
+from secondlook.classifiers.onnx_file import CPU_PROVIDER, DEFAULT_TIMEOUT, OnnxFile, list_session_gpus, sees_gpus
+from secondlook.classifiers.preprocessing import InputType, ModelInput, choose_output_name
 from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
 from secondlook.threads import count_threads
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-    from secondlook.classifiers.device import DeviceModel, DeviceWorkers
+    from secondlook.classifiers.device import DeviceWorkers
 
-INPUT_TYPES: dict[str, InputType] = {
-    "tensor(float)": "float32",
-    "tensor(float16)": "float16",
-    "tensor(uint8)": "uint8",
-}
+INPUT_TYPES: dict[str, InputType] = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
 """Names of model outputs that declare their kind."""
 
@@ -54,10 +41,8 @@ class SessionRun:
     """A call of a session with arrays or with tensors of torch; a model can contain an endless loop."""
 
     session: Any
-    """The session of ONNX Runtime."""
     model_input: ModelInput
     output_name: str
-    """The input of the model and the output to use."""
     name: str
     """Name of the classifier, for messages."""
     timeout: float
@@ -77,68 +62,46 @@ class SessionRun:
             # A session has a stream of its own. It waits for that itself at the end, but not for the views before.
             torch.cuda.current_stream(inputs.device).synchronize()
         binding = self.session.io_binding()
-        binding.bind_input(
-            self.model_input.name,
-            inputs.device.type,
-            inputs.device.index or 0,
-            np.dtype(self.model_input.dtype),
-            tuple(inputs.shape),
-            inputs.data_ptr(),
-        )
+        place = (inputs.device.type, inputs.device.index or 0)
+        content = (np.dtype(self.model_input.dtype), tuple(inputs.shape), inputs.data_ptr())
+        binding.bind_input(self.model_input.name, *place, *content)
         binding.bind_output(self.output_name)
         self._run(inputs, self.session.run_with_iobinding, binding)
         return torch.from_numpy(binding.copy_outputs_to_cpu()[0])
 
     def _run(self, inputs: "Array | Tensor", *call: Any) -> Any:
+        what = f"classifier {self.name!r}"
         try:
-            return OnnxFile.run_limited(
-                *call, what=f"classifier {self.name!r}", timeout=self.timeout, n_images=len(inputs)
-            )
+            return OnnxFile.run_limited(*call, what=what, timeout=self.timeout, n_images=len(inputs))
         except ClassifierError:
             raise
         except Exception as error:
             raise describe_failure(self.name, inputs, error) from error
 
-    def to_device_model(self, device: "torch.device") -> "DeviceModel":
-        """Return the session as a model that gets its views on its device."""
-        import torch
 
-        from secondlook.classifiers.device import DeviceModel
-
-        dtype = getattr(torch, self.model_input.dtype)
-        return DeviceModel(device, self.run_tensor, dtype, batch_size=self.model_input.batch_size)
-
-
-@dataclass(frozen=True)
-class SplitRun(SessionRun):
-    """A call that gives the parts of a batch to several threads; a smaller batch has all threads together.
+def split_run(whole: SessionRun, part: SessionRun, n_parts: int) -> Callable[[Array], Array]:
+    """Return a call that gives the parts of a batch to several threads; a smaller batch has all threads together.
 
     Threads that share the work of every operator wait for each other after each; the parts of a batch do not. But parts
     of a few images take less time than it takes to hand them to the threads.
     """
+    threads = ThreadPoolExecutor(n_parts - 1, thread_name_prefix="secondlook-part")
 
-    part: SessionRun
-    """The call for a part, whose session uses the thread that calls it."""
-    n_parts: int
-    """Number of parts, one for each core."""
+    def run(inputs: Array) -> Array:
+        if len(inputs) < MIN_PART * n_parts:
+            return whole(inputs)
+        first, *others = np.array_split(inputs, n_parts)
+        started = [threads.submit(part, other) for other in others]
+        return np.concatenate([part(first), *(one.result() for one in started)])
 
-    def __call__(self, inputs: Array) -> Array:
-        """Return the output of the model for an array. -> [n, classes]"""
-        if len(inputs) < MIN_PART * self.n_parts:
-            return super().__call__(inputs)
-        first, *others = np.array_split(inputs, self.n_parts)
-        started = [self._threads.submit(self.part, other) for other in others]
-        return np.concatenate([self.part(first), *(one.result() for one in started)])
-
-    @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.n_parts - 1, thread_name_prefix="secondlook-part")
+    return run
 
 
 class PlacedSession(NamedTuple):
-    """A session on its device, and the workers of GPUs if torch can make the views there."""
+    """A session on its device, how it is called, and the workers of GPUs if torch can make the views there."""
 
-    run: SessionRun
+    first: SessionRun
+    run: Callable[[Array], Array]
     workers: "DeviceWorkers | None" = None
 
 
@@ -152,16 +115,13 @@ class OnnxClassifier(Classifier):
     """
 
     def __init__(
-        self,
-        onnx_file: OnnxFile,
-        options: LoadOptions,
-        output_name: str | None,
-        providers: Sequence[str] | None,
+        self, onnx_file: OnnxFile, options: LoadOptions, output_name: str | None, providers: Sequence[str] | None
     ) -> None:
         self._onnx_file = onnx_file
         self._files_digest = onnx_file.digest()  # first, since ONNX Runtime opens external data, whose paths it checks
         session = onnx_file.open_with([CPU_PROVIDER] if providers is None else providers)
-        self.model_input = _describe_input(session, options.spec)
+        inputs = [(each.name, each.shape, each.type) for each in session.get_inputs()]
+        self.model_input = ModelInput.parse(inputs, INPUT_TYPES, options.spec)
         output = _select_output(session, output_name, options.spec)
         self.output_name = output.name
         has_several_outputs = len(session.get_outputs()) > 1
@@ -175,7 +135,7 @@ class OnnxClassifier(Classifier):
         )
         self._device = "auto"
         # Given providers are kept by device='auto', and the session without any is the one on the CPU.
-        self._known = {"cpu" if providers is None else "auto": PlacedSession(self._make_run(session))}
+        self._known = {"cpu" if providers is None else "auto": self._place_sessions([session])}
         """The session by the device that was asked for; copies of the classifier share it."""
 
     @property
@@ -194,7 +154,7 @@ class OnnxClassifier(Classifier):
     @property
     def session(self) -> Any:
         """The session itself, on the first GPU if there are several."""
-        return self._placed.run.session
+        return self._placed.first.session
 
     @property
     def providers(self) -> list[str]:
@@ -211,9 +171,9 @@ class OnnxClassifier(Classifier):
         self.check_device(device)
         if device in ("auto", self._device):
             return self
+        self._place(device)  # now, since it may be impossible
         moved = copy.copy(self)
         moved._device = device
-        self._place(device)  # now, since it may be impossible
         return moved
 
     def split_batches(self) -> "OnnxClassifier":
@@ -222,47 +182,53 @@ class OnnxClassifier(Classifier):
         is_divided = self.model_input.batch_size is not None  # by the model itself, into batches of a fixed size
         if self.providers != [CPU_PROVIDER] or self._onnx_file.threads is not None or is_divided or n_parts == 1:
             return self
-        part = self._make_run(replace(self._onnx_file, threads=1).open_with([CPU_PROVIDER]))
+        whole, one_thread = self._placed.first, replace(self._onnx_file, threads=1)
+        part = replace(whole, session=one_thread.open_session("cpu"))
         split = copy.copy(self)
-        split._known = {"cpu": PlacedSession(SplitRun(**vars(self._placed.run), part=part, n_parts=n_parts))}
-        split._device = "cpu"
+        split._device, split._known = "cpu", {"cpu": PlacedSession(whole, split_run(whole, part, n_parts))}
         return split
 
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
-        return run_in_batches(self.preprocessing.normalize(images), self.model_input.shape[0], self._placed.run)
+        inputs, run = self.preprocessing.normalize(images), self._placed.run
+        outputs: Array = run_in_batches(inputs, self.model_input.batch_size, run)
+        return outputs
 
     @property
     def _placed(self) -> PlacedSession:
-        return self._known.get(self._device) or self._place(self._device)
+        return self._place(self._device)
 
     def _place(self, device: str) -> PlacedSession:
-        if device not in self._known:
-            self._known[device] = self._open(device)
-        return self._known[device]
-
-    def _open(self, device: str) -> PlacedSession:
-        if device == "cpu":
-            return PlacedSession(self._make_run(self._onnx_file.open_with([CPU_PROVIDER])))
+        if device in self._known:
+            return self._known[device]
         if device == "auto":
             try:
-                return self._place("cuda")
+                placed = self._place("cuda")
             except ClassifierError:  # there is no GPU that ONNX Runtime can use
-                return self._place("cpu")
-        gpus = list_session_gpus(device)
-        runs = [self._make_run(self._onnx_file.open_on_gpu(gpu, device)) for gpu in gpus]
-        return PlacedSession(runs[0], _make_workers(runs, gpus) if sees_gpus() else None)
+                placed = self._place("cpu")
+        else:
+            gpus = [] if device == "cpu" else list_session_gpus(device)
+            sessions = [self._onnx_file.open_session(gpu) for gpu in gpus or ["cpu"]]
+            placed = self._place_sessions(sessions, gpus if sees_gpus() else ())
+        self._known[device] = placed
+        return placed
 
-    def _make_run(self, session: Any) -> SessionRun:
-        return SessionRun(session, self.model_input, self.output_name, self.name, self._onnx_file.timeout)
+    def _place_sessions(self, sessions: Sequence[Any], gpus: Sequence[str] = ()) -> PlacedSession:
+        """Return sessions as they are called; on GPUs that torch sees, models make the views themselves."""
+        described = (self.model_input, self.output_name, self.name, self._onnx_file.timeout)
+        runs = [SessionRun(session, *described) for session in sessions]
+        if not gpus:
+            return PlacedSession(runs[0], runs[0])
+        import torch
 
+        from secondlook.classifiers.device import DeviceModel, DeviceWorkers
 
-def _make_workers(runs: Sequence[SessionRun], gpus: Sequence[str]) -> "DeviceWorkers":
-    import torch
-
-    from secondlook.classifiers.device import DeviceWorkers
-
-    return DeviceWorkers([run.to_device_model(torch.device(gpu)) for run, gpu in zip(runs, gpus, strict=True)])
+        dtype, batch_size = getattr(torch, self.model_input.dtype), self.model_input.batch_size
+        models = [
+            DeviceModel(torch.device(gpu), run.run_tensor, dtype, batch_size=batch_size)
+            for gpu, run in zip(gpus, runs, strict=True)
+        ]
+        return PlacedSession(runs[0], runs[0], DeviceWorkers(models))
 
 
 @model_scheme(
@@ -280,22 +246,7 @@ def open_onnx(
     threads: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Classifier:
-    """Open an ONNX file.
-
-    Parameters
-    ----------
-    location
-        Path of the file.
-    output_name
-        The output to use if there are several.
-    providers
-        ONNX Runtime providers in order of preference, which device='auto' keeps; by default CUDA if available, then
-        CPU.
-    threads
-        Threads per operator; by default all cores.
-    timeout
-        Seconds that loading, or one batch, may take.
-    """
+    """Open an ONNX file; docs/classifiers.md has the options. `device='auto'` keeps the `providers` of the user."""
     if not timeout > 0:  # nor is NaN
         raise ClassifierError(f"of {options.spec!r} must be positive", argument="timeout", value=timeout)
     onnx_file = OnnxFile(find_model_file(location, options.spec), options.spec, threads, timeout)
@@ -304,18 +255,10 @@ def open_onnx(
         return OnnxClassifier(onnx_file, options, output_name, names)
 
 
-def _describe_input(session: Any, spec: str) -> ModelInput:
-    inputs = session.get_inputs()
-    check_single_input([each.name for each in inputs], spec)
-    return ModelInput.parse(inputs[0].name, inputs[0].shape, inputs[0].type, INPUT_TYPES, spec)
-
-
 def _select_output(session: Any, given: str | None, spec: str) -> Any:
     outputs = {each.name: each for each in session.get_outputs()}
     output = outputs[choose_output_name(list(outputs), given, spec)]
     if not output.type.startswith("tensor("):
-        raise ClassifierError(
-            f"output {output.name!r} of {spec!r} is {output.type}, not a tensor",
-            repair=Repair("pass another {output_name}, or export the model with zipmap=False", output_name=ANY),
-        )
+        repair = Repair("pass another {output_name}, or export the model with zipmap=False", output_name=ANY)
+        raise ClassifierError(f"output {output.name!r} of {spec!r} is {output.type}, not a tensor", repair=repair)
     return output

@@ -27,10 +27,11 @@ Color = Literal["RGB", "BGR"]
 Layout = Literal["NCHW", "NHWC"]
 InputType = Literal["float32", "float16", "uint8"]
 
+CHANNELS = (1, 3)
 CHOICES: dict[str, tuple[object, ...]] = {
     "interpolation": get_args(Interpolation),
     "crop_rounding": get_args(CropRounding),
-    "channels": (None, 1, 3),
+    "channels": (None, *CHANNELS),
     "gray": (None, *get_args(Gray)),
     "color": get_args(Color),
     "layout": get_args(Layout),
@@ -47,29 +48,10 @@ _STORED_NAMES = {"color": "colour", "gray": "grey"}
 class Preprocessing:
     """Steps from an image to the model's input: resize, crop, [views], scale, color order, mean and std, layout.
 
-    Attributes
-    ----------
-    resize
-        Shorter side in pixels, or (height, width), or None to keep the size.
-    crop
-        Side or (height, width) of the center crop after resizing, or None.
-    interpolation
-        'nearest', 'box', 'bilinear', 'hamming', 'bicubic' or 'lanczos', with antialiasing as in Pillow.
-    crop_rounding
-        How half of an odd crop margin is rounded: 'even' (torchvision, timm) or 'down' (transformers).
-    size
-        (height, width) that the model requires, or None if any size is accepted.
-    channels
-        Number of channels that the model requires, 1 or 3, or None.
-    gray
-        'repeat' converts gray images to three equal channels, 'luminance' converts color images to gray; None
-        converts neither.
-    scale
-        Factor applied to pixel values of 0 to 255; float images in [0, 1] are multiplied by 255 * scale.
-    mean, std
-        Subtracted and divided by after scaling; one value, or one per channel in the order of `color`.
-    color, layout, input_dtype
-        Format of the input: 'RGB' or 'BGR'; 'NCHW' or 'NHWC'; 'float32', 'float16', or 'uint8' (raw pixels).
+    `resize` is the shorter side or (height, width) in pixels, `crop` the side or size of the center crop after it.
+    `size` and `channels` are what the model requires, or None. `gray` is 'repeat' to make gray images three equal
+    channels, 'luminance' to make color images gray, or None. The model gets (x * scale - mean) / std for pixels x of 0
+    to 255, with one mean and std or one per channel in the order of `color`, as `input_dtype`; 'uint8' is raw pixels.
     """
 
     resize: int | Size | None = None
@@ -106,57 +88,43 @@ class Preprocessing:
             value = getattr(self, name)
             if value not in allowed:
                 hint = did_you_mean(str(value), [str(choice) for choice in allowed])
-                raise ClassifierError(
-                    f"is unknown; expected one of {', '.join(map(repr, allowed))}.{hint}", argument=name, value=value
-                )
-        self._check_consistency()
+                fault = f"is unknown; expected one of {', '.join(map(repr, allowed))}.{hint}"
+                raise ClassifierError(fault, argument=name, value=value)
+        self._check_numbers()
+        fitted, required = self.fitted_size, normalized["size"]
+        if fitted is not None and required not in (None, fitted):
+            sizes = f"{_format_size(required)} pixels, but resizing and cropping produce {_format_size(fitted)}"
+            raise ClassifierError(f"the model requires images of {sizes}", repair=Repair("pass {crop}", crop=required))
 
-    def _check_consistency(self) -> None:
-        for name, lowest in (("std", min(self.std)), ("scale", self.scale)):
-            if lowest <= 0:
+    def _check_numbers(self) -> None:
+        for name, numbers in (("std", self.std), ("scale", (self.scale,))):
+            if min(numbers) <= 0:
                 raise ClassifierError("must be positive", argument=name, value=getattr(self, name))
         if self.input_dtype == "uint8" and (self.scale, self.mean, self.std) != (1 / 255, (0.0,), (1.0,)):
-            raise ClassifierError(
-                "the model takes raw uint8 pixels",
-                repair=Repair("remove {scale}, {mean} and {std}", scale=ANY, mean=ANY, std=ANY),
-            )
-        for name, value in (("mean", self.mean), ("std", self.std)):
-            if self.channels == 1 and len(value) > 1:
-                raise ClassifierError(
-                    "is for color, but the model takes gray images; pass one number", argument=name, value=value
-                )
-        self._check_mean()
-        fitted, required = self.fitted_size, _parse_size("size", self.size)
-        if fitted is not None and required is not None and fitted != required:
-            raise ClassifierError(
-                f"the model requires images of {_format_size(required)} pixels, but resizing and cropping produce "
-                f"{_format_size(fitted)}",
-                repair=Repair("pass {crop}", crop=required),
-            )
-
-    def _check_mean(self) -> None:
-        """Raise if the mean is above the largest pixel, as that of pixels from 0 to 255 is if they are scaled to 1."""
+            repair = Repair("remove {scale}, {mean} and {std}", scale=ANY, mean=ANY, std=ANY)
+            raise ClassifierError("the model takes raw uint8 pixels", repair=repair)
+        for name, numbers in (("mean", self.mean), ("std", self.std)):
+            if self.channels == 1 and len(numbers) > 1:
+                fault = "is for color, but the model takes gray images; pass one number"
+                raise ClassifierError(fault, argument=name, value=numbers)
         largest = 255 * self.scale
         if max(self.mean) > largest * (1 + 1e-6):
             mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
             is_std_too = self.std == (1.0,) or max(self.std) > largest
             text = "if it is that of pixels from 0 to 255, pass {mean}" + " and {std} in the same units" * is_std_too
-            raise ClassifierError(
-                f"is above {largest:g}, the largest value that pixels have here",
-                argument="mean",
-                value=_round_numbers(self.mean),
-                repair=Repair(text, mean=mean, std=std if max(self.std) > largest else ANY),
-            )
+            repair = Repair(text, mean=mean, std=std if max(self.std) > largest else ANY)
+            fault = f"is above {largest:g}, the largest value that pixels have here"
+            raise ClassifierError(fault, argument="mean", value=_round_numbers(self.mean), repair=repair)
 
     @cached_property
     def fitted_size(self) -> Size | None:
         """Height and width after resizing and cropping, or None if they depend on the image."""
-        return _parse_size("crop", self.crop) or (self.resize if isinstance(self.resize, tuple) else None)
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)  # type: ignore[return-value]
 
     @cached_property
     def input_size(self) -> Size | None:
         """Height and width of the input, or None if any size is accepted."""
-        return self.fitted_size or _parse_size("size", self.size)
+        return self.fitted_size or self.size  # type: ignore[return-value]
 
     @property
     def geometry(self) -> dict[str, object]:
@@ -194,19 +162,15 @@ class Preprocessing:
         if self.resize is not None:
             size = _compute_resized_size(image.shape[0], image.shape[1], self.resize)
             image = _resize_image(image, size, self.interpolation)
-        crop = _parse_size("crop", self.crop)
-        return image if crop is None else _center_crop(image, crop, self.crop_rounding)
+        return image if self.crop is None else _center_crop(image, self.crop, self.crop_rounding)  # type: ignore[arg-type]
 
     def check_size(self, height: int, width: int) -> None:
         """Raise if images of this size do not fit the model."""
         if self.input_size is not None and (height, width) != self.input_size:
-            raise ClassifierError(
-                f"the images have {_format_size((height, width))} pixels, but the classifier takes "
-                f"{_format_size(self.input_size)}",
-                repair=Repair(
-                    "pass {resize}, or the shorter side and {crop}", resize=self.input_size, crop=self.input_size
-                ),
-            )
+            found, size = _format_size((height, width)), self.input_size
+            fault = f"the images have {found} pixels, but the classifier takes {_format_size(size)}"
+            repair = Repair("pass {resize}, or the shorter side and {crop}", resize=size, crop=size)
+            raise ClassifierError(fault, repair=repair)
 
     def normalize(self, images: Array) -> Array:
         """Return the model's input. uint8|float32 [N, H, W, C] -> [N, C, H, W] or [N, H, W, C], see `layout`"""
@@ -238,28 +202,22 @@ class Preprocessing:
 
     def convert_channels(self, images: Array) -> Array:
         """Convert between gray and color as `gray` allows. [N, H, W, 1 or 3] -> [N, H, W, channels]"""
-        channels = images.shape[-1]
-        required = self._n_channels
+        channels, required = images.shape[-1], self._n_channels
         if self._keeps_channels(channels):
             return images
-        if (channels, required, self.gray) == (1, 3, "repeat"):
-            return np.repeat(images, 3, axis=-1)
-        if (channels, required, self.gray) == (3, 1, "luminance"):
-            return _compute_luminance(images)
         gray = {(1, 3): "repeat", (3, 1): "luminance"}.get((channels, required))
-        raise ClassifierError(
-            f"the images have {channels} channel(s), but the classifier takes {required}",
-            repair=f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray),
-        )
+        if gray is not None and gray == self.gray:
+            return np.repeat(images, 3, axis=-1) if gray == "repeat" else _compute_luminance(images)
+        repair = f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray)
+        fault = f"the images have {channels} channel(s), but the classifier takes {required}"
+        raise ClassifierError(fault, repair=repair)
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """Return a copy with some settings replaced; settings that are None are ignored."""
         for name in settings:
             if name not in SETTINGS:
-                raise ClassifierError(
-                    f"unknown preprocessing setting {name!r}; known: {', '.join(SETTINGS)}."
-                    + did_you_mean(name, SETTINGS)
-                )
+                known = f"{', '.join(SETTINGS)}.{did_you_mean(name, SETTINGS)}"
+                raise ClassifierError(f"unknown preprocessing setting {name!r}; known: {known}")
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
         return dataclasses.replace(self, **given)
 
@@ -302,9 +260,7 @@ def _compute_resized_size(height: int, width: int, resize: int | Size) -> Size:
     """Return the size after resizing; for a shorter side, the longer one is in proportion, rounded down."""
     if not isinstance(resize, int):
         return resize
-    if height <= width:
-        return resize, int(resize * width / height)
-    return int(resize * height / width), resize
+    return (resize, int(resize * width / height)) if height <= width else (int(resize * height / width), resize)
 
 
 def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Array:
@@ -312,11 +268,9 @@ def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Arr
     if image.shape[:2] == size:
         return image
     if size[0] * size[1] > Preprocessing.MAX_RESIZED_PIXELS:
-        raise ClassifierError(
-            f"an image of {_format_size(image.shape[:2])} pixels would have {_format_size(size)} after resizing its "
-            "shorter side",
-            repair=Repair("remove it, or pass height and width, such as {resize}", resize=(224, 224)),
-        )
+        fault = f"an image of {_format_size(image.shape[:2])} pixels would be resized to {_format_size(size)}"
+        repair = Repair("remove it, or pass height and width, such as {resize}", resize=(224, 224))
+        raise ClassifierError(fault, repair=repair)
     method = Image.Resampling[interpolation.upper()]
     width_and_height = (size[1], size[0])
     if image.dtype == np.uint8:
@@ -331,10 +285,8 @@ def _center_crop(image: Array, size: Size, rounding: CropRounding) -> Array:
     missing = [max(0, side - got) for side, got in zip(size, image.shape[:2], strict=True)]
     if any(missing):
         image = np.pad(image, [(side // 2, (side + 1) // 2) for side in missing] + [(0, 0)])
-    top, left = (
-        round(margin / 2) if rounding == "even" else margin // 2
-        for margin in (image.shape[0] - size[0], image.shape[1] - size[1])
-    )
+    margins = (image.shape[0] - size[0], image.shape[1] - size[1])
+    top, left = (round(margin / 2) if rounding == "even" else margin // 2 for margin in margins)
     return image[top : top + size[0], left : left + size[1]]
 
 
@@ -348,20 +300,14 @@ def _compute_luminance(images: Array) -> Array:
 
 def _stack_images(images: Sequence[Array]) -> Array:
     """Stack images of the same shape. N arrays [H, W, C] -> [N, H, W, C]"""
-    shapes = {image.shape for image in images}
+    shapes = sorted({image.shape for image in images})
     if len(shapes) == 1:
         return np.stack(images)
     if not shapes:
         raise ClassifierError("there are no images to preprocess; pass at least one.")
-    first, second = sorted(shapes)[:2]
-    raise ClassifierError(
-        f"the images have different shapes ({list(first)} and {list(second)}), so they cannot be stacked",
-        repair=Repair(
-            "pass {resize} with height and width, or with the shorter side and {crop} with a side",
-            resize=ANY,
-            crop=ANY,
-        ),
-    )
+    text = "pass {resize} with height and width, or with the shorter side and {crop} with a side"
+    fault = f"the images have different shapes, {list(shapes[0])} and {list(shapes[1])}"
+    raise ClassifierError(fault, repair=Repair(text, resize=ANY, crop=ANY))
 
 
 def _parse_size(name: str, size: object) -> Size | None:
@@ -371,9 +317,8 @@ def _parse_size(name: str, size: object) -> Size | None:
     pair = (size, size) if isinstance(size, int) else size
     if isinstance(pair, Sequence) and len(pair) == 2 and all(_is_positive_integer(side) for side in pair):
         return int(pair[0]), int(pair[1])
-    raise ClassifierError(
-        "is not a size; expected a positive number of pixels or (height, width)", argument=name, value=size
-    )
+    fault = "is not a size; expected a positive number of pixels or (height, width)"
+    raise ClassifierError(fault, argument=name, value=size)
 
 
 def _is_positive_integer(value: object) -> bool:
@@ -388,9 +333,8 @@ def _parse_numbers(name: str, value: object) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         numbers = ()
     if len(numbers) not in (1, 3) or not all(map(math.isfinite, numbers)):
-        raise ClassifierError(
-            "is invalid; expected one finite number, or one per RGB channel", argument=name, value=value
-        )
+        fault = "is invalid; expected one finite number, or one per RGB channel"
+        raise ClassifierError(fault, argument=name, value=value)
     return numbers
 
 
@@ -408,3 +352,76 @@ def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return "(" + ", ".join(f"{number:.6g}" for number in value) + ")"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- Inputs that a model file or a server describes ---
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """An image input with four axes."""
+
+    name: str
+    shape: tuple[int | None, ...]
+    """Sizes of the four axes; None for a dynamic axis."""
+    dtype: InputType
+
+    @classmethod
+    def parse(
+        cls, inputs: Sequence[tuple[str, Sequence[object], str]], dtypes: Mapping[str, InputType], spec: str
+    ) -> "ModelInput":
+        """Return the only input of a model, described by name, shape and a number type, which `dtypes` maps to ours."""
+        if len(inputs) != 1:
+            names = ", ".join(repr(name) for name, _, _ in inputs) or "none described"
+            fault = f"{spec!r} has {len(inputs)} inputs ({names}); expected one batch of images"
+            raise ClassifierError(fault, repair="export the model, or describe it on the server, with a single input")
+        [(name, shape, dtype)] = inputs
+        if dtype not in dtypes:
+            fault = f"input {name!r} of {spec!r} takes {dtype}; expected one of {', '.join(dtypes)}"
+            raise ClassifierError(fault, repair="export the model with such an input")
+        sizes = tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
+        if len(sizes) != 4:
+            fault = f"input {name!r} of {spec!r} has shape {_format_shape(sizes)}"
+            raise ClassifierError(f"{fault}; expected four axes: batch, channels, height and width.")
+        return cls(name, sizes, dtypes[dtype])
+
+    @property
+    def batch_size(self) -> int | None:
+        """The fixed number of images per batch, or None if any number is accepted."""
+        return self.shape[0]
+
+    def make_preprocessing(self, given_layout: object, spec: str) -> Preprocessing:
+        """Return the preprocessing for this input; without a given layout it is inferred from the shape."""
+        layout = given_layout or self._infer_layout(spec)
+        channels, height, width = self.shape[1:] if layout == "NCHW" else (self.shape[3], *self.shape[1:3])
+        if channels not in (None, *CHANNELS):
+            fault = f"input {self.name!r} of {spec!r} has {channels} channels in the layout {layout!r}, expected 1 or 3"
+            raise ClassifierError(fault, repair=Repair("correct or remove {layout}", layout=ANY))
+        return Preprocessing(
+            layout="NCHW" if layout == "NCHW" else "NHWC",
+            channels=channels,
+            size=None if height is None or width is None else (height, width),
+            input_dtype=self.dtype,
+        )
+
+    def _infer_layout(self, spec: str) -> Layout:
+        first, last = self.shape[1] in CHANNELS, self.shape[3] in CHANNELS
+        if first == last:
+            fault = f"cannot infer the layout of input {self.name!r} of {spec!r} from shape {_format_shape(self.shape)}"
+            raise ClassifierError(fault, repair=Repair("pass {layout} or 'NHWC'", layout="NCHW"))
+        return "NCHW" if first else "NHWC"
+
+
+def _format_shape(shape: Sequence[int | None]) -> str:
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> str:
+    """Return the given output name, or by default the only one."""
+    if given in names or (given is None and len(names) == 1):
+        return given or names[0]
+    problem = f"has no output {given!r}" if given is not None else f"has {len(names)} outputs"
+    known = ", ".join(map(repr, names)) or "(none)"
+    raise ClassifierError(
+        f"{spec!r} {problem}", repair=Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
+    )

@@ -12,10 +12,10 @@ from secondlook.classifiers.classifier import Classifier, check_regular_file
 from secondlook.classifiers.loading import LoadOptions, model_scheme
 from secondlook.classifiers.preprocessing import Preprocessing, Size
 from secondlook.classifiers.torch_model import (
-    PlacementOptions,
+    Placement,
+    check_placement,
     force_weights_only,
     load_weights,
-    make_placement,
     wrap_module,
 )
 from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
@@ -47,67 +47,43 @@ def open_timm(
     *,
     weights: str = DEFAULT_WEIGHTS,
     n_classes: int | None = None,
-    **placement: Unpack[PlacementOptions],
+    **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a timm model.
-
-    Parameters
-    ----------
-    location
-        Name of the model, optionally with the tag of its weights (`resnet50.a1_in1k`), or `hf-hub:ORG/NAME`.
-    weights
-        'DEFAULT' for the pretrained weights, or a safetensors file or state dict.
-    n_classes
-        Number of classes of the weights in the file, if it differs from the pretrained weights.
-    """
-    placed = make_placement(**placement)
+    """Open a timm model by its name (`resnet50.a1_in1k`) or `hf-hub:ORG/NAME`; docs/classifiers.md has the options."""
+    check_placement(placement)
     timm = _import_package("timm", "timm.data", options.spec)
-    pretrained = weights == DEFAULT_WEIGHTS
     if ":" not in location and not timm.is_model(location):
         hint = did_you_mean(location.partition(".")[0], timm.list_models())
         raise ClassifierError(f"{options.spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
+    pretrained, head = weights == DEFAULT_WEIGHTS, {} if n_classes is None else {"num_classes": n_classes}
     repair = "without a network, pass a file of weights."
     with reject_failures(f"cannot create {options.spec!r}", repair), force_weights_only():
-        model = timm.create_model(location, pretrained=pretrained, **_head_options(n_classes))
+        model = timm.create_model(location, pretrained=pretrained, **head)
     if not pretrained:
         load_weights(model, Path(weights), options.spec)
-    return wrap_module(
-        model,
-        options,
-        _parse_data_config(timm.data.resolve_model_data_config(model), options.spec),
-        placed,
-        output=options.expect_output("logits"),
-    )
+    preprocessing = _parse_data_config(timm.data.resolve_model_data_config(model), options.spec)
+    output = options.expect_output("logits")
+    return wrap_module(model, options, placement, preprocessing=preprocessing, output=output)
 
 
 def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:
     """Return the evaluation preprocessing of a resolved data configuration of timm."""
     channels, height, width = config["input_size"]
+    resize: Any = tuple(math.floor(side / float(config["crop_pct"])) for side in (height, width))
+    mode = config.get("crop_mode") or "center"
+    if mode == "center" and height == width:
+        resize = resize[0]
+    elif mode != "squash":
+        fault = f"the preprocessing of {spec!r} (crop_mode={mode!r}, input {height} x {width}) is not supported"
+        text = "pass {resize} and {crop} with 'torch:timm:create_model', or export the model to ONNX"
+        raise ClassifierError(fault, repair=Repair(text, resize=ANY, crop=ANY))
     return Preprocessing(
-        resize=_compute_resize(config, (height, width), spec),
+        resize=resize,
         crop=(height, width),
         interpolation=config["interpolation"],
         channels=channels,
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
-    )
-
-
-def _compute_resize(config: Mapping[str, Any], size: Size, spec: str) -> int | Size:
-    """Return the size to which timm resizes before cropping: the input size divided by `crop_pct`."""
-    height, width = (math.floor(side / float(config["crop_pct"])) for side in size)
-    mode = config.get("crop_mode") or "center"
-    if mode == "squash":
-        return height, width
-    if mode == "center" and height == width:
-        return height
-    raise ClassifierError(
-        f"the preprocessing of {spec!r} (crop_mode={mode!r}, input {size[0]} x {size[1]}) is not supported",
-        repair=Repair(
-            "pass {resize} and {crop} with 'torch:timm:create_model', or export the model to ONNX",
-            resize=ANY,
-            crop=ANY,
-        ),
     )
 
 
@@ -124,64 +100,32 @@ def open_torchvision(
     *,
     weights: str = DEFAULT_WEIGHTS,
     n_classes: int | None = None,
-    **placement: Unpack[PlacementOptions],
+    **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a torchvision model.
-
-    Parameters
-    ----------
-    location
-        Name of the model, such as `resnet50`.
-    weights
-        'DEFAULT' or the name of other pretrained weights (`IMAGENET1K_V1`), or a safetensors file or state dict.
-    n_classes
-        Number of classes of the weights in the file, if it differs from the pretrained weights.
-    """
-    placed = make_placement(**placement)
-    models = _import_package("torchvision", "torchvision.models", options.spec).models
+    """Open a torchvision model by its name; docs/classifiers.md has the options."""
+    check_placement(placement)
+    spec = options.spec
+    models = _import_package("torchvision", "torchvision.models", spec).models
     names = models.list_models(module=models)
     if location not in names:
-        raise ClassifierError(
-            f"{options.spec!r} is not an image classifier of torchvision; "
-            f"torchvision.models.list_models() lists all models.{did_you_mean(location, names)}"
-        )
-    entries = models.get_model_weights(location)
-    pretrained = weights in entries.__members__
-    entry = entries[weights if pretrained else DEFAULT_WEIGHTS]
-    if pretrained:
+        hint = f"torchvision.models.list_models() lists all models.{did_you_mean(location, names)}"
+        raise ClassifierError(f"{spec!r} is not an image classifier of torchvision; {hint}")
+    published = models.get_model_weights(location).__members__
+    entry = published.get(weights, published[DEFAULT_WEIGHTS])
+    if weights in published:
         model = models.get_model(location, weights=entry)
     else:
-        _check_weights_file(location, weights, list(entries.__members__), options.spec)
-        model = models.get_model(location, weights=None, **_head_options(n_classes))
-        load_weights(model, Path(weights), options.spec)
-    return wrap_module(
-        model,
-        options,
-        _parse_transforms(entry.transforms(), options.spec),
-        placed,
-        output=options.expect_output("logits"),
-        class_names=tuple(entry.meta["categories"]) if pretrained else None,
-    )
-
-
-def _check_weights_file(name: str, file: str, published: list[str], spec: str) -> None:
-    if not Path(file).is_file():
-        raise ClassifierError(
-            f"of {spec!r} is neither a file nor published; published: {', '.join(published)}",
-            argument="weights",
-            value=file,
-        )
-    if name in INPUT_TRANSFORMING_MODELS:
-        raise ClassifierError(
-            f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported; "
-            "create it in a function and pass 'torch:package.module:factory'."
-        )
-
-
-def _parse_transforms(transforms: Any, spec: str) -> Preprocessing:
-    """Return the preprocessing equal to the transforms of pretrained torchvision weights."""
+        if not Path(weights).is_file():
+            fault = f"of {spec!r} is neither a file nor published; published: {', '.join(published)}"
+            raise ClassifierError(fault, argument="weights", value=weights)
+        if location in INPUT_TRANSFORMING_MODELS:
+            fault = f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported"
+            raise ClassifierError(fault, repair="create it in a function and pass 'torch:package.module:factory'")
+        model = models.get_model(location, weights=None, **({} if n_classes is None else {"num_classes": n_classes}))
+        load_weights(model, Path(weights), spec)
+    transforms = entry.transforms()
     with reject_failures(f"{spec!r} does not have the transforms of an image classifier", "use another model."):
-        return Preprocessing(
+        preprocessing = Preprocessing(
             resize=_parse_side_or_size(transforms.resize_size),
             crop=_parse_side_or_size(transforms.crop_size),
             interpolation=transforms.interpolation.value,
@@ -189,6 +133,9 @@ def _parse_transforms(transforms: Any, spec: str) -> Preprocessing:
             mean=tuple(transforms.mean),
             std=tuple(transforms.std),
         )
+    class_names = tuple(entry.meta["categories"]) if weights in published else None
+    described: dict[str, Any] = {"output": options.expect_output("logits"), "class_names": class_names}
+    return wrap_module(model, options, placement, preprocessing=preprocessing, **described)
 
 
 def _parse_side_or_size(value: Any) -> int | Size:
@@ -197,21 +144,14 @@ def _parse_side_or_size(value: Any) -> int | Size:
     return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
 
 
-def _head_options(n_classes: int | None) -> dict[str, int]:
-    return {} if n_classes is None else {"num_classes": n_classes}
-
-
 def _import_package(package: str, submodule: str, spec: str) -> Any:
     """Import a package that no extra installs, because its build has to match that of torch."""
     try:
-        imported = importlib.import_module(package)
         importlib.import_module(submodule)
+        return importlib.import_module(package)
     except (ImportError, RuntimeError) as error:
-        raise ClassifierError(
-            f"{spec!r} needs {package!r}, which cannot be imported. "
-            f"Install the version that matches your torch: pip install {package}"
-        ) from error
-    return imported
+        fault, repair = f"{spec!r} needs {package!r}, which cannot be imported", f"pip install {package}"
+        raise ClassifierError(fault, repair=f"install the version that matches your torch: {repair}") from error
 
 
 @model_scheme(
@@ -227,45 +167,28 @@ def open_transformers(
     *,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    **placement: Unpack[PlacementOptions],
+    **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a model by its name on the Hub or by the folder it was saved in.
+    """Open a model by its name on the Hub or by the folder it was saved in; docs/classifiers.md has the options.
 
-    Parameters
-    ----------
-    location
-        Name on the Hub, or path of a folder.
-    revision
-        Branch, tag or commit on the Hub.
-    trust_remote_code
-        Run the Python code that the model comes with; by default such a model is rejected. Pickled weights are loaded
-        as data in either case.
+    Its Python code is run with `trust_remote_code` only; pickled weights are loaded as data in either case.
     """
-    _check_folder(Path(location), options.spec)
-    with reject_failures(
-        f"cannot load {options.spec!r} as an image classifier with an image processor", "check the name or folder."
-    ):
-        model, processor = _load_pretrained(location, options.spec, revision, trust_remote_code)
-        preprocessing = parse_processor(processor.to_dict(), options.spec)
+    spec, folder = options.spec, Path(location)
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.exists() and not file.is_dir():  # a pipe or a device might be read without end
+            check_regular_file(file, f"file {file.name!r} of {spec!r}")
+    problem = f"cannot load {spec!r} as an image classifier with an image processor"
+    with reject_failures(problem, "check the name or folder."):
+        model, processor = _load_pretrained(location, spec, revision, trust_remote_code)
+        preprocessing = parse_processor(processor.to_dict(), spec)
         if not options.changed_settings:
-            _check_processor(processor, preprocessing, options.spec)
-        class_names = _parse_class_names(model.config.id2label)
-    return wrap_module(
-        model,
-        options,
-        preprocessing,
-        make_placement(**placement),
-        output=options.expect_output("logits"),
-        class_names=class_names,
-    )
-
-
-def _check_folder(folder: Path, spec: str) -> None:
-    """Raise for a folder with a pipe or a device in it, which transformers might read without end."""
-    if folder.is_dir():
-        for file in folder.iterdir():
-            if file.exists() and not file.is_dir():
-                check_regular_file(file, f"file {file.name!r} of {spec!r}")
+            _check_processor(processor, preprocessing, spec)
+        names = tuple(str(name) for _, name in sorted(model.config.id2label.items()))
+    check_placement(placement)
+    is_placeholder = names == tuple(f"LABEL_{index}" for index in range(len(names)))
+    output, class_names = options.expect_output("logits"), None if is_placeholder else names
+    described: dict[str, Any] = {"preprocessing": preprocessing, "output": output, "class_names": class_names}
+    return wrap_module(model, options, placement, **described)
 
 
 def _load_pretrained(location: str, spec: str, revision: str | None, trust_remote_code: bool) -> tuple[Any, Any]:
@@ -280,15 +203,11 @@ def _load_pretrained(location: str, spec: str, revision: str | None, trust_remot
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
-        raise ClassifierError(
-            f"{spec!r} comes with Python code, which is not run",
-            repair=Repair("pass {trust_remote_code} if you have read the code and trust it", trust_remote_code=True),
-        ) from error
+        repair = Repair("pass {trust_remote_code} if you have read the code and trust it", trust_remote_code=True)
+        raise ClassifierError(f"{spec!r} comes with Python code, which is not run", repair=repair) from error
     if loading_info["missing_keys"]:
-        raise ClassifierError(
-            f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}, which would be random; "
-            "use a model that was trained for image classification."
-        )
+        fault = f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}, which would be random"
+        raise ClassifierError(fault, repair="use a model that was trained for image classification")
     return model, processor
 
 
@@ -301,11 +220,14 @@ def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
     resample = settings.get("resample")
     interpolation: Any = "bilinear" if resample is None else INTERPOLATIONS.get(int(resample))
     if interpolation is None:
-        raise ClassifierError(
-            f"the image processor of {spec!r} has an unknown interpolation, resample={resample!r}; "
-            f"expected one of {', '.join(map(str, INTERPOLATIONS))}."
-        )
-    resize, crop = _parse_resize_and_crop(settings, spec)
+        known = ", ".join(map(str, INTERPOLATIONS))
+        raise ClassifierError(f"the image processor of {spec!r} has resample={resample!r}; expected one of {known}.")
+    resize = _parse_sides(settings.get("size"), "size", spec) if settings.get("do_resize") else None
+    crop = _parse_sides(settings.get("crop_size"), "crop_size", spec) if settings.get("do_center_crop") else None
+    if settings.get("crop_pct") and isinstance(resize, int):
+        square = (resize, resize)
+        is_squashed = resize >= MIN_SQUASHED_SIDE
+        resize, crop = (square, None) if is_squashed else (int(resize / settings["crop_pct"]), square)
     mean, std = _parse_mean_and_std(settings)
     return Preprocessing(
         resize=resize,
@@ -320,15 +242,6 @@ def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
     )
 
 
-def _parse_resize_and_crop(settings: Mapping[str, Any], spec: str) -> tuple[int | Size | None, Size | None]:
-    resize = _parse_sides(settings.get("size"), "size", spec) if settings.get("do_resize") else None
-    crop = _parse_sides(settings.get("crop_size"), "crop_size", spec) if settings.get("do_center_crop") else None
-    if settings.get("crop_pct") and isinstance(resize, int):
-        square = (resize, resize)
-        return (square, None) if resize >= MIN_SQUASHED_SIDE else (int(resize / settings["crop_pct"]), square)
-    return resize, (crop, crop) if isinstance(crop, int) else crop
-
-
 def _parse_sides(size: Any, name: str, spec: str) -> int | Size:
     """Return (height, width) or the shorter side, from the ways an image processor writes a size."""
     if isinstance(size, int):
@@ -338,10 +251,8 @@ def _parse_sides(size: Any, name: str, spec: str) -> int | Size:
         return int(known["height"]), int(known["width"])
     if set(known) == {"shortest_edge"}:
         return int(known["shortest_edge"])
-    raise ClassifierError(
-        f"the image processor of {spec!r} has {name}={known}, which is not supported; "
-        "expected height and width, or shortest_edge: export the model to ONNX."
-    )
+    fault = f"the image processor of {spec!r} has {name}={known}; expected height and width, or shortest_edge"
+    raise ClassifierError(fault, repair="export the model to ONNX")
 
 
 def _parse_mean_and_std(settings: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -364,14 +275,6 @@ def _check_processor(processor: Any, preprocessing: Preprocessing, spec: str) ->
         # Two implementations of the same interpolation differ by the rounding of a gray level.
         if np.abs(theirs - ours).mean() <= gray_level:
             return
-    raise ClassifierError(
-        f"the image processor of {spec!r} ({type(processor).__name__}) does more than its settings describe, so its "
-        "preprocessing cannot be reproduced",
-        repair=Repair("pass {resize}, {crop}, {mean} and {std}", resize=ANY, crop=ANY, mean=ANY, std=ANY),
-    )
-
-
-def _parse_class_names(id2label: Mapping[int, str]) -> tuple[str, ...] | None:
-    """Return the class names, or None for the placeholders LABEL_0, LABEL_1, ..."""
-    names = tuple(str(id2label[index]) for index in sorted(id2label))
-    return None if names == tuple(f"LABEL_{index}" for index in range(len(names))) else names
+    fault = f"the image processor of {spec!r} ({type(processor).__name__}) does more than its settings describe"
+    repair = Repair("pass {resize}, {crop}, {mean} and {std}", resize=ANY, crop=ANY, mean=ANY, std=ANY)
+    raise ClassifierError(fault, repair=repair)

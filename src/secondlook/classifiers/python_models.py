@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,7 @@ class FunctionClassifier(Classifier):
     def forward(self, images: Array) -> Array:
         """Return the output of the function; a torch tensor is moved to the CPU."""
         values = self._function(images)
-        if hasattr(values, "detach"):
-            values = values.detach().cpu().numpy()
-        array: Array = values
+        array: Array = values.detach().cpu().numpy() if hasattr(values, "detach") else values
         return array
 
 
@@ -49,11 +48,8 @@ def open_function(target: object, options: LoadOptions) -> Classifier:
     """Wrap a callable, given as an object or by its name."""
     for setting in options.changed_settings:
         if setting not in FUNCTION_SETTINGS:
-            raise ClassifierError(
-                f"has no effect on {options.spec!r}, because a function gets raw pixels",
-                argument=setting,
-                repair="normalize inside the function",
-            )
+            fault = f"has no effect on {options.spec!r}, because a function gets raw pixels"
+            raise ClassifierError(fault, argument=setting, repair="normalize inside the function")
     function = import_object(target, options.spec) if isinstance(target, str) else target
     if not callable(function):
         raise ClassifierError(f"{options.spec!r} is {function!r}, which is not callable; expected a function.")
@@ -61,13 +57,7 @@ def open_function(target: object, options: LoadOptions) -> Classifier:
 
 
 class SklearnClassifier(Classifier):
-    """An estimator with `predict_proba`. Its input is float32 [N, H * W * C]: normalized, flattened pixels.
-
-    Attributes
-    ----------
-    estimator
-        The fitted estimator.
-    """
+    """An estimator with `predict_proba`. Its input is float32 [N, H * W * C]: normalized, flattened pixels."""
 
     def __init__(self, estimator: Any, digest: str, options: LoadOptions) -> None:
         classes = getattr(estimator, "classes_", None)
@@ -86,45 +76,39 @@ class SklearnClassifier(Classifier):
         features = self.preprocessing.normalize(images).reshape(len(images), -1)
         expected = getattr(self.estimator, "n_features_in_", features.shape[1])
         if features.shape[1] != expected:
-            raise ClassifierError(
-                f"classifier {self.name!r} takes {expected} features per image, but images of shape "
-                f"{list(images.shape[1:])} have {features.shape[1]}",
-                repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY),
-            )
+            found = f"images of shape {list(images.shape[1:])} have {features.shape[1]}"
+            fault = f"classifier {self.name!r} takes {expected} features per image, but {found}"
+            raise ClassifierError(fault, repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY))
         probabilities: Array = self.estimator.predict_proba(features)
         return probabilities
-
-
-def _is_estimator(target: object) -> bool:
-    return hasattr(target, "fit") and hasattr(target, "predict")
 
 
 @model_scheme(
     "sklearn",
     form="sklearn:FILE",
     summary="scikit-learn estimator with predict_proba; a pickled FILE requires ?trust_pickle=true",
-    recognizes=_is_estimator,
+    recognizes=lambda target: hasattr(target, "fit") and hasattr(target, "predict"),
 )
 def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = False) -> Classifier:
     """Wrap an estimator, or load one from a pickle that the user trusts."""
+    estimator, digest = target, ""
     if isinstance(target, str):
         estimator, digest = _load_pickle(target, options.spec, trust_pickle)
+    elif options.name:
+        digest = digest_values("sklearn", options.name)
     else:
-        estimator, digest = target, _digest_estimator(target, options.name)
+        with suppress(pickle.PicklingError, AttributeError, TypeError):  # some estimators cannot be pickled
+            digest = hashlib.sha256(pickle.dumps(estimator, protocol=5)).hexdigest()
     if not hasattr(estimator, "predict_proba"):
-        raise ClassifierError(
-            f"{options.spec!r} is a {type(estimator).__name__}, which has no predict_proba; "
-            "use an estimator with probabilities, or wrap it in sklearn.calibration.CalibratedClassifierCV."
-        )
+        fault = f"{options.spec!r} is a {type(estimator).__name__}, which has no predict_proba"
+        raise ClassifierError(fault, repair="use another estimator, or wrap it in CalibratedClassifierCV of sklearn")
     return SklearnClassifier(estimator, digest, options)
 
 
 def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str]:
     if trust_pickle is not True:
-        raise ClassifierError(
-            f"{spec!r} is a pickle, and loading a pickle can run any code",
-            repair=Repair("pass {trust_pickle} if you trust where the file comes from", trust_pickle=True),
-        )
+        repair = Repair("pass {trust_pickle} if you trust where the file comes from", trust_pickle=True)
+        raise ClassifierError(f"{spec!r} is a pickle, and loading a pickle can run any code", repair=repair)
     file = find_model_file(location, spec)
     import joblib  # type: ignore[import-untyped]
 
@@ -133,24 +117,11 @@ def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str
     return estimator, digest_files([file])
 
 
-def _digest_estimator(estimator: Any, name: str | None) -> str:
-    """Return the digest of the name, or else of the pickled estimator; empty if it cannot be pickled."""
-    if name:
-        return digest_values("sklearn", name)
-    try:
-        return hashlib.sha256(pickle.dumps(estimator, protocol=5)).hexdigest()
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return ""
-
-
 def _parse_class_names(classes: Any, spec: str) -> tuple[str, ...] | None:
     """Return the class names if the estimator was trained on names; numeric classes must be 0, 1, 2, ..."""
     if np.array_equal(classes, np.arange(len(classes))):
         return None
     if np.asarray(classes).dtype.kind in "iufb":
         first = np.asarray(classes)[:5].tolist()
-        raise ClassifierError(
-            f"{spec!r} was trained on the classes {first}, but labels must be 0 to {len(classes) - 1}; "
-            "train it on labels 0, 1, 2, ... or on class names."
-        )
+        raise ClassifierError(f"{spec!r} has the classes {first}; train it on labels 0, 1, 2, ... or on class names.")
     return tuple(str(each) for each in classes)

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -15,22 +15,13 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.classifiers.classifier import Classifier, digest_values
+from secondlook.classifiers.classifier import Classifier, digest_values, split_batches, split_padded
 from secondlook.classifiers.loading import LoadOptions, model_scheme
-from secondlook.classifiers.model_input import (
-    ModelInput,
-    check_single_input,
-    choose_output_name,
-    split_batches,
-    split_padded,
-)
-from secondlook.classifiers.preprocessing import InputType
+from secondlook.classifiers.preprocessing import InputType, ModelInput, choose_output_name
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
-
-    from secondlook.classifiers.http_client import HttpClient
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
 """Seconds before the first retry, and before any; waits double, and are shortened by up to half at random."""
@@ -39,14 +30,11 @@ QUERY_RETRIES = 2
 
 MAX_JSON_VALUES = 2**20
 """Enough for 32 images x 21,843 classes; a value takes up to 25 times the memory of its text."""
-
 LONGEST_NAME = 256
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that holds the length of the JSON in front of binary tensors."""
-
-TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
+TRANSIENT_STATUSES: tuple[int, ...] = (408, 429, 500, 502, 503, 504)
 """HTTP statuses that may differ at the next attempt."""
-
 STARTUP_STATUSES = (400, 404)
 """HTTP statuses of a server that has just started and has not loaded its models yet."""
 
@@ -65,26 +53,18 @@ OUTPUT_TYPES = {
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 MODEL_PATH = re.compile(r"(?P<base>.*?)/?v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?/?")
-CHECK_SERVER = Repair(
-    "check the address, the model's name and that the server is up, or raise {timeout} or {retries}",
-    timeout=ANY,
-    retries=ANY,
-)
+CHECK_SERVER = "check the address, the model's name and that the server is up, or raise {timeout} or {retries}"
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Address:
-    """Address of a model: host with port and base path, name, version, and whether to use TLS."""
+class InferenceClient:
+    """A client for the model of a URL that sends several requests at once; any failure is a `ClassifierError`."""
 
-    host: str
-    model: str
-    version: str
-    encrypted: bool
+    def __init__(
+        self, url: str, spec: str, *, timeout: float, headers: Mapping[str, str], retries: int, in_flight: int
+    ) -> None:
+        from secondlook.classifiers.http_client import HttpClient  # which loads urllib3
 
-    @classmethod
-    def parse(cls, url: str, spec: str) -> "Address":
-        """Parse the URL of a model."""
         parts = urlsplit(url)
         found = MODEL_PATH.fullmatch(parts.path)
         try:
@@ -92,73 +72,37 @@ class Address:
         except ValueError:  # a port above 65535
             is_host = False
         if found is None or not is_host:
-            raise ClassifierError(
-                f"{spec!r} does not name a model; expected {parts.scheme}://HOST:PORT/v2/models/NAME, complete the "
-                "address."
-            )
-        return cls(
-            parts.netloc + found["base"].rstrip("/"), found["model"], found["version"] or "", parts.scheme == "https"
-        )
-
-    def connect(self, timeout: float, headers: Mapping[str, str] | None = None) -> "HttpClient":
-        """Return a client for the server."""
-        from secondlook.classifiers.http_client import HttpClient  # which loads urllib3
-
-        parts = urlsplit(f"//{self.host}")
-        port = parts.port or (443 if self.encrypted else 80)
-        return HttpClient(parts.hostname or "", port, encrypted=self.encrypted, timeout=timeout, headers=headers)
-
-    @property
-    def server_path(self) -> str:
-        """Path of the server's description."""
-        return quote(urlsplit(f"//{self.host}").path, safe="/%") + "/v2"
-
-    @property
-    def model_path(self) -> str:
-        """Path of the model's description; inference requests go below it."""
-        version = f"/versions/{quote(self.version)}" if self.version else ""
-        return f"{self.server_path}/models/{quote(self.model)}{version}"
-
-    def __str__(self) -> str:
-        return f"{self.model!r} at {'https' if self.encrypted else 'http'}://{self.host}"
-
-
-class InferenceClient:
-    """A client for one model that sends several requests at once; whatever goes wrong is a `ClassifierError`."""
-
-    def __init__(self, address: Address, http: "HttpClient", *, retries: int, in_flight: int) -> None:
-        self.address = address
-        self._http = http
+            form = f"{parts.scheme}://HOST:PORT/v2/models/NAME"
+            raise ClassifierError(f"{spec!r} does not name a model; expected {form}, complete the address.")
+        base, model, version = found["base"].rstrip("/"), found["model"], found["version"] or ""
+        self.identity = (parts.netloc + base, model, version)
+        """Host with port and base path, name and version of the model."""
+        self._server_path = quote(base, safe="/%") + "/v2"
+        version_path = f"/versions/{quote(version)}" if version else ""
+        self._model_path = f"{self._server_path}/models/{quote(model)}{version_path}"
+        self._described = f"model {model!r} at {parts.scheme}://{parts.netloc}{base}"
+        is_encrypted = parts.scheme == "https"
+        port = parts.port or (443 if is_encrypted else 80)
+        self._http = HttpClient(parts.hostname or "", port, encrypted=is_encrypted, timeout=timeout, headers=headers)
         self._retries = retries
         self._is_binary: bool | None = None
         self._threads = ThreadPoolExecutor(max_workers=in_flight, thread_name_prefix="inference-client")
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the server's description of the model: its inputs, outputs and versions."""
-        return self._query(self.address.model_path, _parse_model)
-
-    def _query(self, path: str, parse: "Callable[[BaseHTTPResponse], Result]") -> Result:
-        retries = min(self._retries, QUERY_RETRIES)
-        return self._send(parse, retries, TRANSIENT_STATUSES, threading.Event(), method="GET", path=path)
+        return self._send(_parse_model, method="GET", path=self._model_path)
 
     def infer(self, requests: Sequence[Array], input_name: str, output_name: str) -> list[Array]:
         """Return the outputs in the order of the requests. Arrays [n, ...] -> arrays [n, n_classes]"""
         if self._is_binary is None:  # every server supports JSON
-            self._is_binary = self._query(self.address.server_path, _parse_binary_support)
-        is_binary, stop, path = self._is_binary, threading.Event(), f"{self.address.model_path}/infer"
+            self._is_binary = self._send(_lists_binary_tensors, method="GET", path=self._server_path)
+        is_binary, stop = self._is_binary, threading.Event()
+        request = {"method": "POST", "path": f"{self._model_path}/infer"}
 
         def send(inputs: Array) -> Array:
             headers, body = _format_request(inputs, input_name, output_name, is_binary)
-            return self._send(
-                lambda response: _parse_output(response, output_name, len(inputs)),
-                self._retries,
-                TRANSIENT_STATUSES + STARTUP_STATUSES,
-                stop,
-                method="POST",
-                path=path,
-                headers=headers,
-                body=body,
-            )
+            parse = partial(_parse_output, output_name=output_name, n_images=len(inputs))
+            return self._send(parse, stop, headers=headers, body=body, **request)
 
         try:
             return list(self._threads.map(send, requests))
@@ -166,14 +110,12 @@ class InferenceClient:
             stop.set()  # After a failure, the other requests are not repeated.
 
     def _send(
-        self,
-        parse: "Callable[[BaseHTTPResponse], Result]",
-        retries: int,
-        statuses: Sequence[int],
-        stop: threading.Event,
-        **request: Any,
+        self, parse: "Callable[[BaseHTTPResponse], Result]", stop: threading.Event | None = None, **request: Any
     ) -> Result:
-        """Send a request; repeat it if the connection fails or the response has one of `statuses`."""
+        """Send a request; repeat it if the connection fails or the status is transient, for inferences until `stop`."""
+        retries, statuses, reason = self._retries, (*TRANSIENT_STATUSES, *STARTUP_STATUSES), ""
+        if stop is None:
+            retries, statuses, stop = min(retries, QUERY_RETRIES), TRANSIENT_STATUSES, threading.Event()
         for attempt in range(1, retries + 2):
             wait = min(FIRST_WAIT * 2.0 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.5, 1)
             try:
@@ -188,8 +130,8 @@ class InferenceClient:
                 wait = max(wait, self._http.parse_retry_after(response))
             if not is_transient or attempt > retries or stop.wait(wait):
                 break
-        reason = shorten_reason(ValueError(reason))
-        raise self._fail(f"failed after {attempt} attempt(s): {reason}", CHECK_SERVER)
+        repair = Repair(CHECK_SERVER, timeout=ANY, retries=ANY)
+        raise self._fail(f"failed after {attempt} attempt(s): {shorten_reason(ValueError(reason))}", repair)
 
     def _parse(self, parse: "Callable[[BaseHTTPResponse], Result]", response: "BaseHTTPResponse") -> Result:
         try:
@@ -197,14 +139,12 @@ class InferenceClient:
         except ClassifierError:
             raise
         except Exception as error:
-            raise self._fail(
-                "sent a response that does not follow the Open Inference Protocol "
-                f"({_describe_body(response)}): {shorten_reason(error)}",
-                "check the address, and whether a proxy answers instead of the server",
-            ) from error
+            sent = f"{_describe_body(response)}): {shorten_reason(error)}"
+            repair = "check the address, and whether a proxy answers instead of the server"
+            raise self._fail(f"does not follow the Open Inference Protocol ({sent}", repair) from error
 
     def _fail(self, problem: str, repair: str | Repair) -> ClassifierError:
-        return ClassifierError(self._http.hide_secrets(f"model {self.address} {problem}"), repair=repair)
+        return ClassifierError(self._http.hide_secrets(f"{self._described} {problem}"), repair=repair)
 
     def close(self) -> None:
         """Wait for requests that were sent, and close the connections."""
@@ -219,19 +159,15 @@ class RemoteClassifier(Classifier):
         self, client: InferenceClient, options: LoadOptions, output_name: str | None, rows_per_request: int
     ) -> None:
         metadata = client.get_metadata()
-        inputs = metadata["inputs"] or []
-        check_single_input([each["name"] for each in inputs], options.spec)
-        self._input = ModelInput.parse(
-            inputs[0]["name"], inputs[0]["shape"], inputs[0]["datatype"], INPUT_TYPES, options.spec
-        )
-        outputs = {each["name"]: each for each in metadata["outputs"]}
+        inputs = [(each["name"], each["shape"], each["datatype"]) for each in metadata["inputs"] or []]
+        self._input = ModelInput.parse(inputs, INPUT_TYPES, options.spec)
+        outputs = {each["name"]: each["shape"] for each in metadata["outputs"]}
         self._output_name = choose_output_name(list(outputs), output_name, options.spec)
-        shape = outputs[self._output_name]["shape"]
-        self._client = client
-        self._rows_per_request = rows_per_request
-        address = client.address
-        version = address.version or ",".join(metadata.get("versions") or [])
-        identity = options.name or [address.host, address.model, version, self._output_name]
+        shape = outputs[self._output_name]
+        self._client, self._rows_per_request = client, rows_per_request
+        host, model, version = client.identity
+        version = version or ",".join(metadata.get("versions") or [])
+        identity = options.name or [host, model, version, self._output_name]
         super().__init__(
             name=options.display_name,
             digest=digest_values("remote", identity),
@@ -246,12 +182,9 @@ class RemoteClassifier(Classifier):
         fixed = self._input.batch_size
         requests = split_batches(inputs, self._rows_per_request) if fixed is None else split_padded(inputs, fixed)
         outputs = self._client.infer(requests, self._input.name, self._output_name)
-        for output in outputs:
-            if output.shape[1:] != outputs[0].shape[1:]:
-                raise ClassifierError(
-                    f"classifier {self.name!r} returned arrays of shapes {list(outputs[0].shape)} and "
-                    f"{list(output.shape)} for requests of one batch; expected the same classes for each."
-                )
+        shapes = sorted({output.shape[1:] for output in outputs})
+        if len(shapes) > 1:
+            raise ClassifierError(f"classifier {self.name!r} returned rows of several shapes for one batch: {shapes}.")
         return np.concatenate(outputs)[: len(inputs)]
 
     def close(self) -> None:
@@ -271,27 +204,9 @@ def open_remote(
     headers: Mapping[str, str] | None = None,
     header_from_env: str | None = None,
 ) -> Classifier:
-    """Open a model on a server.
+    """Open the model of `//HOST:PORT/v2/models/NAME[/versions/VERSION]`; docs/classifiers.md has the options.
 
-    Parameters
-    ----------
-    location
-        `//HOST:PORT/v2/models/NAME[/versions/VERSION]`. The user name and password of a URL
-        (`http://USER:PASSWORD@HOST`) are sent as an Authorization header, and never stored.
-    output_name
-        The output to use if there are several.
-    rows_per_request, in_flight
-        Images per request, and number of concurrent requests.
-    timeout
-        Seconds for each request in all: connecting, sending, and receiving the complete response.
-    retries
-        How often a failed request is repeated, after waits that double from 0.25 to 8 seconds; longer if the server
-        asks for it (Retry-After).
-    headers
-        HTTP headers of every request, such as an authorization; never stored.
-    header_from_env
-        Name of an environment variable that holds one more header, such as 'Authorization: Bearer TOKEN'. The name is
-        part of the spec, the header is not.
+    Credentials of the URL, of `headers` and of the environment variable `header_from_env` are sent, and never stored.
     """
     options.require_output()
     for name, value in (("rows_per_request", rows_per_request), ("in_flight", in_flight), ("timeout", timeout)):
@@ -299,11 +214,17 @@ def open_remote(
             raise ClassifierError(f"of {options.spec!r} must be positive", argument=name, value=value)
     if retries < 0:
         raise ClassifierError(f"of {options.spec!r} must not be negative", argument="retries", value=retries)
-    address = Address.parse(f"{options.scheme}:{location}", options.spec)
-    from_url = {} if options.authorization is None else {"Authorization": options.authorization}
-    from_env = {} if header_from_env is None else dict([read_header_from_env(header_from_env, options.spec)])
-    http = address.connect(timeout, merge_headers([from_url, headers or {}, from_env], options.spec))
-    client = InferenceClient(address, http, retries=retries, in_flight=in_flight)
+    given = [] if options.authorization is None else [("Authorization", options.authorization)]
+    given += (headers or {}).items()
+    given += [] if header_from_env is None else [_read_header(header_from_env, options.spec)]
+    client = InferenceClient(
+        f"{options.scheme}:{location}",
+        options.spec,
+        timeout=timeout,
+        headers=_check_headers(given, options.spec),
+        retries=retries,
+        in_flight=in_flight,
+    )
     try:
         return RemoteClassifier(client, options, output_name, rows_per_request)
     except BaseException:
@@ -319,35 +240,29 @@ for _scheme in ("http", "https"):
     )(open_remote)
 
 
-def read_header_from_env(variable: str, spec: str) -> tuple[str, str]:
+def _read_header(variable: str, spec: str) -> tuple[str, str]:
     """Return the name and the value of the HTTP header that an environment variable holds."""
     name, colon, value = os.environ.get(variable, "").partition(":")
     if not colon:
-        raise ClassifierError(
-            f"of {spec!r} does not hold a header",
-            argument="header_from_env",
-            value=variable,
-            repair="set this environment variable to a whole header, such as 'Authorization: Bearer TOKEN'",
-        )
+        fault = f"of {spec!r} does not hold a whole header, such as 'Authorization: Bearer TOKEN'"
+        raise ClassifierError(fault, argument="header_from_env", value=variable, repair="set this environment variable")
     return name.strip(), value.strip()
 
 
-def merge_headers(groups: Iterable[Mapping[str, str]], spec: str) -> dict[str, str]:
-    """Return the headers of all groups; messages show their names only."""
-    merged: dict[str, str] = {}
-    for name, value in ((name, value) for group in groups for name, value in group.items()):
+def _check_headers(headers: Iterable[tuple[str, str]], spec: str) -> dict[str, str]:
+    """Return headers by name, each of which is valid and given once; messages show their names only."""
+    checked: dict[str, str] = {}
+    for name, value in headers:
         if not HEADER_NAME.fullmatch(str(name)) or not HEADER_VALUE.fullmatch(str(value)):
             raise ClassifierError(
                 f"a header of {spec!r} is invalid (not shown, since it may be secret); expected a name of letters, "
                 "digits and hyphens, and a value of one line."
             )
-        if str(name).lower() in (known.lower() for known in merged):
-            raise ClassifierError(
-                f"duplicate header {name!r} for {spec!r}",
-                repair=Repair("give it once, in the URL or in {headers}", headers=ANY),
-            )
-        merged[str(name)] = str(value)
-    return merged
+        if str(name).lower() in map(str.lower, checked):
+            repair = Repair("give it once, in the URL or in {headers}", headers=ANY)
+            raise ClassifierError(f"duplicate header {name!r} for {spec!r}", repair=repair)
+        checked[str(name)] = str(value)
+    return checked
 
 
 # --- The protocol: any exception of the parsing functions means that the response is invalid. ---
@@ -355,21 +270,14 @@ def merge_headers(groups: Iterable[Mapping[str, str]], spec: str) -> dict[str, s
 
 def _format_request(inputs: Array, input_name: str, output_name: str, is_binary: bool) -> tuple[dict[str, str], bytes]:
     """Return the headers and the body of an inference request, with the inputs as bytes or as JSON."""
-    tensor: dict[str, Any] = {
-        "name": input_name,
-        "shape": list(inputs.shape),
-        "datatype": DATATYPES[inputs.dtype.name],
-    }
-    content = b""
-    if is_binary:
-        content = np.ascontiguousarray(inputs, inputs.dtype.newbyteorder("<")).tobytes()
-        tensor["parameters"] = {"binary_data_size": len(content)}
-    else:
-        tensor["data"] = inputs.ravel().tolist()
+    tensor: dict[str, Any] = {"name": input_name, "shape": inputs.shape, "datatype": DATATYPES[inputs.dtype.name]}
     outputs = [{"name": output_name, "parameters": {"binary_data": is_binary}}]
-    head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
     if not is_binary:
-        return {"Content-Type": "application/json"}, head
+        tensor["data"] = inputs.ravel().tolist()
+        return {"Content-Type": "application/json"}, json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
+    content = np.ascontiguousarray(inputs, inputs.dtype.newbyteorder("<")).tobytes()
+    tensor["parameters"] = {"binary_data_size": len(content)}
+    head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
     return {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(head))}, head + content
 
 
@@ -436,8 +344,7 @@ def _check_name(value: Any) -> str:
     return value
 
 
-def _parse_binary_support(response: "BaseHTTPResponse") -> bool:
-    """Return whether a server lists the binary tensor extension."""
+def _lists_binary_tensors(response: "BaseHTTPResponse") -> bool:
     return "binary_tensor_data" in list(_parse_object(response).get("extensions") or [])
 
 
@@ -456,10 +363,8 @@ def _parse_object(response: "BaseHTTPResponse", end: int | None = None) -> dict[
 def _load_json(content: bytes) -> Any:
     """Parse JSON of a limited number of values; each but the first of a list or an object follows a comma."""
     if content.count(b",") >= MAX_JSON_VALUES:
-        raise ClassifierError(
-            f"the server sent more than {MAX_JSON_VALUES:,} values as JSON for one request",
-            repair=Repair("lower {rows_per_request}", rows_per_request=ANY),
-        )
+        fault = f"the server sent more than {MAX_JSON_VALUES:,} values as JSON for one request"
+        raise ClassifierError(fault, repair=Repair("lower {rows_per_request}", rows_per_request=ANY))
     return json.loads(content)
 
 

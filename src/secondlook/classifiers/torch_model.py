@@ -16,13 +16,14 @@ from secondlook.arrays import Array, Output
 from secondlook.classifiers.classifier import (
     Classifier,
     check_regular_file,
+    describe_failure,
     digest_files,
     digest_with_options,
     find_model_file,
+    run_in_batches,
 )
 from secondlook.classifiers.loading import LoadOptions, import_object, model_scheme
-from secondlook.classifiers.model_input import ModelInput, check_single_input, describe_failure, run_in_batches
-from secondlook.classifiers.preprocessing import InputType, Preprocessing
+from secondlook.classifiers.preprocessing import InputType, ModelInput, Preprocessing
 from secondlook.errors import ANY, LONGEST_REASON, ClassifierError, Repair, reject_failures
 from secondlook.imports import import_extra
 from secondlook.views import View
@@ -30,12 +31,27 @@ from secondlook.views import View
 if TYPE_CHECKING:
     import torch
 
-    from secondlook.classifiers.device import DeviceWorkers, PlacedModule, Placement
+    from secondlook.classifiers.device import DeviceWorkers, PlacedModule
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
+"""Number types to compute with; 'tf32' is float32 whose products are rounded to 11 bits, which GPUs compute faster."""
 DATA_PARALLEL_PREFIX = "module."
 CHECKPOINT_KEYS = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts save the state dict in a checkpoint."""
+
+
+class Placement(TypedDict, total=False):
+    """The options of every model scheme of torch: how a module runs."""
+
+    device: str | None
+    """'cuda' for all GPUs, 'cuda:N', 'cpu', 'auto', or another device of torch; by default that of the module."""
+    dtype: str | None
+    """Number type to compute with, see `DTYPES`; by default that of the module."""
+    channels_last: bool | None
+    """Whether to use this memory format; by default on GPUs where it is faster."""
+    compile: bool
+    cuda_graphs: bool
 
 
 class TorchClassifier(Classifier):
@@ -43,40 +59,38 @@ class TorchClassifier(Classifier):
 
     On GPUs it makes the views there as well, in exact arithmetic: deterministic algorithms, and float32 without TF32.
 
-    Attributes
-    ----------
-    batch_size
-        The only number of images that the module takes at once, or None.
     """
 
     def __init__(
         self,
-        make_module: "Callable[[str | None], torch.nn.Module]",
+        get_module: "Callable[[str | None], torch.nn.Module]",
         options: LoadOptions,
+        placement: Placement,
         *,
         digest: str,
         output: Output,
         preprocessing: Preprocessing,
-        placement: "Placement",
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
-        """Create the classifier of the module that `make_module(device)` puts on a device; None is its own device."""
+        """Create the classifier of the module that `get_module(device)` returns to be put on a device; None: as it is.
+
+        `batch_size` is the only number of images that the module takes at once, or None.
+        """
         super().__init__(
             name=options.display_name,
-            digest=digest,
+            digest=digest_with_options(digest, dtype=placement.get("dtype")),
             output=output,
-            preprocessing=preprocessing,
+            preprocessing=options.override(preprocessing),
             class_names=class_names,
         )
-        self._make_module = make_module
-        self._placement = placement
-        self.batch_size = batch_size
+        self._get_module, self._placement, self.batch_size = get_module, placement, batch_size
         self._known: dict[str | None, PlacedModule] = {}
         """The module by the device that was asked for; copies of the classifier share it."""
-        self._is_device_chosen = placement.device not in (None, "auto")
+        device = placement.get("device")
+        self._is_device_chosen = device not in (None, "auto")
         """Whether the user chose the device, which device='auto' keeps then."""
-        self._device = self._choose_device() if placement.device == "auto" else placement.device
+        self._device = self._resolve(device) if device == "auto" else device
         self._placed = self._place(self._device)
 
     @property
@@ -86,9 +100,15 @@ class TorchClassifier(Classifier):
 
     def copy_for_export(self) -> "torch.nn.Module":
         """Return a copy of the network on the CPU, in eval mode, that returns one tensor. [n, ...] -> [n, n_classes]"""
-        from secondlook.classifiers.device import make_exportable
+        import torch
 
-        return make_exportable(self._make_module("cpu"), self.name)
+        from secondlook.classifiers.device import SingleOutput, move_module
+
+        module = move_module(self._get_module("cpu"), "cpu", self._placement)
+        exportable = module if isinstance(module, torch.jit.ScriptModule) else SingleOutput(module, self.name)
+        for submodule in exportable.modules():
+            submodule.training = False  # `eval` does not exist for modules of torch.export
+        return exportable
 
     @property
     def workers(self) -> "DeviceWorkers | None":  # type: ignore[override]
@@ -98,10 +118,7 @@ class TorchClassifier(Classifier):
     def on_device(self, device: str) -> "TorchClassifier":
         """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'; a module is copied to move it."""
         self.check_device(device)
-        if device == "auto":
-            chosen = self._device if self._is_device_chosen else self._choose_device()
-        else:
-            chosen = self._find_own(device)
+        chosen = self._device if device == "auto" and self._is_device_chosen else self._resolve(device)
         is_chosen = self._is_device_chosen or device != "auto"
         if (chosen, is_chosen) == (self._device, self._is_device_chosen):
             return self
@@ -109,85 +126,40 @@ class TorchClassifier(Classifier):
         moved._device, moved._placed, moved._is_device_chosen = chosen, self._place(chosen), is_chosen
         return moved
 
-    def _choose_device(self) -> str | None:
-        """Return 'cuda' where torch sees a GPU and the module is on the CPU, and otherwise None, its own device."""
+    def _resolve(self, device: str) -> str | None:
+        """Return the device to put the module on, for 'auto' the GPUs if it is not on one; None to leave it."""
         import torch
 
-        return "cuda" if torch.cuda.is_available() and self._find_own("cpu") is None else None
-
-    def _find_own(self, device: str) -> str | None:
-        """Return None if a device is the one that the module has by itself, and otherwise the device."""
         from secondlook.classifiers.device import find_weight, list_gpus
 
         weight = find_weight(self._place(None).module)
         own = "cpu" if weight is None else str(weight.device)
+        if device == "auto":
+            return "cuda" if torch.cuda.is_available() and own == "cpu" else None
         return None if (["cpu"] if device == "cpu" else list_gpus(device)) == [own] else device
 
     def _place(self, device: str | None) -> "PlacedModule":
         from secondlook.classifiers.device import PlacedModule
 
         if device not in self._known:
-            self._known[device] = PlacedModule(
-                self._make_module,
-                device,
-                self._placement,
-                takes_pixels=self.preprocessing.input_dtype == "uint8",
-                name=self.name,
-                batch_size=self.batch_size,
-            )
+            described = (self.name, self.preprocessing.input_dtype, self.batch_size)
+            self._known[device] = PlacedModule(self._get_module, device, self._placement, *described)
         return self._known[device]
 
     def forward(self, images: Array) -> Array:
         """Return the output of the module. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         if self.workers is None:
-            return run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
+            outputs: Array = run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
+            return outputs
         # One GPU only: its module is the one that methods register hooks for.
         first = self.workers.first
         return first.start(first.upload(self.preprocessing.convert_channels(images)), [View()], self.preprocessing)()
 
     def _run(self, inputs: Array) -> Array:
-        import torch
-
-        from secondlook.classifiers.device import use_exact_arithmetic
-
         try:
-            with torch.inference_mode(), use_exact_arithmetic(self._placement.dtype):
-                # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
-                tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-                outputs = self._placed.run(self._move_inputs(tensor))
-                values: Array = outputs.to("cpu", torch.float32).numpy()
+            return self._placed.run_on_host(inputs)
         except RuntimeError as error:
             raise describe_failure(self.name, inputs, error) from error
-        return values
-
-    def _move_inputs(self, inputs: "torch.Tensor") -> "torch.Tensor":
-        import torch
-
-        from secondlook.classifiers.device import find_weight
-
-        weight, channels_last = find_weight(self.module), self._placed.run.channels_last
-        memory_format = torch.channels_last if channels_last else torch.preserve_format
-        if weight is None:
-            return inputs.contiguous(memory_format=torch.channels_last) if channels_last else inputs
-        dtype = weight.dtype if inputs.is_floating_point() else inputs.dtype
-        return inputs.to(weight.device, dtype, memory_format=memory_format)
-
-
-class PlacementOptions(TypedDict, total=False):
-    """The options of every model scheme of torch."""
-
-    device: str | None
-    """'cuda' for all GPUs, with a copy of the module on each; 'cuda:N'; 'cpu'; 'auto' for GPUs where there are any; or
-    another device of torch. By default that of the module. A module of the user is copied to move it."""
-    dtype: str | None
-    """Number type to compute with: 'float32', 'tf32' (float32 with faster, rounded products on a GPU), 'bfloat16',
-    'float16' or 'float64'. By default that of the module."""
-    channels_last: bool | None
-    """Whether to use the channels-last memory format; by default on GPUs where it is faster."""
-    compile: bool
-    """Whether to compile the module with torch.compile, which takes up to a minute and then runs faster on a GPU."""
-    cuda_graphs: bool
-    """Whether to record the kernels of a module on a GPU as CUDA graphs, which helps small modules and batches."""
 
 
 def _is_torch_module(target: object) -> bool:
@@ -203,89 +175,49 @@ def _is_torch_module(target: object) -> bool:
     recognizes=_is_torch_module,
 )
 def open_torch(
-    target: Any,
-    options: LoadOptions,
-    *,
-    weights: str | None = None,
-    **placement: Unpack[PlacementOptions],
+    target: Any, options: LoadOptions, *, weights: str | None = None, **placement: Unpack[Placement]
 ) -> Classifier:
-    """Open a torch model.
-
-    Parameters
-    ----------
-    target
-        A module, `package.module:factory`, or the path of a torch.export or TorchScript file.
-    weights
-        Safetensors file or state dict for the module; no code in it is run.
-    """
+    """Open a module, `package.module:factory`, or a torch.export or TorchScript file; no code of `weights` is run."""
     output = options.require_output()
-    placed = make_placement(**placement)
+    check_placement(placement)
     if isinstance(target, str) and ":" not in target:
         if weights is not None:
-            raise ClassifierError(
-                f"{options.spec!r} is a file that contains its weights",
-                repair=Repair("remove {weights}", weights=ANY),
-            )
-        return _open_file(find_model_file(target, options.spec), options, placed)
-    module = _build_module(target, options.spec) if isinstance(target, str) else target
+            repair = Repair("remove {weights}", weights=ANY)
+            raise ClassifierError(f"{options.spec!r} is a file that contains its weights", repair=repair)
+        return _open_file(find_model_file(target, options.spec), options, placement)
+    found = import_object(target, options.spec) if isinstance(target, str) else target
+    module = found if _is_torch_module(found) or not callable(found) else found()
+    if not _is_torch_module(module):
+        fault = f"{options.spec!r} returned {type(module).__name__}, not a torch.nn.Module"
+        raise ClassifierError(fault, repair="pass a class or function that returns a module")
     if weights is not None:
-        if not isinstance(target, str):
-            module = copy.deepcopy(module)
+        module = module if isinstance(target, str) else copy.deepcopy(module)
         load_weights(module, Path(weights), options.spec)
-    return wrap_module(module, options, Preprocessing(), placed, output=output, is_shared=weights is None)
+    described = {"output": output, "preprocessing": Preprocessing()}
+    return wrap_module(module, options, placement, is_shared=weights is None, **described)
 
 
-def make_placement(**options: Unpack[PlacementOptions]) -> "Placement":
-    """Return how a module is to run; raise if torch is not installed."""
+def check_placement(placement: Placement) -> None:
+    """Raise if a module cannot run like that, or if torch is not installed."""
     import_extra("torch", feature="a torch classifier", extra="torch")
-    from secondlook.classifiers.device import Placement
-
-    if options.get("device") is not None:
-        options["device"] = str(options["device"])  # a torch.device is one too
-    return Placement(**options)
+    if placement.get("device") is not None:
+        placement["device"] = str(placement["device"])  # a torch.device is one too
+    if placement.get("dtype") not in (None, *DTYPES):
+        fault = f"is unknown; expected one of {', '.join(DTYPES)}"
+        raise ClassifierError(fault, argument="dtype", value=placement["dtype"])
 
 
 def wrap_module(
-    module: "torch.nn.Module",
-    options: LoadOptions,
-    preprocessing: Preprocessing,
-    placement: "Placement",
-    *,
-    output: Output,
-    is_shared: bool = False,
-    class_names: tuple[str, ...] | None = None,
+    module: "torch.nn.Module", options: LoadOptions, placement: Placement, *, is_shared: bool = False, **described: Any
 ) -> TorchClassifier:
     """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
-    digest = digest_with_options(_digest_module(module), dtype=placement.dtype)
 
-    def make_module(device: str | None) -> "torch.nn.Module":
-        changes_weights = placement.dtype is not None or bool(placement.channels_last)
+    def get_module(device: str | None) -> "torch.nn.Module":
+        changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
         is_used_elsewhere = device is not None or (is_shared and changes_weights)
-        return placement.move(copy.deepcopy(module) if is_used_elsewhere else module, device)
+        return copy.deepcopy(module) if is_used_elsewhere else module
 
-    return TorchClassifier(
-        make_module,
-        options,
-        digest=digest,
-        output=output,
-        preprocessing=options.override(preprocessing),
-        placement=placement,
-        class_names=class_names,
-    )
-
-
-def _build_module(location: str, spec: str) -> Any:
-    """Return the module that `package.module:factory` makes, or that it is."""
-    import torch
-
-    found = import_object(location, spec)
-    module = found if isinstance(found, torch.nn.Module) or not callable(found) else found()
-    if not isinstance(module, torch.nn.Module):
-        raise ClassifierError(
-            f"{spec!r} returned {type(module).__name__}, not a torch.nn.Module; "
-            "pass a class or function that returns a module."
-        )
-    return module
+    return TorchClassifier(get_module, options, placement, digest=_digest_module(module), **described)
 
 
 def _digest_module(module: "torch.nn.Module") -> str:
@@ -317,17 +249,13 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     missing = [name for name in expected if name not in state]
     unexpected = [name for name in state if name not in expected]
     if missing or unexpected:
-        raise ClassifierError(
-            f"the weights {str(file)!r} do not match the module of {spec!r}: "
-            f"missing {missing[:3]}, unexpected {unexpected[:3]}; use weights of the same architecture."
-        )
+        fault = f"the weights {str(file)!r} do not fit {spec!r}: missing {missing[:3]}, unexpected {unexpected[:3]}"
+        raise ClassifierError(fault, repair="use weights of the same architecture")
     try:
         module.load_state_dict(state)
     except Exception as error:
-        reason = " ".join(str(error).split())[:LONGEST_REASON]
-        raise ClassifierError(
-            f"the weights {str(file)!r} do not fit {spec!r}: {reason}; use weights of the same architecture."
-        ) from error
+        fault = f"the weights {str(file)!r} do not fit {spec!r}: {' '.join(str(error).split())[:LONGEST_REASON]}"
+        raise ClassifierError(fault, repair="use weights of the same architecture") from error
 
 
 def _read_weights(file: Path) -> dict[str, Any]:
@@ -340,22 +268,19 @@ def _read_weights(file: Path) -> dict[str, Any]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ClassifierError(
-            f"the weights file {str(file)!r} is not a plain state dict, and other pickles are not loaded because they "
-            "can run code; save it with torch.save(module.state_dict(), FILE) or as safetensors."
-        ) from error
+        fault = f"the weights file {str(file)!r} is no plain state dict, and no other pickle is loaded: it can run code"
+        repair = "save it with torch.save(module.state_dict(), FILE) or as safetensors"
+        raise ClassifierError(fault, repair=repair) from error
     for key in CHECKPOINT_KEYS:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise ClassifierError(
-            f"the weights file {str(file)!r} contains {type(state).__name__}, not a state dict; "
-            "save it with torch.save(module.state_dict(), FILE)."
-        )
+        fault = f"the weights file {str(file)!r} contains {type(state).__name__}, not a state dict"
+        raise ClassifierError(fault, repair="save it with torch.save(module.state_dict(), FILE)")
     return state
 
 
-def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Classifier:
+def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classifier:
     """Open a torch.export or TorchScript file."""
     spec = options.spec
     with reject_failures(f"cannot open {spec!r} as a torch.export or TorchScript file", "save it again."):
@@ -363,22 +288,17 @@ def _open_file(file: Path, options: LoadOptions, placement: "Placement") -> Clas
     preprocessing = Preprocessing()
     if model_input is not None:
         preprocessing = model_input.make_preprocessing(options.layout, spec)
-        if placement.dtype not in (None, "tf32"):
-            raise ClassifierError(
-                f"{spec!r} was exported with a fixed dtype", repair=Repair("remove {dtype}", dtype=placement.dtype)
-            )
-
-    def make_module(device: str | None) -> "torch.nn.Module":
-        # A program contains the device it was made for, so it is loaded again for another one.
-        return placement.move(module if device is None else _load_program(file, spec, device)[0], device)
-
+        if placement.get("dtype") not in (None, "tf32"):
+            repair = Repair("remove {dtype}", dtype=placement["dtype"])
+            raise ClassifierError(f"{spec!r} was exported with a fixed dtype", repair=repair)
     return TorchClassifier(
-        make_module,
+        # A program contains the device it was made for, so it is loaded again for another one.
+        lambda device: module if device is None else _load_program(file, spec, device)[0],
         options,
-        digest=digest_with_options(digest_files([file]), dtype=placement.dtype),
+        placement,
+        digest=digest_files([file]),
         output=options.require_output(),
-        preprocessing=options.override(preprocessing),
-        placement=placement,
+        preprocessing=preprocessing,
         batch_size=None if model_input is None else model_input.batch_size,
     )
 
@@ -397,10 +317,8 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
             warnings.simplefilter("ignore", DeprecationWarning)
             return torch.jit.load(file, map_location="cpu"), None  # type: ignore[no-untyped-call]
     if file.suffix != ".pt2" or not names:
-        raise ClassifierError(
-            f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file",
-            repair=Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY),
-        )
+        repair = Repair("for a state dict pass 'torch:package.module:factory' and {weights}", weights=ANY)
+        raise ClassifierError(f"{spec!r} is neither a torch.export file (.pt2) nor a TorchScript file", repair=repair)
     if any("opaque_obj" in Path(name).name or "custom_obj" in Path(name).name for name in names):
         raise ClassifierError(f"{spec!r} contains pickled objects, which can run code; export it from tensors only.")
     with force_weights_only():
@@ -409,23 +327,20 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    inputs = list(program.graph_signature.user_inputs)
-    check_single_input(inputs, spec)
-    tensor = next(node.meta["val"] for node in program.graph.nodes if node.name == inputs[0])
-    model_input = ModelInput.parse(inputs[0], list(tensor.shape), str(tensor.dtype), INPUT_TYPES, spec)
-    return program.module(), model_input
+    names = program.graph_signature.user_inputs
+    tensors = [(node.name, node.meta["val"]) for node in program.graph.nodes if node.name in names]
+    described = [(name, list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors]
+    return program.module(), ModelInput.parse(described, INPUT_TYPES, spec)
 
 
 @contextmanager
 def force_weights_only() -> Iterator[None]:
     """Prevent torch.load from running pickled code, also where a library calls it with weights_only=False."""
     key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(key)
+    before = {name: value for name, value in os.environ.items() if name == key}
     os.environ[key] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[key]
-        else:
-            os.environ[key] = before
+        del os.environ[key]
+        os.environ.update(before)

@@ -18,7 +18,7 @@ from secondlook.metrics import Interval, Ranking, auroc, parse_metric, resample_
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
 from secondlook.sources import Source, open_labeled
 from secondlook.tables import format_difference, format_difference_interval
-from secondlook.views import AUTO, ViewsLike, as_view_set
+from secondlook.views import AUTO, ViewSet, ViewsLike
 
 MAX_IMAGES = 256
 """Images that the pool is collected for: enough to tell views that break a classifier from the others."""
@@ -121,7 +121,7 @@ def choose_views(
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
     images = open_labeled(data, labels, loaded.class_names, execution.on_error).spread(MAX_IMAGES)
-    pool = as_view_set(("identity", *AUTO_POOL))
+    pool = ViewSet(("identity", *AUTO_POOL))
     preds = collect(loaded, images, pool, store=store, execution=execution)
     return _choose(preds, budget, top_k, MAX_STRAIN)
 
@@ -202,7 +202,7 @@ def collect_views(
         sample = source.select(indices) if len(indices) else source
         choice = choose_views(classifier, sample, top_k=top_k, store=store, execution=execution)
         views = choice.views
-    preds = collect(classifier, source, as_view_set(views), store=store, execution=execution)
+    preds = collect(classifier, source, ViewSet(views), store=store, execution=execution)
     # Images that could not be read are not in the predictions.
     ids = frozenset(source.ids[index] for index in indices)
     tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)

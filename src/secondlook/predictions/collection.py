@@ -31,7 +31,7 @@ from secondlook.predictions.validation import check_class_names_match, check_cla
 from secondlook.progress import IMAGES_X_VIEWS, ignore_progress, progress_bar
 from secondlook.sources import Source, open_labeled
 from secondlook.specs import parse_spec, short_name
-from secondlook.views import ViewSet, ViewsLike, as_view_set
+from secondlook.views import ViewSet, ViewsLike
 
 _MAX_PENDING_WRITES = 2
 
@@ -73,7 +73,7 @@ def collect(
     if execution.engine is not None and execution.on_error is None:
         source = skip_by_default(source, data)
     check_class_names_match(loaded.members or (loaded,), source)
-    collector = _Collector(source, as_view_set(views), execution)
+    collector = _Collector(source, ViewSet(views), execution)
     return collector.collect_in_memory(loaded) if store is None else collector.collect_on_disk(loaded, Path(store))
 
 

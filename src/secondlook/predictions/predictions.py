@@ -28,7 +28,7 @@ from secondlook.predictions.validation import (
 )
 from secondlook.progress import Advance, ignore_progress, progress_bar
 from secondlook.tables import arrow_table, pandas_frame
-from secondlook.views import ViewSet, ViewsLike, as_view_set
+from secondlook.views import ViewSet, ViewsLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,7 +192,7 @@ class Predictions:
         views
             The views to open; all by default.
         """
-        view_set = None if views is None else as_view_set(views)
+        view_set = None if views is None else ViewSet(views)
         folder = find_entry(Path(store), entry)
         members = [open_entry(member, view_set) for member in open_members(folder)]
         if members:

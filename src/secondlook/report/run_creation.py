@@ -40,7 +40,7 @@ from secondlook.report.run import (
 from secondlook.report.study import EvaluationSettings
 from secondlook.sources import Source, open_labeled, open_source
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
-from secondlook.views import AUTO, ViewsLike, ViewWarning, as_view_set
+from secondlook.views import AUTO, ViewSet, ViewsLike, ViewWarning
 
 
 def create_run(
@@ -109,7 +109,7 @@ def create_run(
     folder = Path(out)
     _check_apart(folder, [source] if outside is None else [source, outside])
     if not (isinstance(views, str) and views == AUTO):
-        views = as_view_set(views)  # rejected before a folder is made
+        views = ViewSet(views)  # rejected before a folder is made
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 from secondlook.imports import lazy_attributes
 from secondlook.views.presets import PRESETS
 from secondlook.views.steps import STEPS, view_step
-from secondlook.views.view import View
-from secondlook.views.view_set import AUTO, ViewSet, ViewsLike, ViewWarning, as_view_set
+from secondlook.views.view import AUTO, View, ViewSet, ViewsLike, ViewWarning
 
 if TYPE_CHECKING:
     from secondlook.views.engine import apply_view, apply_views, stack_views
     from secondlook.views.sheet import contact_sheet
-    from secondlook.views.torch_engine import apply_view_to_tensor, write_normalized_view
+    from secondlook.views.torch_engine import write_normalized_view
 
 __all__ = [
     "AUTO",
@@ -22,9 +21,7 @@ __all__ = [
     "ViewWarning",
     "ViewsLike",
     "apply_view",
-    "apply_view_to_tensor",
     "apply_views",
-    "as_view_set",
     "contact_sheet",
     "stack_views",
     "view_step",
@@ -38,7 +35,6 @@ __getattr__ = lazy_attributes(
         "apply_views": "secondlook.views.engine",
         "stack_views": "secondlook.views.engine",
         "contact_sheet": "secondlook.views.sheet",
-        "apply_view_to_tensor": "secondlook.views.torch_engine",
         "write_normalized_view": "secondlook.views.torch_engine",
     },
 )

@@ -1,7 +1,6 @@
 """The CPU engine: applies views to batches of images with as few passes over the pixels as possible."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -22,8 +21,7 @@ from secondlook.operations import (
     rounds_at_most_once,
 )
 from secondlook.sources import open_source
-from secondlook.views.view import View
-from secondlook.views.view_set import ViewsLike, as_view_set
+from secondlook.views.view import View, ViewSet, ViewsLike
 
 if int(cv2.__version__.partition(".")[0]) < 5:
     raise ViewError(
@@ -33,8 +31,6 @@ if int(cv2.__version__.partition(".")[0]) < 5:
     )
 
 _FLOAT_BLOCK_BYTES = 8 * 2**20
-_COPY_BLOCK_BYTES = 2**18
-"""Size of images that are still in the cache when they are copied a second time."""
 _TABLE_BLOCK = 1024
 _NO_MEAN = np.float64(0.0)
 _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
@@ -46,8 +42,7 @@ def apply_views(images: Any, views: ViewsLike) -> Array:
     Instead of an array, `images` may be anything else that `open_source` accepts except a spec: a path, a PIL image, a
     torch tensor [N, C, H, W], a list of images, a data set. All images must have the same size.
     """
-    view_set = as_view_set(views)
-    images = check_images(images)
+    view_set, images = ViewSet(views), check_images(images)
     result = np.empty((len(images), len(view_set), *images.shape[1:]), dtype=images.dtype)
     for place, view in enumerate(view_set):
         result[:, place] = _apply(images, view)
@@ -79,21 +74,14 @@ def check_images(images: Any) -> Array:
 
 
 def _apply(images: Array, view: View) -> Array:
-    operations, rounds_once = _plan(view, images.shape[1:])
+    operations = view.plan(Frame(*images.shape[1:]))
     if not operations or not len(images):
         return images.copy()
-    if images.dtype == np.uint8 and not rounds_once:
+    if images.dtype == np.uint8 and not rounds_at_most_once(operations):
         return _apply_in_float(images, view, operations)
     for operation in operations:
         images = _run(images, view, operation)
     return images
-
-
-@lru_cache(maxsize=4096)
-def _plan(view: View, shape: tuple[int, int, int]) -> tuple[tuple[Operation, ...], bool]:
-    """Return the operations of a view for images of a shape, and whether uint8 images may stay uint8 in between."""
-    operations = view.plan(Frame(*shape))
-    return operations, rounds_at_most_once(operations)
 
 
 def _apply_in_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
@@ -128,61 +116,18 @@ def _run(images: Array, view: View, operation: Operation) -> Array:
 
 
 def _run_copy(images: Array, copy: Copy) -> Array:
-    """Flip all images, then shift them; what comes from outside is black."""
-    result = np.empty_like(images)
-    if copy.x.sign > 0:
-        _shift(images, copy, result)
-    elif (copy.y.start, copy.y.stop, copy.x.start, copy.x.stop) == (0, images.shape[1], 0, images.shape[2]):
-        _flip(images, copy, result)
-    else:
-        for start in range(0, len(images), block_size := max(1, _COPY_BLOCK_BYTES // images[0].nbytes)):
-            block = slice(start, start + block_size)
-            _shift(_flip(images[block], copy), copy, result[block])
-    return result
-
-
-def _flip(images: Array, copy: Copy, target: Array | None = None) -> Array:
-    """Flip images left-right, or rotate them by 180 degrees, which reverses the order of all pixels of an image."""
-    _, height, width, channels = images.shape
-    rows = (-1, width, channels) if copy.y.sign > 0 else (-1, height * width, channels)
-    flipped = cv2.flip(images.reshape(rows), 1, None if target is None else target.reshape(rows))
-    return flipped.reshape(images.shape)
-
-
-def _shift(images: Array, copy: Copy, target: Array) -> None:
-    """Shift images whose columns are flipped already, and flip them top-bottom unless their rows are flipped too."""
-    height, width = images.shape[1:3]
+    """Shift and flip images; what comes from outside is black."""
+    width = images.shape[2]
     (top, bottom), (left, right) = copy.y.source, copy.x.source
-    if copy.x.sign < 0:
-        left, right = width - right, width - left
-        top, bottom = (height - bottom, height - top) if copy.y.sign < 0 else (top, bottom)
-    target[:, : copy.y.start] = 0
-    target[:, copy.y.stop :] = 0
-    if copy.y.start == copy.y.stop or copy.x.start == copy.x.stop:
-        target[...] = 0
-        return
-    upside_down = copy.y.sign < 0 < copy.x.sign
-    content = _view_rows(images, top, bottom, left, right)
-    _view_rows(target, copy.y.start, copy.y.stop, copy.x.start, copy.x.stop)[...] = (
-        content[:, ::-1] if upside_down else content
-    )
-    for black in ((0, copy.x.start), (copy.x.stop, width)):
-        if black[0] < black[1]:
-            columns = _view_rows(target, 0, height, *black)
-            columns[...] = np.zeros((), columns.dtype)  # takes half the time of writing zeros pixel by pixel
-
-
-def _view_rows(images: Array, top: int, bottom: int, left: int, right: int) -> Array:
-    """View a section of each row as one item, which NumPy copies at once. [N, H, W, C] -> void [N, bottom - top]"""
-    _, height, width, channels = images.shape
-    pixel = channels * images.itemsize
-    return np.ndarray(
-        (len(images), bottom - top),
-        dtype=np.dtype((np.void, (right - left) * pixel)),
-        buffer=images.data,
-        offset=(top * width + left) * pixel,
-        strides=(height * width * pixel, width * pixel),
-    )
+    is_flipped, start, stop = copy.x.sign < 0, copy.x.start, copy.x.stop
+    if is_flipped:  # at the end, by OpenCV, which flips columns many times faster than NumPy
+        start, stop = width - stop, width - start
+    result = np.zeros_like(images)
+    if copy.y.start < copy.y.stop and start < stop:
+        result[:, copy.y.start : copy.y.stop, start:stop] = images[:, top:bottom, left:right][:, :: copy.y.sign]
+    if is_flipped:
+        cv2.flip(_stack_rows(result), 1, _stack_rows(result))
+    return result
 
 
 def _stack_rows(images: Array) -> Array:
@@ -227,11 +172,8 @@ def _run_tone_table(images: Array, tone: Tone) -> Array:
 
 def _run_warp(images: Array, warp: Warp) -> Array:
     result = np.empty_like(images)
-    size, matrix, flags = (
-        (images.shape[2], images.shape[1]),
-        np.array(warp.matrix),
-        cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
-    )
+    size, matrix = (images.shape[2], images.shape[1]), np.array(warp.matrix)
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     for source, target in zip(images, result, strict=True):
         cv2.warpAffine(source, matrix, size, dst=target, flags=flags, borderMode=_BORDERS[warp.border])
     return result

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 from secondlook.arrays import Array
 from secondlook.sources import read_image
 from secondlook.views.engine import apply_view, check_images
-from secondlook.views.view_set import ViewsLike, as_view_set
+from secondlook.views.view import ViewSet, ViewsLike
 
 _TILE_SIDE = 192
 _GAP = 12
@@ -21,7 +21,7 @@ def contact_sheet(image: object, views: ViewsLike, *, columns: int | None = None
 
     The image is a path, the bytes of an image file, a PIL image, an array [H, W, C] or a torch tensor [C, H, W].
     """
-    view_set = as_view_set(views)
+    view_set = ViewSet(views)
     batch = check_images(read_image(image)[None])
     n_columns = columns or min(len(view_set), math.ceil(math.sqrt(len(view_set) * 1.3)))
     width, height = _compute_tile_size(batch.shape[2], batch.shape[1])

@@ -43,14 +43,9 @@ class Amount:
 
 Argument = float | str | Amount
 """The value of a parameter: a number, a text such as a channel order, or a length."""
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a step; `parse` raises `ValueError` with the end of a sentence, such as "is 0, expected ..."."""
-
-    name: str
-    parse: Callable[[str], Argument]
+Arguments = tuple[Argument, ...]
+Parameter = tuple[str, Callable[[str], Argument]]
+"""Name and parser, which raises `ValueError` with the end of a sentence, such as "is 0, expected ..."."""
 
 
 def _bounded(name: str, lowest: float, highest: float, unit: str = "") -> Parameter:
@@ -62,7 +57,7 @@ def _bounded(name: str, lowest: float, highest: float, unit: str = "") -> Parame
             raise ValueError(f"is {text}, expected {format_number(lowest)} to {format_number(highest)}")
         return value
 
-    return Parameter(name, parse)
+    return name, parse
 
 
 def _parse_amount(text: str) -> Amount:
@@ -93,17 +88,11 @@ def format_number(value: float) -> str:
     return repr(value + 0.0).removesuffix(".0").replace("e+", "e")
 
 
-def format_argument(value: Argument) -> str:
-    """Format an argument in its canonical form."""
-    return format_number(value) if isinstance(value, float) else str(value)
-
-
 def shorten(text: str, length: int = 60) -> str:
     """Return the text, truncated where it is too long for a message."""
     return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
 
 
-Arguments = tuple[Argument, ...]
 Function = TypeVar("Function", bound=Callable[..., Array])
 OperationFactory = Callable[..., Operation]
 """(frame, *arguments) -> the operation of the engine."""
@@ -125,7 +114,7 @@ class Step:
     @property
     def form(self) -> str:
         """How the step is written, such as 'shift:DX,DY'."""
-        return self.name + (":" + ",".join(parameter.name for parameter in self.parameters) if self.parameters else "")
+        return self.name + (":" + ",".join(name for name, _ in self.parameters) if self.parameters else "")
 
 
 STEPS: Registry[Step] = Registry("step", ViewError)
@@ -143,23 +132,18 @@ def view_step(form: str, *, onnx: Callable[..., Any] | None = None) -> Callable[
     `lambda graph, images, bits: graph.op("Floor", images * 2**bits) / 2**bits`. Tensors have the operators of Python,
     `+ - * / **`, and `graph.op` adds any other operator of ONNX.
     """
-    name, _, names = form.partition(":")
+    name, _, rest = form.partition(":")
     if not (name.isascii() and name.isidentifier() and name == name.lower()):
         raise ViewError(f"step name {name!r} is invalid; expected lower-case ASCII letters, digits and underscores.")
 
-    def make_filter(function: Function, arguments: Arguments) -> Filter:
-        onnx_form = None if onnx is None else lambda graph, images: onnx(graph, images, *arguments)
-        return Filter(lambda images: function(images, *arguments), onnx_form)
-
     def decorate(function: Function) -> Function:
-        STEPS.add(
-            Step(
-                name=name,
-                summary=(function.__doc__ or f"user function {function.__name__}").strip().splitlines()[0],
-                parameters=tuple(Parameter(each.strip(), parse_number) for each in names.split(",") if each.strip()),
-                operation=lambda _frame, *arguments: make_filter(function, arguments),
-            )
-        )
+        def make_filter(_frame: Frame, *arguments: float) -> Filter:
+            onnx_form = None if onnx is None else lambda graph, images: onnx(graph, images, *arguments)
+            return Filter(lambda images: function(images, *arguments), onnx_form)
+
+        summary = (function.__doc__ or f"user function {function.__name__}").strip().splitlines()[0]
+        parameters = tuple((each.strip(), parse_number) for each in rest.split(",") if each.strip())
+        STEPS.add(Step(name, summary, parameters, make_filter))
         return function
 
     return decorate
@@ -175,25 +159,18 @@ def _built_in(
     return decorate
 
 
-@_built_in("identity", "the image itself", neutral=())
-def _identity(frame: Frame) -> Operation:
-    return Copy(Axis.shift(0, frame.height), Axis.shift(0, frame.width))
-
-
-@_built_in("hflip", "flip left-right")
-def _hflip(frame: Frame) -> Operation:
-    return Copy(Axis.shift(0, frame.height), Axis.flip(frame.width))
-
-
-@_built_in("vflip", "flip top-bottom")
-def _vflip(frame: Frame) -> Operation:
-    return Copy(Axis.flip(frame.height), Axis.shift(0, frame.width))
+_built_in("identity", "the image itself", neutral=())(
+    lambda frame: Copy(Axis.shift(0, frame.height), Axis.shift(0, frame.width))
+)
+_built_in("hflip", "flip left-right")(lambda frame: Copy(Axis.shift(0, frame.height), Axis.flip(frame.width)))
+_built_in("vflip", "flip top-bottom")(lambda frame: Copy(Axis.flip(frame.height), Axis.shift(0, frame.width)))
 
 
 @_built_in(
     "shift",
     "move the content right and down, in pixels or percent of the side (5%); fills with black",
-    *(Parameter(name, _parse_amount) for name in ("DX", "DY")),
+    ("DX", _parse_amount),
+    ("DY", _parse_amount),
     neutral=(Amount(0.0), Amount(0.0)),
 )
 def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
@@ -208,7 +185,7 @@ def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
 @_built_in(
     "rotate",
     "rotate clockwise about the center, zoomed in just enough to hide the outside of the image",
-    Parameter("DEG", parse_number),
+    ("DEG", parse_number),
     neutral=(0.0,),
 )
 def _rotate(frame: Frame, degrees: float) -> Operation:
@@ -219,39 +196,25 @@ def _rotate(frame: Frame, degrees: float) -> Operation:
     return _warp_about_center(frame, cosine / enlargement, sine / enlargement, border="edge")
 
 
-@_built_in(
-    "zoom",
-    "enlarge about the center; below 1, shrink and mirror the edges",
-    _bounded("F", 0.05, 20.0),
-    neutral=(1.0,),
+_ZOOM = "enlarge about the center; below 1, shrink and mirror the edges"
+_built_in("zoom", _ZOOM, _bounded("F", 0.05, 20.0), neutral=(1.0,))(
+    lambda frame, factor: _warp_about_center(frame, 1.0 / factor, 0.0, border="mirror")
 )
-def _zoom(frame: Frame, factor: float) -> Operation:
-    return _warp_about_center(frame, 1.0 / factor, 0.0, border="mirror")
-
-
-@_built_in("gamma", "raise pixels in [0, 1] to the power G", _bounded("G", 0.01, 100.0), neutral=(1.0,))
-def _gamma(_frame: Frame, exponent: float) -> Operation:
-    return Tone((lambda values, _mean: values**exponent,))
-
-
-@_built_in("contrast", "scale about the image mean", _bounded("F", 0.0, 100.0), neutral=(1.0,))
-def _contrast(_frame: Frame, factor: float) -> Operation:
-    return Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True)
-
-
-@_built_in("brightness", "scale from black", _bounded("F", 0.0, 100.0), neutral=(1.0,))
-def _brightness(_frame: Frame, factor: float) -> Operation:
-    return Tone((lambda values, _mean: values * factor,))
-
-
-@_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")
-def _gray(_frame: Frame) -> Operation:
-    return Luminance((0.299, 0.587, 0.114))
-
-
-@_built_in(
-    "channels", "reorder the color channels, such as bgr", Parameter("ORDER", _parse_channel_order), neutral=("rgb",)
+_built_in("gamma", "raise pixels in [0, 1] to the power G", _bounded("G", 0.01, 100.0), neutral=(1.0,))(
+    lambda _frame, exponent: Tone((lambda values, _mean: values**exponent,))
 )
+_built_in("contrast", "scale about the image mean", _bounded("F", 0.0, 100.0), neutral=(1.0,))(
+    lambda _frame, factor: Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True)
+)
+_built_in("brightness", "scale from black", _bounded("F", 0.0, 100.0), neutral=(1.0,))(
+    lambda _frame, factor: Tone((lambda values, _mean: values * factor,))
+)
+_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")(
+    lambda _frame: Luminance((0.299, 0.587, 0.114))
+)
+
+
+@_built_in("channels", "reorder the color channels, such as bgr", ("ORDER", _parse_channel_order), neutral=("rgb",))
 def _channels(frame: Frame, order: str) -> Operation:
     if frame.channels != 3:
         raise ViewError(
@@ -260,9 +223,9 @@ def _channels(frame: Frame, order: str) -> Operation:
     return Reorder(tuple("rgb".index(letter) for letter in order))
 
 
-@_built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounded("R", 0.01, 100.0))
-def _blur(_frame: Frame, sigma: float) -> Operation:
-    return Blur(sigma)
+_built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounded("R", 0.01, 100.0))(
+    lambda _frame, sigma: Blur(sigma)
+)
 
 
 @_built_in(

@@ -38,36 +38,41 @@ def apply_view_to_tensor(images: Tensor, view: View) -> Tensor:
     """
     _, height, width, channels = images.shape
     operations = view.plan(Frame(height, width, channels))
-    if images.dtype == torch.uint8 and not rounds_at_most_once(operations):
-        # As in the CPU engine, pixels are rounded only once, at the end.
-        return _to_pixels(_run_all(images.float() * (1 / 255), view, operations) * 255)
-    return _run_all(images, view, operations)
+    # As in the CPU engine, pixels are rounded only once, at the end.
+    rounds_late = images.dtype == torch.uint8 and not rounds_at_most_once(operations)
+    values = images.float() * (1 / 255) if rounds_late else images
+    for operation in operations:
+        values = _run(values, view, operation)
+    return _to_pixels(values * 255) if rounds_late else values
 
 
-def write_normalized_view(images: Tensor, view: View, factor: Tensor, offset: Tensor, target: Tensor) -> None:
+def write_normalized_view(
+    images: Tensor, view: View, factor: Tensor, offset: Tensor, target: Tensor, *, is_bgr: bool = False
+) -> None:
     """Write one view of every image, times `factor` plus `offset`, to the target: the input of a network.
 
     Images are uint8, or float32 in [0, 1], [N, H, W, C]; the target has this shape, in any real dtype and memory
-    format; factor and offset are float32 [C]. On GPUs of NVIDIA most views of uint8 images take one pass.
+    format, or uint8 for raw pixels; factor and offset are float32 [C]. On GPUs of NVIDIA most views of uint8 images
+    take one pass.
     """
-    if images.is_cuda and images.dtype == torch.uint8 and _has_triton():
+    takes_pixels = target.dtype == torch.uint8
+    if images.is_cuda and images.dtype == torch.uint8 and not takes_pixels and not is_bgr and _has_triton():
         from secondlook.views.triton_kernels import write_view
 
         if write_view(images, view, factor, offset, target):
             return
-    torch.addcmul(offset, apply_view_to_tensor(images, view), factor, out=target)
+    pixels = apply_view_to_tensor(images, view)
+    pixels = pixels.flip(3) if is_bgr else pixels
+    if takes_pixels:
+        target.copy_(pixels if pixels.dtype == torch.uint8 else (pixels.clamp(0, 1) * 255).round())
+    else:
+        torch.addcmul(offset, pixels, factor, out=target)
 
 
 @cache
 def _has_triton() -> bool:
     """Whether there is Triton, which comes with the builds of torch for CUDA on Linux."""
     return torch.version.cuda is not None and find_spec("triton") is not None
-
-
-def _run_all(images: Tensor, view: View, operations: tuple[Operation, ...]) -> Tensor:
-    for operation in operations:
-        images = _run(images, view, operation)
-    return images
 
 
 def _run(images: Tensor, view: View, operation: Operation) -> Tensor:

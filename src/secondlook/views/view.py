@@ -1,14 +1,23 @@
-"""A view: a sequence of steps, as an immutable value with one canonical text; the notation of the paper is read too."""
+"""Views and sets of views: immutable values with one canonical text; the notation of the paper is read too."""
 
-from dataclasses import dataclass
-from functools import lru_cache
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
 
 from secondlook.errors import ViewError
 from secondlook.operations import Frame, Operation, fuse_operations
-from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, format_argument, format_number, shorten
+from secondlook.registry import did_you_mean
+from secondlook.tables import TextTable, format_html
+from secondlook.views.presets import PRESETS, Preset
+from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, format_number, shorten
 
 MAX_STEPS = 32
 """A longer view is surely a mistake."""
+AUTO = "auto"
+"""The text that asks for views chosen for a classifier and its images; only what has both can choose them."""
 
 _SEPARATOR_HINT = "separate views by white space, such as 'identity, hflip'; commas alone separate arguments"
 
@@ -26,9 +35,8 @@ class BoundStep:
         return STEPS[self.name]
 
     def __str__(self) -> str:
-        if not self.arguments:
-            return self.name
-        return f"{self.name}:{','.join(format_argument(argument) for argument in self.arguments)}"
+        texts = [format_number(value) if isinstance(value, float) else str(value) for value in self.arguments]
+        return f"{self.name}:{','.join(texts)}" if texts else self.name
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,11 @@ class View:
     @classmethod
     def parse(cls, text: str) -> "View":
         """Parse a view such as 'hflip+shift:2,-1', or '⇔+→2+↑1' in the notation of the paper."""
-        pieces = text.split("+")
-        if len(pieces) > MAX_STEPS:
-            raise ViewError(f"view {shorten(text)!r} has {len(pieces):,} steps; expected at most {MAX_STEPS}.")
-        if any(is_paper_notation(piece) for piece in pieces):
-            pieces = rewrite_paper_notation(pieces)
-        steps = (_parse_step(piece, text) for piece in pieces)
+        n_steps = text.count("+") + 1
+        if n_steps > MAX_STEPS:
+            raise ViewError(f"view {shorten(text)!r} has {n_steps:,} steps; expected at most {MAX_STEPS}.")
+        pieces = _ARROWS.sub(_rewrite_arrows, text).split("+")
+        steps = (_parse_step(_rewrite_sign(piece), text) for piece in pieces)
         # Steps that change nothing are dropped, so that equal views have equal text and are stored once.
         return cls(tuple(step for step in steps if step.arguments != step.step.neutral))
 
@@ -64,15 +71,11 @@ class View:
         return _plan_operations(self, frame)
 
     def __str__(self) -> str:
-        if self.name is not None:
-            return self.name
-        return "+".join(str(step) for step in self.steps) or "identity"
+        return self.name or "+".join(map(str, self.steps)) or "identity"
 
     def to_paper_notation(self) -> str:
         """Return the view in the notation of the paper; a name, and steps that it has no sign for, keep their text."""
-        if self.name is not None:
-            return self.name
-        return "+".join(write_paper_notation(step.name, step.arguments) or str(step) for step in self.steps) or "x"
+        return self.name or "+".join(map(_to_paper_notation, self.steps)) or "x"
 
 
 @lru_cache(maxsize=4096)
@@ -108,70 +111,221 @@ def _parse_step(piece: str, text: str) -> BoundStep:
 
 
 def _parse_argument(step: Step, place: int, word: str, where: str) -> Argument:
-    parameter = step.parameters[place]
+    name, parse = step.parameters[place]
     try:
-        return parameter.parse(word.strip())
+        return parse(word.strip())
     except ValueError as error:
-        raise ViewError(f"{parameter.name} of step {step.form!r} {where} {error}.") from None
+        raise ViewError(f"{name} of step {step.form!r} {where} {error}.") from None
 
 
 # ---- The notation of the paper
 
-_SIGNS = {"⇔": "hflip", "⇕": "vflip", "↻": "rotate:", "↺": "rotate:-", "×": "zoom:", "γ": "gamma:"}
-_ARROWS = {"←": ("x", "-"), "→": ("x", ""), "↑": ("y", "-"), "↓": ("y", "")}
+_SIGNS = {"⇔": "hflip", "⇕": "vflip", "↺": "rotate:-", "↻": "rotate:", "×": "zoom:", "γ": "gamma:"}
+_DIRECTIONS = {"←": ("x", "-"), "→": ("x", ""), "↑": ("y", "-"), "↓": ("y", "")}
+_ARROWS = re.compile(r"(?<![^+])(?:[←→][^+]*\+[↑↓]|[↑↓][^+]*\+[←→]|[←→↑↓])[^+]*")
+"""One arrow, or two of different directions, such as '←2+↓1', which are one shift."""
 
 
-def is_paper_notation(piece: str) -> bool:
-    """Return whether a step is in the notation of the paper."""
-    return piece == "x" or piece[:1] in _SIGNS or piece[:1] in _ARROWS or sorted(piece) == ["B", "G", "R"]
+def _rewrite_arrows(match: re.Match[str]) -> str:
+    sides = {"x": "0", "y": "0"}
+    for piece in match[0].split("+"):
+        side, minus = _DIRECTIONS[piece[0]]
+        sides[side] = (minus + piece[1:]).removeprefix("--")
+    return f"shift:{sides['x']},{sides['y']}"
 
 
-def rewrite_paper_notation(pieces: list[str]) -> list[str]:
-    """Return the text of the same steps; adjacent '←2' and '↓1' are one shift, as in the paper."""
-    rewritten: list[str] = []
-    pending: dict[str, str] = {}  # sides of a shift that the next arrow may complete
-    for piece in pieces:
-        sign, value = piece[:1], piece[1:]
-        if sign not in _ARROWS:
-            pending = {}
-            rewritten.append(_rewrite_step(piece))
-            continue
-        side, minus = _ARROWS[sign]
-        if pending and side not in pending:
-            rewritten.pop()
-        else:
-            pending = {}
-        pending[side] = _sign_number(minus, value)
-        rewritten.append(f"shift:{pending.get('x', '0')},{pending.get('y', '0')}")
-        if len(pending) == 2:
-            pending = {}
-    return rewritten
-
-
-def _rewrite_step(piece: str) -> str:
+def _rewrite_sign(piece: str) -> str:
     if piece == "x":
         return "identity"
-    if piece[:1] not in _SIGNS:
-        return f"channels:{piece.lower()}" if is_paper_notation(piece) else piece
-    step, colon, minus = _SIGNS[piece[:1]].partition(":")
-    return f"{step}{colon}{_sign_number(minus, piece[1:])}"
+    if sorted(piece) == ["B", "G", "R"]:
+        return f"channels:{piece.lower()}"
+    return (_SIGNS[piece[0]] + piece[1:]).replace(":--", ":") if piece[:1] in _SIGNS else piece
 
 
-def _sign_number(minus: str, number: str) -> str:
-    return number[1:] if minus and number.startswith("-") else f"{minus}{number}"
-
-
-def write_paper_notation(name: str, arguments: Arguments) -> str | None:
-    """Return a step in the notation of the paper, or None where it has no sign for it."""
-    match name, arguments:
-        case ("hflip", ()) | ("vflip", ()):
-            return {"hflip": "⇔", "vflip": "⇕"}[name]
+def _to_paper_notation(step: BoundStep) -> str:
+    """Return a step in the notation of the paper; its text where there is no sign for it."""
+    match step.name, step.arguments:
         case "shift", (Amount() as dx, Amount() as dy):
             sides = ((dx, "←→"), (dy, "↑↓"))
             return "+".join(signs[one.value > 0] + str(one).removeprefix("-") for one, signs in sides if one.value)
-        case (("rotate" | "zoom" | "gamma"), (float() as value,)):
-            sign = {"rotate": "↻" if value > 0 else "↺", "zoom": "×", "gamma": "γ"}[name]
-            return sign + format_number(value).removeprefix("-")
         case "channels", (str() as order,):
             return order.upper()
-    return None
+    for sign, start in _SIGNS.items():
+        if start.partition(":")[0] == step.name and str(step).startswith(start):
+            return sign + str(step).removeprefix(start)
+    return str(step)
+
+
+# ---- Sets of views
+
+
+class ViewWarning(UserWarning):
+    """A set of views that was changed, or that may not be suitable."""
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ViewSet:
+    """An ordered set of views, such as `ViewSet("cifar10")` or `ViewSet("identity, hflip, shift:2,-1")`.
+
+    Takes the name of a preset, text with views separated by white space, a file of such text (a `Path`, or text that
+    ends in `.txt`; '#' starts a comment), another set, or any iterable of views and texts. Immutable and hashable.
+    """
+
+    views: tuple[View, ...]
+    preset: Preset | None = field(compare=False)
+
+    def __init__(self, views: "ViewsLike") -> None:
+        if isinstance(views, ViewSet):  # with its preset, and without warning again
+            vars(self).update(vars(views))
+            return
+        preset = PRESETS.get(views) if isinstance(views, str) else None
+        parsed = _parse_views(preset.views.split() if preset else _split_views(views))
+        if len(set(parsed)) < len(parsed):
+            double = next(view for view in parsed if parsed.count(view) > 1)
+            places = " and ".join(str(place) for place, view in enumerate(parsed, start=1) if view == double)
+            raise ViewError(
+                f"duplicate view {shorten(str(double))!r} at positions {places} of {len(parsed)}; remove one."
+            )
+        if View() not in parsed:
+            _warn(f"added the identity in front of the {len(parsed)} given view(s); every set starts with it.")
+        elif not parsed[0].is_identity:
+            _warn(f"moved the identity from position {parsed.index(View()) + 1} of {len(parsed)} to the front.")
+        if preset and preset.warning:
+            _warn(f"views {preset.name!r}: {preset.warning}")
+        object.__setattr__(self, "views", (View(), *(view for view in parsed if not view.is_identity)))
+        object.__setattr__(self, "preset", preset)
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The text of each view, in order."""
+        return tuple(str(view) for view in self.views)
+
+    @classmethod
+    def with_identity(cls, views: "ViewsLike", available: "ViewSet | None" = None) -> "ViewSet":
+        """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning.
+
+        Plain names of the `available` views are accepted.
+        """
+        named = {view.name: view for view in available or () if view.name is not None}
+        if isinstance(views, str) and views in named:
+            views = [views]
+        if isinstance(views, ViewSet | str | Path):
+            return cls(views)
+        items = [named.get(item, item) if isinstance(item, str) else item for item in _split_views(views)]
+        parsed = _parse_views(items) if items else []
+        return cls([View(), *(view for view in parsed if not view.is_identity)])
+
+    @classmethod
+    def with_names(cls, views: "ViewsLike") -> "ViewSet":
+        """Return the views of predictions as a set; items of a list that are no view texts are kept as plain names.
+
+        The first view is the image itself, whatever its name. The identity elsewhere is an error, not moved to the
+        front, because the predictions for it would not move with it.
+        """
+        if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
+            return cls(views)
+        parsed = _parse_views(_split_views(views), keeps_names=not isinstance(views, str | Path))
+        if parsed[0].name is not None:
+            parsed[0] = View()
+        if View() in parsed[1:]:
+            raise ViewError(
+                f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}; the first view of predictions is"
+                " the image itself, so put it first in both the views and the outputs."
+            )
+        return cls(parsed)
+
+    def resolve(self, view: View | str) -> View:
+        """Return the view of a text, which may be the plain name of a view of this set."""
+        if not isinstance(view, str):
+            return view
+        return next((one for one in self.views if one.name == view), None) or View.parse(view)
+
+    def index(self, view: View | str) -> int:
+        """Return the position of a view."""
+        parsed = self.resolve(view)
+        if parsed not in self.views:
+            raise ViewError(
+                f"view {str(parsed)!r} is not in this set of {len(self)} views.{did_you_mean(str(parsed), self.texts)}"
+            )
+        return self.views.index(parsed)
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __iter__(self) -> Iterator[View]:
+        return iter(self.views)
+
+    def __getitem__(self, position: int) -> View:
+        return self.views[position]
+
+    def __contains__(self, view: object) -> bool:
+        return (self.resolve(view) if isinstance(view, str) else view) in self.views
+
+    def __str__(self) -> str:
+        # A plain name may contain spaces, so that only a comma can separate it.
+        return (" " if all(view.name is None for view in self.views) else ", ").join(self.texts)
+
+    def __repr__(self) -> str:
+        return f"ViewSet({(self.preset.name if self.preset else str(self))!r})"
+
+    def _repr_html_(self) -> str:
+        title = f"{len(self)} view{'s' * (len(self) > 1)}{f', preset {self.preset.name}' if self.preset else ''}"
+        return format_html([title, TextTable([["", "view"], *([str(n), text] for n, text in enumerate(self.texts))])])
+
+
+ViewsLike = ViewSet | str | Path | Iterable[View | str]
+"""A set of views, text, the name of a preset, a file, or an iterable of views and texts."""
+
+
+def _split_views(views: ViewsLike) -> list[View | str]:
+    if isinstance(views, str) and len(views.split()) == 1 and views.strip().endswith(".txt"):
+        views = Path(views.strip())
+    if isinstance(views, Path):
+        try:
+            lines = views.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ViewError(f"view file {str(views)!r} cannot be read: {error}; expected a UTF-8 text file.") from None
+        views = " ".join(line.partition("#")[0] for line in lines)
+    if isinstance(views, str):
+        return [word.removesuffix(",") for word in views.split() if word != ","]
+    given: object = views  # whatever callers without a type checker, or the options of a policy, pass
+    if not isinstance(given, Iterable):
+        fault = "is invalid; expected a preset, text, a file or a list of views, such as 'natural'"
+        raise ViewError(fault, argument="views", value=given)
+    return list(views)
+
+
+def _parse_views(items: Sequence[View | str], *, keeps_names: bool = False) -> list[View]:
+    """Parse views; texts that are none are errors, or else plain names."""
+    if not items:
+        raise ViewError("the set of views is empty; expected at least one view, such as 'identity hflip', or a preset.")
+    return [_parse_item(position, item, len(items), keeps_names) for position, item in enumerate(items, start=1)]
+
+
+def _parse_item(position: int, item: View | str, n_items: int, keeps_names: bool) -> View:
+    if isinstance(item, View):
+        return item
+    if not isinstance(item, str):
+        raise ViewError(f"view {position} of {n_items} is of type {type(item).__name__}; expected a text or a View.")
+    try:
+        return View.parse(item.strip())
+    except ViewError as error:
+        step, colon, _ = item.partition(":")
+        is_misspelled = item in PRESETS or (colon and step in STEPS)  # such as 'zoom:x'
+        if keeps_names and step.strip() and not is_misspelled:
+            return View(name=item.strip())
+        if item.strip() == AUTO:
+            raise ViewError(
+                f"{AUTO!r} chooses views for a classifier and its images; use it to evaluate, in SelectiveClassifier "
+                "or choose_views, and name a preset here, such as 'natural'."
+            ) from None
+        if item in PRESETS:
+            raise ViewError(f"preset {item!r} is a whole set; it cannot be combined with other views.") from None
+        if n_items > 1:
+            raise ViewError(f"view {position} of {n_items}: {error}") from None
+        presets = f" Presets: {', '.join(PRESETS)}." if item.isidentifier() else ""
+        raise ViewError(f"{error}{presets}{did_you_mean(item, PRESETS) if ':' not in item else ''}") from None
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, ViewWarning, stacklevel=3)
