@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import PositiveInt
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import Repair, SourceError
@@ -44,8 +45,8 @@ class ReadOptions:
     """What to do with unreadable images, the maximum number of pixels per image, and that of decoded bytes at once."""
 
     on_error: OnError = "fail"
-    max_pixels: int = 100_000_000
-    max_bytes: int = MAX_BYTES
+    max_pixels: PositiveInt = 100_000_000
+    max_bytes: PositiveInt = MAX_BYTES
 
 
 @dataclass(frozen=True)
