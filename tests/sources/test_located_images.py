@@ -16,8 +16,8 @@ from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.file_systems import Location
 from secondlook.sources import ArraySource, ReadOptions, Source, UnreadableImageError, open_source
-from secondlook.sources.encoded_sources import FileSource, Labeling, RemoteFileSource
-from secondlook.sources.folder import IgnoredFilesWarning
+from secondlook.sources.encoded_sources import Labeling
+from secondlook.sources.file_sources import FileSource, IgnoredFilesWarning, RemoteFileSource
 
 S3 = Callable[[str], Any]
 

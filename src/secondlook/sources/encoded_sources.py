@@ -1,23 +1,21 @@
-"""Sources of encoded images: in files of their own, on this machine or behind a URL, or many in each file ("shard")."""
+"""Sources of encoded images: anywhere, in the files of a location, and many in each file ("shard")."""
 
 import hashlib
-import os
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError
-from secondlook.file_systems import FileEntry, Location
-from secondlook.sources.image_files import decode_image, read_image_file
+from secondlook.file_systems import FileEntry, Location, open_location
+from secondlook.sources.image_files import decode_image
 from secondlook.sources.reading_threads import SharedCache
-from secondlook.sources.regular_files import make_absolute, missing_root_error
+from secondlook.sources.regular_files import missing_root_error
 from secondlook.sources.source import (
     DECODING_THREADS,
     UNREADABLE,
@@ -26,6 +24,9 @@ from secondlook.sources.source import (
     UnreadableImageError,
     check_image_bytes,
 )
+from secondlook.specs import Spec
+
+T = TypeVar("T")
 
 REMOTE_THREADS = max(16, DECODING_THREADS)
 """Threads that read from another machine wait more than they decode."""
@@ -88,83 +89,6 @@ class EncodedSource(Source):
         return hashlib.sha256(content).digest()
 
 
-class FileSource(EncodedSource):
-    """A list of image files on this machine."""
-
-    def __init__(
-        self,
-        spec: str,
-        paths: Sequence[Path],
-        ids: Sequence[str],
-        read_options: ReadOptions,
-        labeling: Labeling,
-        root: Path | None = None,
-    ) -> None:
-        """Open files; a `root` that is given and gone is an error, rather than each file that is missing."""
-        super().__init__(spec, ids, read_options, labeling)
-        self.paths = tuple(paths)
-        self.root = root
-
-    def read_encoded(self, index: int) -> bytes:
-        """Read one file."""
-        try:
-            return read_image_file(self.paths[index], self.name_image(index), self.max_bytes)
-        except UnreadableImageError as error:
-            if self.root is not None and isinstance(error.__cause__, FileNotFoundError) and not self.root.is_dir():
-                raise missing_root_error(self.root) from error
-            raise
-
-    def describe_version(self, index: int) -> str:
-        """Return size and modification time of one file."""
-        status = self.paths[index].stat()
-        return f"size {status.st_size} changed {status.st_mtime_ns}"
-
-    def name_image(self, index: int) -> str:
-        """Return the path of one file."""
-        return str(self.paths[index])
-
-    def extract(self, positions: range | IntArray) -> "FileSource | None":
-        """Return some of the files, with absolute paths."""
-        if type(self) is not FileSource:
-            return None
-        paths = tuple(make_absolute(self.paths[position]) for position in positions)
-        return self._copy_part(positions, paths=paths, root=self._existing_root)
-
-    def find_path(self, index: int) -> Path | None:
-        """Return the absolute path of one file."""
-        return self.paths[index].absolute()
-
-    @cached_property
-    def hashes_bytes(self) -> bool:  # type: ignore[override]
-        """Whether the files are small enough, all together, to be read for a digest."""
-        return sum(map(_find_file_size, self.paths)) <= MAX_HASHED_BYTES
-
-    @cached_property
-    def _existing_root(self) -> Path | None:
-        """The deepest folder on this machine that contains all files, or should; None where there is none."""
-        if self.root is not None:
-            return make_absolute(self.root)
-        common = find_common_folder([make_absolute(path) for path in self.paths])
-        folders = () if common is None else (common, *common.parents)
-        return next((folder for folder in folders if folder.is_dir()), None)
-
-
-def find_common_folder(paths: Sequence[Path]) -> Path | None:
-    """Return the deepest folder that contains all files, given by absolute paths; None on different drives."""
-    try:
-        return Path(os.path.commonpath([path.parent for path in paths]))
-    except ValueError:
-        return None
-
-
-def _find_file_size(path: Path) -> int:
-    """Return the size of a file in bytes, or 0 where it cannot be opened."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except (OSError, ValueError):
-        return 0
-
-
 class LocatedSource(EncodedSource):
     """Encoded images in the files of a location; those behind a URL are never read for a digest."""
 
@@ -201,37 +125,6 @@ class LocatedSource(EncodedSource):
         check_image_bytes(self.name_image(index), "it is stored in", n_bytes, self.max_bytes)
 
 
-class RemoteFileSource(LocatedSource):
-    """Image files behind a URL; their ids are their names."""
-
-    def __init__(
-        self, spec: str, location: Location, files: Sequence[FileEntry], read_options: ReadOptions, labeling: Labeling
-    ) -> None:
-        super().__init__(spec, location, files, [file.name for file in files], read_options, labeling)
-        self.versions: IntArray = np.array([(file.size, file.mtime_ns) for file in files], dtype=np.int64)
-
-    def read_encoded(self, index: int) -> bytes:
-        """Read one file."""
-        self.check_encoded_size(index, int(self.versions[index, 0]))
-        try:
-            return self.location.read_bytes(self.ids[index])
-        except SourceError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            if not self.location.exists():
-                raise missing_root_error(self.location) from error
-            reason = f"the file cannot be opened ({error.__cause__.strerror})"
-            raise UnreadableImageError(self.name_image(index), reason) from error
-
-    def describe_version(self, index: int) -> str:
-        """Return size and modification time of one file."""
-        return "size {} changed {}".format(*self.versions[index])
-
-    def extract(self, positions: range | IntArray) -> Self:
-        """Return some of the files."""
-        return self._copy_part(positions, versions=self.versions[np.asarray(positions)])
-
-
 class ShardedSource(LocatedSource):
     """Images of which many are in each file ("shard"). Subclasses tell what their places mean."""
 
@@ -263,24 +156,30 @@ class ShardedSource(LocatedSource):
         return self._copy_part(positions, shards=tuple(self.shards[number] for number in numbers), places=places)
 
 
-def find_shards(location: Location, suffix: str, form: str) -> tuple[Location, list[FileEntry]]:
+def find_shards(spec: Spec, suffix: str) -> tuple[Location, list[FileEntry]]:
     """Return the folder and the files of a location: itself, or all files below it with the suffix."""
+    location = open_location(spec.location, SourceError, spec.options)
     file = location.find()
     if file is not None:
         return location.parent, [file._replace(name=location.name)]
     shards = [file for file in location.list_files() if file.name.lower().endswith(suffix)]
     if not shards:
         found = f"has no {suffix} files" if location.exists() else "does not exist"
-        raise SourceError(f"{location.url!r} {found}; {form} needs a {suffix} file, or a folder of them.")
+        raise SourceError(f"{location.url!r} {found}; {spec.scheme}: needs a {suffix} file, or a folder of them.")
     return location, shards
 
 
 def open_shard(location: Location, shard: FileEntry) -> Any:
     """Open a shard that has not changed since it was listed: a `pyarrow.NativeFile`, which several threads may read."""
-    found = location.find(shard.name)
-    where = location.locate(shard.name)
+    found, where = location.find(shard.name), location.locate(shard.name)
     if found is None:
         raise missing_root_error(where)
     if found != shard:
         raise SourceError(f"{where!r} has changed while it was in use; open it again.")
     return location.open(shard.name)
+
+
+def map_shards(function: Callable[[FileEntry], T], shards: Sequence[FileEntry]) -> list[T]:
+    """Return the results of a function for each shard, which wait for other machines at the same time."""
+    with ThreadPoolExecutor(min(REMOTE_THREADS, len(shards))) as pool:
+        return list(pool.map(function, shards))

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import IntArray, default_ids
+from secondlook.arrays import Array, IntArray, default_ids
 from secondlook.errors import SourceError, shorten_reason
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 from secondlook.sources.encoded_sources import EncodedSource, Labeling
 from secondlook.sources.image_files import read_image_file
-from secondlook.sources.regular_files import find_name
+from secondlook.sources.labels import hide_unpublished
+from secondlook.sources.regular_files import find_column
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
@@ -60,10 +61,8 @@ class HuggingFaceSource(EncodedSource):
         try:
             self.encoded: Any = data.select_columns([self.image]).cast_column(self.image, Image(decode=False))
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise SourceError(
-                f"column {self.image!r} of {str(spec)!r} contains no images: {error}; choose another with"
-                " ?image=COLUMN."
-            ) from error
+            fault = f"column {self.image!r} of {str(spec)!r} contains no images: {error}"
+            raise SourceError(fault, repair="choose another with ?image=COLUMN") from error
 
     def read_encoded(self, index: int) -> bytes:
         """Return the encoded image of one row, or read the file that it names."""
@@ -95,10 +94,8 @@ def _load_splits(spec: Spec) -> Any:
             return datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
         return datasets.load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
     except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
-        raise SourceError(
-            f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)}); expected a name on the hub or an"
-            " existing path."
-        ) from error
+        fault = f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)})"
+        raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
 
 
 def _find_split(splits: Any, spec: Spec) -> Any:
@@ -107,9 +104,8 @@ def _find_split(splits: Any, spec: Spec) -> Any:
         return next(iter(splits.values()))
     if split not in splits:
         fault = f"has no split {split!r}" if split else "has several splits"
-        raise SourceError(
-            f"{str(spec)!r} {fault}; choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
-        )
+        repair = f"choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
+        raise SourceError(f"{str(spec)!r} {fault}; {repair}")
     return splits[split]
 
 
@@ -117,13 +113,12 @@ def _find_image_column(spec: Spec, data: Any) -> str:
     from datasets import Image
 
     if "image" in spec.options:
-        return find_name(spec.options["image"], data.features, "column", str(spec))
-    columns = [name for name, feature in data.features.items() if isinstance(feature, Image)]
+        return find_column(spec, "image", data.features)
+    columns = _find_columns(data, Image)
     if len(columns) != 1:
-        raise SourceError(
-            f"{str(spec)!r} has {len(columns)} columns of type Image; {_suggest_choice(spec, 'image', data.features)}."
-        )
-    return str(columns[0])
+        repair = _suggest_choice(spec, "image", data.features)
+        raise SourceError(f"{str(spec)!r} has {len(columns)} columns of type Image", repair=repair)
+    return columns[0]
 
 
 def _find_label_column(spec: Spec, data: Any) -> str | None:
@@ -131,14 +126,17 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     from datasets import ClassLabel
 
     if "label" in spec.options:
-        return find_name(spec.options["label"], data.features, "column", str(spec))
-    columns = [name for name, feature in data.features.items() if isinstance(feature, ClassLabel)]
+        return find_column(spec, "label", data.features)
+    columns = _find_columns(data, ClassLabel)
     if len(columns) > 1:
-        raise SourceError(
-            f"{str(spec)!r} has several columns of type ClassLabel; {_suggest_choice(spec, 'label', columns)}."
-        )
+        repair = _suggest_choice(spec, "label", columns)
+        raise SourceError(f"{str(spec)!r} has several columns of type ClassLabel", repair=repair)
     integers = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
     return next(iter(columns + integers), None)
+
+
+def _find_columns(data: Any, kind: type) -> list[str]:
+    return [str(name) for name, feature in data.features.items() if isinstance(feature, kind)]
 
 
 def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
@@ -148,8 +146,5 @@ def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
     return f"choose one of {names} with ?{option}=COLUMN"
 
 
-def _read_labels(data: Any, column: str) -> IntArray | None:
-    """Return the labels, or None where all are -1, as in test splits whose labels are not published."""
-    values = data.with_format("numpy")[column]
-    labels = np.asarray(values[:] if not isinstance(values, np.ndarray) else values)
-    return None if labels.size and bool((labels == -1).all()) else labels
+def _read_labels(data: Any, column: str) -> Array | None:
+    return hide_unpublished(np.asarray(data.with_format("numpy")[column][:]))

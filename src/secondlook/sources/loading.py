@@ -20,7 +20,7 @@ from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
 
 # Importing these modules registers their schemes.
-from secondlook.sources import csv_file, folder, hugging_face, npz_file, parquet_files, webdataset  # noqa: F401
+from secondlook.sources import file_sources, hugging_face, npz_file, parquet_files, webdataset  # noqa: F401
 from secondlook.sources.encoded_sources import Labeling
 from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.object_sources import MEMORY_SCHEMES, find_kind, open_object
@@ -205,7 +205,7 @@ def _parse_options(kind: TypeAdapter[Options], texts: Mapping[str, str], where: 
     except ValidationError as error:
         first = error.errors()[0]
         name, text = str(first["loc"][0]), first["input"]
-        expected = first["msg"].replace("Input should be", "expected")
+        expected = first["msg"].replace("Input", "it")
         repair = f"{expected}.{did_you_mean(text, QUOTED.findall(expected))}"
         raise SourceError(f"of {where!r}", argument=name, value=text, repair=repair) from None
 

@@ -64,12 +64,12 @@ class SharedMemory:
 
 
 class SharedCache:
-    """The latest items that threads have read: at least `min_items`, and more up to a total weight.
+    """The latest items that threads have read: at least `min_items`, and more up to a total weight, or number.
 
     An item is read by one thread, for which the others wait. In another process the cache is empty.
     """
 
-    def __init__(self, max_weight: int, weigh: Callable[[Any], int], min_items: int = 1) -> None:
+    def __init__(self, max_weight: int, weigh: Callable[[Any], int] | None = None, min_items: int = 1) -> None:
         self._settings = max_weight, weigh, min_items
         self._items: OrderedDict[Hashable, Future[Any]] = OrderedDict()
         self._weights: dict[Hashable, int] = {}
@@ -100,6 +100,6 @@ class SharedCache:
         with self._lock:
             if key not in self._items:  # removed while it was read
                 return
-            self._weights[key] = weigh(item.result())
+            self._weights[key] = 1 if weigh is None else weigh(item.result())
             while sum(self._weights.values()) > max_weight and len(self._items) > min_items:
                 self._weights.pop(self._items.popitem(last=False)[0], None)

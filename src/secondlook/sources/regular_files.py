@@ -11,6 +11,7 @@ from pathlib import Path
 from secondlook.errors import SourceError
 from secondlook.file_systems import is_url
 from secondlook.registry import did_you_mean
+from secondlook.specs import Spec
 
 MAX_TEXT_BYTES = 1_000_000_000
 """Maximum size of a table, of a file of class names and of a file of indices."""
@@ -63,6 +64,12 @@ def find_name(name: str, names: Collection[str], what: str, where: str, hint: st
         listed = ", ".join(names) or "none"
         raise SourceError(f"no {what} {name!r} in {where!r}; its {what}s: {listed}{hint}.{did_you_mean(name, names)}")
     return name
+
+
+def find_column(spec: Spec, option: str, columns: Collection[str]) -> str:
+    """Return the column that an option names, or else the one of the same name as the option."""
+    name = spec.options.get(option, option)
+    return find_name(name, columns, "column", spec.location, f"; name the column with ?{option}=COLUMN")
 
 
 def reject_url(path: str, where: str) -> None:

@@ -2,20 +2,18 @@
 
 import io
 import tarfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from secondlook.errors import SourceError, reject_failures
-from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, open_location
-from secondlook.sources.encoded_sources import REMOTE_THREADS, Labeling, ShardedSource, find_shards, open_shard
+from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location
+from secondlook.sources.encoded_sources import Labeling, ShardedSource, find_shards, map_shards, open_shard
 from secondlook.sources.image_files import SUFFIXES
-from secondlook.sources.labels import parse_labels, read_class_names
+from secondlook.sources.labels import parse_labels
 from secondlook.sources.reading_threads import SharedCache
 from secondlook.sources.source import ReadOptions, source_scheme
 from secondlook.specs import Spec
@@ -42,19 +40,17 @@ BYTES_READ_AHEAD = 2**20
 )
 def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource":
     """Open tar files; their headers are read once, and images by their offsets."""
-    location, shards = find_shards(open_location(spec.location, SourceError, spec.options), ".tar", "webdataset:")
-    with ThreadPoolExecutor(min(REMOTE_THREADS, len(shards))) as pool:
-        indexes = list(pool.map(lambda shard: _index_shard(location, shard, spec), shards))
-    samples = [sample for index in indexes for sample in index]
+    location, shards = find_shards(spec, ".tar")
+    indexes = map_shards(lambda shard: _index_shard(location, shard, spec), shards)
+    samples = [(number, sample) for number, index in enumerate(indexes) for sample in index]
     if not samples:
         listed = ", ".join(f".{suffix}" for suffix in _list_image_suffixes(spec))
         raise SourceError(f"no images ({listed}) in the tar files of {spec.location!r}; expected one per sample.")
-    ids = [f"{shard.name}/{sample.key}" for shard, index in zip(shards, indexes, strict=True) for sample in index]
-    numbers = np.repeat(np.arange(len(shards)), [len(index) for index in indexes])
-    places = np.column_stack([numbers, np.array([(sample.start, sample.length) for sample in samples], dtype=np.int64)])
-    texts, names = [sample.label for sample in samples], read_class_names(spec)
-    labels, names = parse_labels(texts, names, lambda index: f"sample {ids[index]!r}", spec.location)
-    return WebDatasetSource(str(spec), location, shards, places, ids, read_options, Labeling(labels, names))
+    ids = [f"{shards[number].name}/{sample.key}" for number, sample in samples]
+    places = np.array([(number, sample.start, sample.length) for number, sample in samples], dtype=np.int64)
+    texts = [sample.label for _, sample in samples]
+    labeling = Labeling(*parse_labels(texts, spec, lambda index: f"sample {ids[index]!r}"))
+    return WebDatasetSource(str(spec), location, shards, places, ids, read_options, labeling)
 
 
 class WebDatasetSource(ShardedSource):
@@ -75,14 +71,10 @@ class WebDatasetSource(ShardedSource):
 
     @cached_property
     def _files(self) -> SharedCache:
-        return SharedCache(MAX_OPEN_FILES, _count_one)
+        return SharedCache(MAX_OPEN_FILES)
 
 
-def _count_one(_file: Any) -> int:
-    return 1
-
-
-class _Sample(NamedTuple):
+class TarSample(NamedTuple):
     """An image in a tar file: its key, offset and length, and its label as text ('' where it has none)."""
 
     key: str
@@ -91,15 +83,7 @@ class _Sample(NamedTuple):
     label: str
 
 
-@dataclass
-class _Members:
-    """The members of a sample that are read: images by suffix, with offset and length, and the label."""
-
-    images: dict[str, tuple[int, int]] = field(default_factory=dict)
-    label: str | None = None
-
-
-def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[_Sample]:
+def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[TarSample]:
     """Read the headers of a tar file, and the labels."""
     where = location.locate(shard.name)
     with (
@@ -107,31 +91,32 @@ def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[_Samp
         location.open(shard.name) as file,
         location.translate_errors(shard.name, only_server=True),
     ):
-        members = _collect_members(_BoundedFile(io.BufferedReader(file, BYTES_READ_AHEAD)), spec)
-    return [
-        _Sample(key, *_choose_image(key, found.images, shard, spec), found.label or "")
-        for key, found in members.items()
-        if found.images
-    ]
+        images, labels = _read_members(_BoundedFile(io.BufferedReader(file, BYTES_READ_AHEAD)), spec)
+    for key, found in images.items():
+        if len(found) > 1:
+            fault = f"sample {key!r} of {shard.name!r} in {spec.location!r} has several images ({', '.join(found)})"
+            raise SourceError(f"{fault}; choose one with ?image=SUFFIX.")
+    return [TarSample(key, *place, labels.get(key, "")) for key, found in images.items() for place in found.values()]
 
 
-def _collect_members(file: "_BoundedFile", spec: Spec) -> Mapping[str, _Members]:
+def _read_members(file: "_BoundedFile", spec: Spec) -> tuple[dict[str, dict[str, tuple[int, int]]], dict[str, str]]:
+    """Return the images of each sample by suffix, with offset and length, in the order of samples, and its label."""
     image_suffixes = _list_image_suffixes(spec)
     label_suffix = spec.options.get("label", "cls").lower().removeprefix(".")
-    samples: dict[str, _Members] = {}
+    images: dict[str, dict[str, tuple[int, int]]] = {}
+    labels: dict[str, str] = {}
     for member in _read_headers(file):
         key, suffix = _split_name(member.name)
+        if suffix not in (*image_suffixes, label_suffix):
+            continue
+        found = images.setdefault(key, {})  # also for a label, whose sample comes first if its label does
+        if suffix in found or (suffix not in image_suffixes and key in labels):
+            raise ValueError(f"duplicate member {member.name!r}")
         if suffix in image_suffixes:
-            images = samples.setdefault(key, _Members()).images
-            if suffix in images:
-                raise ValueError(f"duplicate member {member.name!r}")
-            images[suffix] = (member.offset_data, member.size)
-        elif suffix == label_suffix:
-            sample = samples.setdefault(key, _Members())
-            if sample.label is not None:
-                raise ValueError(f"duplicate member {member.name!r}")
-            sample.label = _read_label(file, member)
-    return samples
+            found[suffix] = (member.offset_data, member.size)
+        else:
+            labels[key] = _read_label(file, member)
+    return images, labels
 
 
 def _list_image_suffixes(spec: Spec) -> tuple[str, ...]:
@@ -174,15 +159,6 @@ def _read_label(file: "_BoundedFile", member: tarfile.TarInfo) -> str:
         raise ValueError(f"the label {member.name!r} has {member.size} bytes, above the limit of {MAX_LABEL_BYTES}")
     file.seek(member.offset_data)
     return file.read(member.size).decode("utf-8").strip()
-
-
-def _choose_image(key: str, images: Mapping[str, tuple[int, int]], shard: FileEntry, spec: Spec) -> tuple[int, int]:
-    if len(images) > 1:
-        raise SourceError(
-            f"sample {key!r} of {shard.name!r} in {spec.location!r} has several images ({', '.join(images)}); choose"
-            " one with ?image=SUFFIX."
-        )
-    return next(iter(images.values()))
 
 
 class _BoundedFile:
