@@ -23,11 +23,8 @@ SECRET_OPTION = re.compile(r"[?&][^=&]*(key|secret|token|password|credential|sig
 
 SERVER_ERROR = re.compile(r"AWS Error|google::cloud|Azure|hdfs|curl", re.IGNORECASE)
 
-LOCATION_OPTIONS: Mapping[str, str] = {
-    "endpoint": "address of another server than that of the provider, such as 'http://localhost:9000' (s3:// and gs://)",
-    "region": "region of the bucket, found by itself by default (s3://)",
-    "anonymous": "'true' to read a public bucket without credentials (s3:// and gs://)",
-}
+LOCATION_OPTIONS = ("endpoint", "region", "anonymous")
+"""Another server (s3:// and gs://), the region of a bucket (s3://), and 'true' for no credentials (both)."""
 
 CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 10.0
@@ -84,7 +81,7 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
     if anonymous not in ("true", "false"):
         raise error(f"?anonymous={given['anonymous']} of {url!r}; expected 'true' or 'false'.")
     opened = Location(url, error, given.get("endpoint"), given.get("region"), anonymous == "true")
-    allowed = {"s3": tuple(LOCATION_OPTIONS), "gs": ("endpoint", "anonymous")}.get(opened.scheme, ())
+    allowed = {"s3": LOCATION_OPTIONS, "gs": ("endpoint", "anonymous")}.get(opened.scheme, ())
     for name in given:
         if name not in LOCATION_OPTIONS:
             suggestion = did_you_mean(name, LOCATION_OPTIONS)

@@ -149,11 +149,7 @@ class RemoteFileSource(LocatedSource):
     "folder",
     form="folder:DIR",
     summary=f"one folder per class, or a flat folder without labels, of {FORMATS} files; DIR may be a URL",
-    options={
-        "labels": "'none' to read all images below DIR without labels",
-        "classes": "text file with one class name per line, in the order of the classifier's outputs",
-        **LOCATION_OPTIONS,
-    },
+    options=("labels", "classes", *LOCATION_OPTIONS),
 )
 def open_folder(spec: Spec, read_options: ReadOptions) -> Source:
     """Open a folder; the classes are its subfolders in sorted order, or in the order of the `classes` file."""
@@ -221,11 +217,7 @@ class TableRow(NamedTuple):
     "csv",
     form="csv:FILE.csv",
     summary="a table with the columns path (relative to the table) and optionally label (class index or class name)",
-    options={
-        "path": "name of the column of paths, 'path' by default",
-        "label": "name of the column of labels, 'label' by default",
-        "classes": "text file with one class name per line, in the order of the classifier's outputs",
-    },
+    options=("path", "label", "classes"),
 )
 def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
     """Open a table of paths (comma-separated, or tab-separated if its name ends in .tsv)."""

@@ -24,14 +24,7 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
     "hf",
     form="hf:NAME_OR_PATH?split=test",
     summary="a Hugging Face data set: a hub name, a local Parquet file, or a local folder of Parquet files or images",
-    options={
-        "split": "name of the split; required if the data set has several",
-        "config": "name of the configuration of the data set",
-        "revision": "version on the hub",
-        "image": "name of the image column; required unless exactly one column has the type Image",
-        "label": "name of the label column; required if several columns have the type ClassLabel",
-        "cache": "cache folder, that of the datasets library by default",
-    },
+    options=("split", "config", "revision", "image", "label", "cache"),
     extra="hf",
 )
 def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSource":

@@ -33,11 +33,7 @@ COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     "npz",
     form="npz:FILE.npz",
     summary="a NumPy archive with the array images, and optionally labels, class_names and ids",
-    options={
-        "images": "name of the array of images, 'images' by default",
-        "labels": "name of the array of labels, 'labels' by default",
-        "class_names": "name of the array of class names, 'class_names' by default",
-    },
+    options=("images", "labels", "class_names"),
 )
 def open_npz(spec: Spec, read_options: ReadOptions) -> ArraySource:
     """Open an archive; uncompressed images are read one at a time, compressed images are decompressed once."""

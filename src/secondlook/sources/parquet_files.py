@@ -31,13 +31,7 @@ MIN_ROW_GROUPS, MAX_CACHED_BYTES = 2, 256_000_000
     "parquet",
     form="parquet:LOCATION",
     summary="a Parquet file or a folder of them, local or a URL, with encoded images in a column",
-    options={
-        "image": "name of the column of images; required if several columns have bytes",
-        "label": "name of the column of labels (class indices or class names), 'label' or 'labels' by default",
-        "id": "name of the column of ids; 'FILE#ROW' by default",
-        "classes": "text file with one class name per line, in the order of the classifier's outputs",
-        **LOCATION_OPTIONS,
-    },
+    options=("image", "label", "id", "classes", *LOCATION_OPTIONS),
 )
 def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
     """Open Parquet files; their footers, ids and labels are read now, images when they are needed."""

@@ -5,8 +5,8 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from json.encoder import encode_basestring_ascii
@@ -67,14 +67,9 @@ class Batch:
 
 
 class UnreadableImageError(SourceError):
-    """An image that cannot be read; with on_error="skip" it is skipped instead.
+    """An image that cannot be read, and why; with on_error="skip" it is skipped instead.
 
-    Parameters
-    ----------
-    where, reason
-        The name of the image, and why it cannot be read.
-    limit, needed
-        The limit that the image exceeds, and the value of it that would be enough.
+    `limit` is the limit that the image exceeds, and `needed` the value of it that would be enough.
     """
 
     def __init__(
@@ -153,8 +148,7 @@ class Source(ABC):
         rng = np.random.default_rng(0)
         n_images = min(n_images, len(self))
         edges = np.arange(n_images + 1) * len(self) // n_images
-        positions = rng.permutation(rng.integers(edges[:-1], edges[1:]))
-        return self.select(positions)
+        return self.select(rng.permutation(rng.integers(edges[:-1], edges[1:])))
 
     def select(self, positions: IntArray, spec: str | None = None) -> "Subset":
         """Return the images at the given positions, in that order; `spec` names them, as the source by default."""
@@ -168,10 +162,9 @@ class Source(ABC):
         images = [self.read(index) for index in range(len(self))]
         for id_, image in zip(self.ids, images, strict=True):
             if image.shape != images[0].shape:
-                raise SourceError(
-                    f"image {id_!r} of {self.spec!r} has shape {list(image.shape)}, but {self.ids[0]!r} has"
-                    f" {list(images[0].shape)}; resize them to one size."
-                )
+                fault = f"image {id_!r} of {self.spec!r} has shape {list(image.shape)}"
+                fault = f"{fault}, but {self.ids[0]!r} has {list(images[0].shape)}"
+                raise SourceError(fault, repair="resize them to one size")
         return np.stack(images)
 
     def extract(self, positions: range | IntArray) -> "Source | None":
@@ -273,14 +266,11 @@ class Source(ABC):
         """
         stop = len(self) if stop is None else stop
         if batch_size < 1:
-            raise SourceError(
-                f"for {self.spec!r}", argument="batch_size", value=batch_size, repair="expected 1 or more"
-            )
-        if not 0 <= start <= stop <= len(self):
-            raise SourceError(
-                f"start={start}, stop={stop} is out of range for {self.spec!r}; expected 0 <= start <= stop <="
-                f" {len(self)}."
-            )
+            raise SourceError("for a batch", argument="batch_size", value=batch_size, repair="expected 1 or more")
+        for name, value in (("start", start), ("stop", stop)):
+            if not 0 <= value <= len(self):
+                fault = f"is out of range for {self.spec!r}"
+                raise SourceError(fault, argument=name, value=value, repair=f"expected 0 to {len(self)}")
         return self._read_batches(range(start, stop), batch_size)
 
     def convert_images(
@@ -294,16 +284,16 @@ class Source(ABC):
         threads = self._count_threads()
         memory = SharedMemory(self.max_bytes, threads)
 
-        def read_and_convert(index: int, reserved: int, max_bytes: int | None) -> Array | Skipped | int:
-            with memory.reserve(reserved):
-                result = self._try_read(index, max_bytes)
-                return result if isinstance(result, Skipped | int) else convert(self.ids[index], result)
-
         def convert_one(index: int) -> Array | Skipped:
-            result = read_and_convert(index, memory.share, memory.share)
-            if isinstance(result, int):  # an image above the share of a thread waits for memory
-                result = read_and_convert(index, result, None)
-            return cast(Array | Skipped, result)
+            with memory.reserve(memory.share):
+                result = self._try_read(index, memory.share)
+                if isinstance(result, np.ndarray):
+                    return convert(self.ids[index], result)
+            if isinstance(result, Skipped):
+                return result
+            with memory.reserve(result):  # an image above the share of a thread waits for memory
+                whole = self._try_read(index)
+                return convert(self.ids[index], whole) if isinstance(whole, np.ndarray) else cast(Skipped, whole)
 
         with ReadingThreads(threads) as readers:
             for index, result in zip(positions, readers.map(convert_one, positions), strict=True):
@@ -319,9 +309,9 @@ class Source(ABC):
     def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
         with ReadingThreads(self.threads) as readers:
             for first in range(0, len(positions), batch_size):
-                yield from self._read_together(readers, positions[first : first + batch_size])
+                yield from self._read_batch(readers, positions[first : first + batch_size])
 
-    def _read_together(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
+    def _read_batch(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
         """Read images together if `max_bytes` allows an equal share to each, or else a few at a time."""
         share = self.max_bytes // len(positions) if len(positions) > 1 else None
         results = list(readers.map(lambda index: self._try_read(index, share), positions))
@@ -330,17 +320,13 @@ class Source(ABC):
             del results  # the small images are read again: they must not add to the large ones
             step = max(1, self.max_bytes // largest)
             for first in range(0, len(positions), step):
-                yield from self._read_together(readers, positions[first : first + step])
+                yield from self._read_batch(readers, positions[first : first + step])
             return
         self._skipped |= {result.id: result for result in results if isinstance(result, Skipped)}
-        images = {
-            index: image for index, image in zip(positions, results, strict=True) if isinstance(image, np.ndarray)
-        }
-        del results  # a batch must not stay in memory while the next one is read
+        read = [position for position, image in zip(positions, results, strict=True) if isinstance(image, np.ndarray)]
+        images = [image for image in results if isinstance(image, np.ndarray)]
         if images:
-            ids = tuple(self.ids[index] for index in images)
-            indices = np.array(list(images), dtype=np.int64)
-            yield Batch(indices, ids, [images.pop(index) for index in list(images)])
+            yield Batch(np.array(read, dtype=np.int64), tuple(self.ids[position] for position in read), images)
 
     def _try_read(self, index: int, max_bytes: int | None = None) -> Array | Skipped | int:
         """Read one image; return its size in bytes instead if it takes more than `max_bytes`.
@@ -359,11 +345,10 @@ class Source(ABC):
             return Skipped(self.ids[index], error.reason)
 
     def _hash_contents(self) -> Iterator[bytes]:
+        positions = range(len(self))
         with ReadingThreads(self._count_threads()) as readers:
             for first in range(0, len(self), IMAGES_PER_HASHING_BLOCK):
-                yield from readers.map(
-                    self.hash_content, range(first, min(first + IMAGES_PER_HASHING_BLOCK, len(self)))
-                )
+                yield from readers.map(self.hash_content, positions[first : first + IMAGES_PER_HASHING_BLOCK])
 
 
 def hash_pixels(image: Array) -> bytes:
@@ -402,8 +387,7 @@ class Subset(Source):
         """Return images of the whole source together, where it does."""
         chosen = self.positions[as_index(positions)]
         first, stop = int(chosen[0]), int(chosen[0]) + len(chosen)
-        is_consecutive = np.array_equal(chosen, np.arange(first, stop))
-        return self.whole.read_block(range(first, stop) if is_consecutive else chosen)
+        return self.whole.read_block(range(first, stop) if np.array_equal(chosen, np.arange(first, stop)) else chosen)
 
     def extract(self, positions: range | IntArray) -> Source | None:
         """Return some of the images of the whole source, where it has them."""
@@ -436,13 +420,13 @@ Opener = Callable[[Spec, ReadOptions], Source]
 
 @dataclass(frozen=True)
 class SourceScheme:
-    """A kind of source that a spec can name; `options` describes the options that only this scheme has."""
+    """A kind of source that a spec can name; `options` are those that only this scheme has."""
 
     name: str
     form: str
     summary: str
     open: Opener
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
     extra: str | None = None
 
 
@@ -451,12 +435,12 @@ SOURCES: Registry[SourceScheme] = Registry("data source", SourceError)
 
 
 def source_scheme(
-    name: str, *, form: str, summary: str, options: Mapping[str, str] | None = None, extra: str | None = None
+    name: str, *, form: str, summary: str, options: Iterable[str] = (), extra: str | None = None
 ) -> Callable[[Opener], Opener]:
     """Register the decorated function as the opener of `name:...`."""
 
     def register(opener: Opener) -> Opener:
-        SOURCES.add(SourceScheme(name, form, summary, opener, dict(options or {}), extra))
+        SOURCES.add(SourceScheme(name, form, summary, opener, tuple(options), extra))
         return opener
 
     return register

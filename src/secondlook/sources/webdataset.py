@@ -31,12 +31,7 @@ BYTES_READ_AHEAD = 2**20
     "webdataset",
     form="webdataset:LOCATION",
     summary="WebDataset: a tar file or a folder of them, local or a URL, with an image and a .cls file per sample",
-    options={
-        "image": "suffix of the images, such as 'jpg'; required if samples have several",
-        "label": "suffix of the labels, 'cls' by default",
-        "classes": "text file with one class name per line, in the order of the classifier's outputs",
-        **LOCATION_OPTIONS,
-    },
+    options=("image", "label", "classes", *LOCATION_OPTIONS),
 )
 def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource":
     """Open tar files; their headers are read once, and images by their offsets."""
