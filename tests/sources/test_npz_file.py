@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, npz_file, open_source
+from secondlook.sources import ArraySource, array_source, open_source
 from secondlook.sources.array_source import StoredImages
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -53,9 +53,9 @@ def test_arrays_loaded_into_memory_are_limited(
     save(tmp_path / "a.npz", images=IMAGES, labels=LABELS)
     spec = f"npz:{tmp_path}/a.npz"
     total = 128 + LABELS.nbytes + (0 if save is np.savez else 128 + IMAGES.nbytes)
-    monkeypatch.setattr(npz_file, "MAX_LOADED_BYTES", total)
+    monkeypatch.setattr(array_source, "MAX_LOADED_BYTES", total)
     assert len(open_source(spec)) == 5
-    monkeypatch.setattr(npz_file, "MAX_LOADED_BYTES", total - 1)
+    monkeypatch.setattr(array_source, "MAX_LOADED_BYTES", total - 1)
     with pytest.raises(SourceError, match=f"{total} bytes .*limit of {total - 1}"):
         open_source(spec)
 
@@ -106,7 +106,7 @@ def test_array_without_values_cannot_announce_many(tmp_path: Path, shape: tuple[
 
 def test_length_of_loaded_arrays_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=IMAGES)
-    monkeypatch.setattr(npz_file, "MAX_LOADED_ROWS", 4)
+    monkeypatch.setattr(array_source, "MAX_LOADED_ROWS", 4)
     with pytest.raises(SourceError, match=r"'images'.*length 5.*limit of 4"):
         open_source(f"npz:{tmp_path}/a.npz")
 
