@@ -157,13 +157,13 @@ def test_images_that_are_large_when_decoded_are_sent_once(monkeypatch: pytest.Mo
     source = open_source("folder:s3://pictures/val?max_bytes=300")  # two of its images at once
     assert isinstance(source, RemoteFileSource)
     sent: list[int] = []
-    read = source.read_encoded
+    read = source._read_encoded
 
     def spy(index: int) -> bytes:
         sent.append(index)
         return read(index)
 
-    monkeypatch.setattr(source, "read_encoded", spy)
+    monkeypatch.setattr(source, "_read_encoded", spy)
     assert [len(batch.images) for batch in source.batches(4)] == [2, 2]
     assert sorted(sent) == [0, 1, 2, 3]
 

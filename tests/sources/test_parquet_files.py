@@ -179,7 +179,7 @@ def test_digest_covers_bytes_of_small_local_files_and_otherwise_times(
     assert open_source(write(tmp_path / "a.parquet", image=pngs, row_group_size=2)).digest == first
     assert open_source(write(tmp_path / "a.parquet", image=[*pngs[:6], pngs[0]])).digest != first
     monkeypatch.setattr("secondlook.sources.encoded_sources.MAX_HASHED_BYTES", 100)
-    monkeypatch.setattr(ParquetSource, "read_encoded", None)
+    monkeypatch.setattr(ParquetSource, "_read_encoded", None)
     large = open_source(spec).digest
     assert open_source(spec).digest == large != first
     write(tmp_path / "a.parquet", image=pngs, row_group_size=2)

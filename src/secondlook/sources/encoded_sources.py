@@ -51,7 +51,7 @@ class EncodedSource(Source):
 
     threads: int = DECODING_THREADS
     hashes_bytes: bool = True
-    """Whether digests cover the bytes of the images, rather than what `describe_version` returns."""
+    """Whether digests cover the bytes of the images, rather than what `_describe_version` returns."""
 
     def __init__(self, spec: str, ids: Sequence[str], read_options: ReadOptions, labeling: Labeling) -> None:
         super().__init__(
@@ -61,14 +61,14 @@ class EncodedSource(Source):
         self.max_bytes = read_options.max_bytes
 
     @abstractmethod
-    def read_encoded(self, index: int) -> bytes:
+    def _read_encoded(self, index: int) -> bytes:
         """Read the bytes of one encoded image."""
 
-    def describe_version(self, index: int) -> str:
+    def _describe_version(self, index: int) -> str:
         """Return what changes with an image, without reading it."""
         raise NotImplementedError
 
-    def name_image(self, index: int) -> str:
+    def _name_image(self, index: int) -> str:
         """Return the name of an image in errors."""
         return f"{self.ids[index]} of {self.spec}"
 
@@ -78,12 +78,12 @@ class EncodedSource(Source):
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Decode one image, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
-        return decode_image(self.read_encoded(index), self.name_image(index), self.max_pixels, max_bytes)
+        return decode_image(self._read_encoded(index), self._name_image(index), self.max_pixels, max_bytes)
 
     def hash_content(self, index: int) -> bytes:
         """Return a digest of one encoded image: of its bytes, or of its version."""
         try:
-            content = self.read_encoded(index) if self.hashes_bytes else self.describe_version(index).encode()
+            content = self._read_encoded(index) if self.hashes_bytes else self._describe_version(index).encode()
         except (UnreadableImageError, OSError, ValueError):
             return UNREADABLE
         return hashlib.sha256(content).digest()
@@ -113,16 +113,14 @@ class LocatedSource(EncodedSource):
         if not self.is_remote:
             return super().read_within(index, max_bytes)
         # A large image is decoded again with more memory, but not sent again.
-        content = self._contents.get(self.ids[index], lambda: self.read_encoded(index))
-        return decode_image(content, self.name_image(index), self.max_pixels, max_bytes)
+        content = self._contents.get(self.ids[index], lambda: self._read_encoded(index))
+        return decode_image(content, self._name_image(index), self.max_pixels, max_bytes)
 
-    def name_image(self, index: int) -> str:
-        """Return the URL or the path of an image."""
+    def _name_image(self, index: int) -> str:
         return self.location.locate(self.ids[index])
 
-    def check_encoded_size(self, index: int, n_bytes: int) -> None:
-        """Raise for an image that must not be read into memory."""
-        check_image_bytes(self.name_image(index), "it is stored in", n_bytes, self.max_bytes)
+    def _check_encoded_size(self, index: int, n_bytes: int) -> None:
+        check_image_bytes(self._name_image(index), "it is stored in", n_bytes, self.max_bytes)
 
 
 class ShardedSource(LocatedSource):
@@ -143,8 +141,7 @@ class ShardedSource(LocatedSource):
         self.shards = tuple(shards)
         self.places = places
 
-    def describe_version(self, index: int) -> str:
-        """Return size and modification time of the shard of one image, and its place there."""
+    def _describe_version(self, index: int) -> str:
         number, *place = self.places[index].tolist()
         shard = self.shards[number]
         return f"shard {shard.name} size {shard.size} changed {shard.mtime_ns} place {place}"

@@ -54,22 +54,19 @@ class FileSource(EncodedSource):
         self.paths = tuple(paths)
         self.root = root
 
-    def read_encoded(self, index: int) -> bytes:
-        """Read one file."""
+    def _read_encoded(self, index: int) -> bytes:
         try:
-            return read_image_file(self.paths[index], self.name_image(index), self.max_bytes)
+            return read_image_file(self.paths[index], self._name_image(index), self.max_bytes)
         except UnreadableImageError as error:
             if self.root is not None and isinstance(error.__cause__, FileNotFoundError) and not self.root.is_dir():
                 raise missing_root_error(self.root) from error
             raise
 
-    def describe_version(self, index: int) -> str:
-        """Return size and modification time of one file."""
+    def _describe_version(self, index: int) -> str:
         status = self.paths[index].stat()
         return f"size {status.st_size} changed {status.st_mtime_ns}"
 
-    def name_image(self, index: int) -> str:
-        """Return the path of one file."""
+    def _name_image(self, index: int) -> str:
         return str(self.paths[index])
 
     def extract(self, positions: range | IntArray) -> "FileSource | None":
@@ -123,9 +120,8 @@ class RemoteFileSource(LocatedSource):
         super().__init__(spec, location, files, [file.name for file in files], read_options, labeling)
         self.versions: IntArray = np.array([(file.size, file.mtime_ns) for file in files], dtype=np.int64)
 
-    def read_encoded(self, index: int) -> bytes:
-        """Read one file."""
-        self.check_encoded_size(index, int(self.versions[index, 0]))
+    def _read_encoded(self, index: int) -> bytes:
+        self._check_encoded_size(index, int(self.versions[index, 0]))
         try:
             return self.location.read_bytes(self.ids[index])
         except SourceError as error:
@@ -134,10 +130,9 @@ class RemoteFileSource(LocatedSource):
             if not self.location.exists():
                 raise missing_root_error(self.location) from error
             reason = f"the file cannot be opened ({error.__cause__.strerror})"
-            raise UnreadableImageError(self.name_image(index), reason) from error
+            raise UnreadableImageError(self._name_image(index), reason) from error
 
-    def describe_version(self, index: int) -> str:
-        """Return size and modification time of one file."""
+    def _describe_version(self, index: int) -> str:
         return "size {} changed {}".format(*self.versions[index])
 
     def extract(self, positions: range | IntArray) -> Self:

@@ -57,14 +57,13 @@ class HuggingFaceSource(EncodedSource):
             fault = f"column {self.image!r} of {str(spec)!r} contains no images: {error}"
             raise SourceError(fault, repair="choose another with ?image=COLUMN") from error
 
-    def read_encoded(self, index: int) -> bytes:
-        """Return the encoded image of one row, or read the file that it names."""
+    def _read_encoded(self, index: int) -> bytes:
         cell = self._read_cell(index)
         if cell.get("bytes") is not None:
             return bytes(cell["bytes"])
         if not cell.get("path"):
-            raise UnreadableImageError(self.name_image(index), "its row is empty")
-        return read_image_file(Path(str(cell["path"])), self.name_image(index), self.max_bytes)
+            raise UnreadableImageError(self._name_image(index), "its row is empty")
+        return read_image_file(Path(str(cell["path"])), self._name_image(index), self.max_bytes)
 
     def extract(self, positions: range | IntArray) -> "HuggingFaceSource":
         """Return some of the rows with their encoded images: other machines do not have the cache of the data set."""

@@ -304,12 +304,10 @@ class ItemSource(EncodedSource):
                 fault = f"image {index} of {spec!r} is {dtype}, but image {known[0][0]} is {known[0][1]}"
                 raise SourceError(fault, repair="convert all images to one dtype")
 
-    def read_encoded(self, index: int) -> bytes:
-        """Return the bytes of an image file."""
+    def _read_encoded(self, index: int) -> bytes:
         return bytes(self._get_image(index))
 
-    def name_image(self, index: int) -> str:
-        """Return the position of an image."""
+    def _name_image(self, index: int) -> str:
         return f"{index} of {self.spec}"
 
     def read_within(self, index: int, max_bytes: int) -> Array:
@@ -317,7 +315,7 @@ class ItemSource(EncodedSource):
         if self.kind == "bytes":
             return super().read_within(index, max_bytes)
         check_image_bytes(self.ids[index], "it takes", self.summaries[index].n_bytes, max_bytes)
-        where = self.name_image(index)
+        where = self._name_image(index)
         pixels = read_image(self._get_image(index), where, max_pixels=self.max_pixels, max_bytes=max_bytes)
         if hash_pixels(pixels) != self.summaries[index].digest:
             repair = "remove random transforms from the data set, because predictions must belong to fixed images"

@@ -171,18 +171,16 @@ class ParquetSource(ShardedSource):
     def _row_groups(self) -> SharedCache:
         return SharedCache(MAX_CACHED_BYTES, attrgetter("nbytes"), MIN_ROW_GROUPS)
 
-    def read_encoded(self, index: int) -> bytes:
-        """Read one image from its row group."""
+    def _read_encoded(self, index: int) -> bytes:
         number, group, row = self.places[index].tolist()
         shard = self.shards[number]
         images = self._row_groups.get((shard, group), lambda: self._read_row_group(shard, group))
         content: bytes | None = images[row].as_py()
         if content is None:
-            raise UnreadableImageError(self.name_image(index), "its row is empty")
+            raise UnreadableImageError(self._name_image(index), "its row is empty")
         return content
 
-    def name_image(self, index: int) -> str:
-        """Return the id of an image, and where it is."""
+    def _name_image(self, index: int) -> str:
         return f"{self.ids[index]} of {self.location.url}"
 
     def _read_row_group(self, shard: FileEntry, group: int) -> Any:

@@ -51,10 +51,9 @@ def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource"
 class WebDatasetSource(ShardedSource):
     """Images in tar files; a place is the number of the tar file, the offset of the image there, and its length."""
 
-    def read_encoded(self, index: int) -> bytes:
-        """Read one image from its tar file."""
+    def _read_encoded(self, index: int) -> bytes:
         number, start, length = self.places[index].tolist()
-        self.check_encoded_size(index, length)
+        self._check_encoded_size(index, length)
         shard = self.shards[number]
         if self.is_remote:  # stays open, because to open it takes as long as to read an image
             opened = nullcontext(self._files.get(shard, lambda: open_shard(self.location, shard)))
