@@ -15,9 +15,8 @@ from pyarrow.fs import copy_files
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.file_systems import Location
-from secondlook.sources import ArraySource, ReadOptions, Source, UnreadableImageError, open_source
-from secondlook.sources.encoded_sources import Labeling
-from secondlook.sources.file_sources import FileSource, IgnoredFilesWarning, RemoteFileSource
+from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
+from secondlook.sources.file_sources import IgnoredFilesWarning, RemoteFileSource
 
 S3 = Callable[[str], Any]
 
@@ -270,18 +269,13 @@ def test_file_of_images_that_is_gone_or_has_changed(samples: Callable[[str], str
 
 
 def test_sources_of_users_are_not_extracted(picture_folder: Path, samples: Callable[[str], str]) -> None:
-    class Files(FileSource):
-        """Reads something else than its files."""
-
     class Pixels(ArraySource):
         """Reads something else than its array."""
 
     files, pixels = open_source(f"folder:{picture_folder}"), open_source(samples("npz"))
-    assert isinstance(files, FileSource)
     assert isinstance(pixels, ArraySource)
     assert files.extract(range(2)) is not None
     assert pixels.extract(range(2)) is not None
-    assert Files(files.spec, files.paths, files.ids, ReadOptions(), Labeling()).extract(range(2)) is None
     assert Pixels(pixels.images).extract(range(2)) is None
     assert open_source(np.zeros((3, 4, 4, 3), np.uint8)).extract(range(2)) is None
 

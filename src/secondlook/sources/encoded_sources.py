@@ -1,4 +1,4 @@
-"""Sources of encoded images: anywhere, in the files of a location, and many in each file ("shard")."""
+"""Sources of encoded images, and those in the files ("shards") of a location."""
 
 import hashlib
 from abc import abstractmethod
@@ -89,42 +89,11 @@ class EncodedSource(Source):
         return hashlib.sha256(content).digest()
 
 
-class LocatedSource(EncodedSource):
-    """Encoded images in the files of a location; those behind a URL are never read for a digest."""
+class ShardedSource(EncodedSource):
+    """Images in the files ("shards") of a location, one or many in each; those behind a URL are not read for digests.
 
-    def __init__(
-        self,
-        spec: str,
-        location: Location,
-        files: Sequence[FileEntry],
-        ids: Sequence[str],
-        read_options: ReadOptions,
-        labeling: Labeling,
-    ) -> None:
-        super().__init__(spec, ids, read_options, labeling)
-        self.location = location
-        self.is_remote = location.local_path is None
-        self.threads = REMOTE_THREADS if self.is_remote else DECODING_THREADS
-        self.hashes_bytes = not self.is_remote and sum(file.size for file in files) <= MAX_HASHED_BYTES
-        self._contents = SharedCache(MAX_KEPT_BYTES, len)
-
-    def read_within(self, index: int, max_bytes: int) -> Array:
-        """Decode one image, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
-        if not self.is_remote:
-            return super().read_within(index, max_bytes)
-        # A large image is decoded again with more memory, but not sent again.
-        content = self._contents.get(self.ids[index], lambda: self._read_encoded(index))
-        return decode_image(content, self._name_image(index), self.max_pixels, max_bytes)
-
-    def _name_image(self, index: int) -> str:
-        return self.location.locate(self.ids[index])
-
-    def _check_encoded_size(self, index: int, n_bytes: int) -> None:
-        check_image_bytes(self._name_image(index), "it is stored in", n_bytes, self.max_bytes)
-
-
-class ShardedSource(LocatedSource):
-    """Images of which many are in each file ("shard"). Subclasses tell what their places mean."""
+    Subclasses tell what their places mean.
+    """
 
     def __init__(
         self,
@@ -136,21 +105,40 @@ class ShardedSource(LocatedSource):
         read_options: ReadOptions,
         labeling: Labeling,
     ) -> None:
-        """Open images at their places, int64 [N, 3]: number of the shard, and two numbers that find an image in it."""
-        super().__init__(spec, location, shards, ids, read_options, labeling)
+        """Open images at their places, int64 [N, k]: number of the shard, and numbers that find an image in it."""
+        super().__init__(spec, ids, read_options, labeling)
+        self.location = location
         self.shards = tuple(shards)
         self.places = places
+        self.is_remote = location.local_path is None
+        self.threads = REMOTE_THREADS if self.is_remote else DECODING_THREADS
+        self.hashes_bytes = not self.is_remote and sum(shard.size for shard in shards) <= MAX_HASHED_BYTES
+        self._contents = SharedCache(MAX_KEPT_BYTES, len)
 
-    def _describe_version(self, index: int) -> str:
-        number, *place = self.places[index].tolist()
-        shard = self.shards[number]
-        return f"shard {shard.name} size {shard.size} changed {shard.mtime_ns} place {place}"
+    def read_within(self, index: int, max_bytes: int) -> Array:
+        """Decode one image, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
+        if not self.is_remote:
+            return super().read_within(index, max_bytes)
+        # A large image is decoded again with more memory, but not sent again.
+        content = self._contents.get(self.ids[index], lambda: self._read_encoded(index))
+        return decode_image(content, self._name_image(index), self.max_pixels, max_bytes)
 
     def extract(self, positions: range | IntArray) -> Self:
         """Return some of the images, with the shards that they are in."""
         places = self.places[np.asarray(positions)]
         numbers, places[:, 0] = np.unique(places[:, 0], return_inverse=True)
         return self._copy_part(positions, shards=tuple(self.shards[number] for number in numbers), places=places)
+
+    def _name_image(self, index: int) -> str:
+        return self.location.locate(self.ids[index])
+
+    def _check_encoded_size(self, index: int, n_bytes: int) -> None:
+        check_image_bytes(self._name_image(index), "it is stored in", n_bytes, self.max_bytes)
+
+    def _describe_version(self, index: int) -> str:
+        number, *place = self.places[index].tolist()
+        shard = self.shards[number]
+        return f"shard {shard.name} size {shard.size} changed {shard.mtime_ns} place {place}"
 
 
 def find_shards(spec: Spec, suffix: str) -> tuple[Location, list[FileEntry]]:

@@ -6,17 +6,17 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
 from secondlook.arrays import IntArray
 from secondlook.errors import SourceError, reject_failures
-from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, is_url, open_location
-from secondlook.sources.encoded_sources import MAX_HASHED_BYTES, EncodedSource, Labeling, LocatedSource
+from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, is_url, open_location
+from secondlook.sources.encoded_sources import MAX_HASHED_BYTES, EncodedSource, Labeling, ShardedSource
 from secondlook.sources.image_files import FORMATS, SUFFIXES, read_image_file
 from secondlook.sources.labels import encode_labels, parse_labels, read_class_names
 from secondlook.sources.regular_files import (
@@ -69,10 +69,8 @@ class FileSource(EncodedSource):
     def _name_image(self, index: int) -> str:
         return str(self.paths[index])
 
-    def extract(self, positions: range | IntArray) -> "FileSource | None":
+    def extract(self, positions: range | IntArray) -> Self:
         """Return some of the files, with absolute paths."""
-        if type(self) is not FileSource:
-            return None
         paths = tuple(make_absolute(self.paths[position]) for position in positions)
         return self._copy_part(positions, paths=paths, root=self._existing_root)
 
@@ -111,17 +109,11 @@ def _find_file_size(path: Path) -> int:
         return 0
 
 
-class RemoteFileSource(LocatedSource):
-    """Image files behind a URL; their ids are their names."""
-
-    def __init__(
-        self, spec: str, location: Location, files: Sequence[FileEntry], read_options: ReadOptions, labeling: Labeling
-    ) -> None:
-        super().__init__(spec, location, files, [file.name for file in files], read_options, labeling)
-        self.versions: IntArray = np.array([(file.size, file.mtime_ns) for file in files], dtype=np.int64)
+class RemoteFileSource(ShardedSource):
+    """Image files behind a URL: shards of one image each, whose id is their name."""
 
     def _read_encoded(self, index: int) -> bytes:
-        self._check_encoded_size(index, int(self.versions[index, 0]))
+        self._check_encoded_size(index, self._find_file(index).size)
         try:
             return self.location.read_bytes(self.ids[index])
         except SourceError as error:
@@ -133,11 +125,11 @@ class RemoteFileSource(LocatedSource):
             raise UnreadableImageError(self._name_image(index), reason) from error
 
     def _describe_version(self, index: int) -> str:
-        return "size {} changed {}".format(*self.versions[index])
+        file = self._find_file(index)
+        return f"size {file.size} changed {file.mtime_ns}"
 
-    def extract(self, positions: range | IntArray) -> Self:
-        """Return some of the files."""
-        return self._copy_part(positions, versions=self.versions[np.asarray(positions)])
+    def _find_file(self, index: int) -> FileEntry:
+        return self.shards[self.places[index, 0]]
 
 
 @source_scheme(
@@ -160,7 +152,8 @@ def open_folder(spec: Spec, read_options: ReadOptions) -> Source:
         raise SourceError(f"no images ({', '.join(SUFFIXES)}) in {spec.location!r}; expected a folder of images.")
     labeling = _label_by_folder(spec, images, location.list_folders())
     if root is None:
-        return RemoteFileSource(str(spec), location, [entries[name] for name in images], read_options, labeling)
+        files, places = [entries[name] for name in images], np.arange(len(images))[:, None]
+        return RemoteFileSource(str(spec), location, files, places, images, read_options, labeling)
     root = root if is_url(spec.location) else spec.path
     return FileSource(str(spec), [root / name for name in images], images, read_options, labeling, root)
 
@@ -200,14 +193,6 @@ def _warn_about_unsupported(names: Iterable[str], spec: Spec) -> None:
         )
 
 
-class TableRow(NamedTuple):
-    """A row of a table of paths: its line number, and its path and label as text."""
-
-    line: int
-    path: str
-    label: str
-
-
 @source_scheme(
     "csv",
     form="csv:FILE.csv",
@@ -216,22 +201,23 @@ class TableRow(NamedTuple):
 )
 def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
     """Open a table of paths (comma-separated, or tab-separated if its name ends in .tsv)."""
-    rows = _read_table(spec)
+    rows = list(_read_table(spec))
     line_of: dict[str, int] = {}
-    for row in rows:
-        where = f"line {row.line} of {spec.location!r}"
-        if not row.path:
+    for line, path, _ in rows:
+        where = f"line {line} of {spec.location!r}"
+        if not path:
             raise SourceError(f"{where} has no path; every row needs one.")
-        reject_url(row.path, where)
-        if line_of.setdefault(row.path, row.line) != row.line:
-            lines = f"lines {line_of[row.path]} and {row.line}"
-            raise SourceError(f"duplicate path {row.path!r} in {lines} of {spec.location!r}; remove one.")
-    labeling = Labeling(*parse_labels([row.label for row in rows], spec, lambda index: f"line {rows[index].line}"))
-    paths = [spec.path.parent / row.path for row in rows]
-    return FileSource(str(spec), paths, [row.path for row in rows], read_options, labeling)
+        reject_url(path, where)
+        if path in line_of:
+            fault = f"duplicate path {path!r} in lines {line_of[path]} and {line} of {spec.location!r}"
+            raise SourceError(f"{fault}; remove one.")
+        line_of[path] = line
+    labeling = Labeling(*parse_labels([label for _, _, label in rows], spec, lambda index: f"line {rows[index][0]}"))
+    return FileSource(str(spec), [spec.path.parent / id_ for id_ in line_of], list(line_of), read_options, labeling)
 
 
-def _read_table(spec: Spec) -> list[TableRow]:
+def _read_table(spec: Spec) -> Iterator[tuple[int, str, str]]:
+    """Yield the line number, the path and the label of each row."""
     delimiter = "\t" if spec.path.suffix.lower() == ".tsv" else ","
     with (
         reject_failures(f"{spec.location!r} cannot be read as a table", "expected a UTF-8 CSV file", SourceError),
@@ -242,12 +228,9 @@ def _read_table(spec: Spec) -> list[TableRow]:
         path = find_column(spec, "path", columns)
         has_labels = "label" in columns or "label" in spec.options
         label = find_column(spec, "label", columns) if has_labels else None
-        rows = []
         for cells in reader:
             if None in cells:
-                raise SourceError(
-                    f"line {reader.line_num} of {spec.location!r} has {len(columns) + len(cells[None])} cells, but the"
-                    f" header has {len(columns)} columns; put text that contains the separator in double quotes."
-                )
-            rows.append(TableRow(reader.line_num, cells[path].strip(), "" if label is None else cells[label].strip()))
-    return rows
+                n_cells = len(columns) + len(cells[None])
+                fault = f"line {reader.line_num} of {spec.location!r} has {n_cells} cells, but {len(columns)} columns"
+                raise SourceError(fault, repair="put text that contains the separator in double quotes")
+            yield reader.line_num, cells[path].strip(), "" if label is None else cells[label].strip()
