@@ -51,10 +51,8 @@ def reject_credentials(text: str, error: type[SecondLookError]) -> None:
     match = URL.search(text)
     scheme, rest = (match["scheme"].lower(), match["rest"]) if match else ("", "")
     if USER_IN_URL.match(rest) or SECRET_OPTION.search(rest) or (scheme == "s3" and "@" in rest.partition("/")[0]):
-        repair = (
-            f"remove them, and pass them in environment variables ({AWS_VARIABLES} for s3://), a configuration file"
-        )
-        raise error(f"the {scheme}:// URL contains credentials", repair=f"{repair} or the role of the machine")
+        places = f"environment variables ({AWS_VARIABLES} for s3://), a configuration file or the role of the machine"
+        raise error(f"the {scheme}:// URL contains credentials", repair=f"remove them, and pass them in {places}")
 
 
 def open_location(location: str, error: type[SecondLookError], options: Mapping[str, str] | None = None) -> "Location":
