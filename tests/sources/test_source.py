@@ -231,7 +231,7 @@ def test_digests_differ_for_any_difference() -> None:
 
 def test_images_are_hashed_one_by_one_or_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way to hash images gives the digests that are stored."""
-    monkeypatch.setattr("secondlook.sources.source.IMAGES_PER_HASHING_BLOCK", 3)
+    monkeypatch.setattr("secondlook.sources.reading_threads.IMAGES_PER_BLOCK", 3)
     positions = np.array([2, 0, 3])
     expected = [Unblocked(IMAGES).digest, Unblocked(IMAGES).select(positions).digest]
     assert [open_source(IMAGES).digest, open_source(IMAGES).select(positions).digest] == expected

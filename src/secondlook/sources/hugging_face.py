@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray, default_ids
+from secondlook.arrays import IntArray, default_ids
 from secondlook.errors import SourceError, shorten_reason
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
@@ -29,7 +29,29 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 )
 def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSource":
     """Open a split of a data set; images are decoded when they are read."""
-    return HuggingFaceSource(spec, _find_split(_load_splits(spec), spec), read_options, Labeling())
+    splits, split = _load_splits(spec), spec.options.get("split")
+    if split is None and len(splits) == 1:
+        split = next(iter(splits))
+    if split not in splits:
+        fault = f"has no split {split!r}" if split else "has several splits"
+        repair = f"choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
+        raise SourceError(f"{str(spec)!r} {fault}", repair=repair)
+    return HuggingFaceSource(spec, splits[split], read_options, Labeling())
+
+
+def _load_splits(spec: Spec) -> Any:
+    datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
+    path, options = spec.path, {name: spec.options.get(name) for name in ("config", "revision", "cache")}
+    if path.is_file() and path.suffix.lower() != ".parquet":
+        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
+    try:
+        if path.is_file():
+            return datasets.load_dataset("parquet", data_files=str(path), cache_dir=options["cache"])
+        name, location = options["config"], str(path) if path.is_dir() else spec.location
+        return datasets.load_dataset(location, name, revision=options["revision"], cache_dir=options["cache"])
+    except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
+        fault = f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)})"
+        raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
 
 
 def open_hugging_face_object(data: Any, read_options: ReadOptions, labeling: Labeling) -> "HuggingFaceSource":
@@ -49,7 +71,8 @@ class HuggingFaceSource(EncodedSource):
                 fault = f"is given, but {str(spec)!r} has labels in its column {label!r}"
                 raise SourceError(fault, argument="labels", repair="omit one of them")
             class_names = labeling.class_names or getattr(data.features[label], "names", None)
-            labeling = Labeling(_read_labels(data, label), class_names)
+            labels = np.asarray(data.with_format("numpy")[label][:])
+            labeling = Labeling(hide_unpublished(labels), class_names)
         super().__init__(str(spec), default_ids(len(data)), read_options, labeling)
         try:
             self.encoded: Any = data.select_columns([self.image]).cast_column(self.image, Image(decode=False))
@@ -73,32 +96,6 @@ class HuggingFaceSource(EncodedSource):
     def _read_cell(self, index: int) -> dict[str, Any]:
         cell = self.encoded[index][self.image]
         return {} if cell is None else dict(cell)
-
-
-def _load_splits(spec: Spec) -> Any:
-    datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
-    settings = {name: spec.options.get(option) for name, option in (("name", "config"), ("revision", "revision"))}
-    path, cache = spec.path, spec.options.get("cache")
-    if path.is_file() and path.suffix.lower() != ".parquet":
-        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
-    try:
-        if path.is_file():
-            return datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
-        return datasets.load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
-    except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
-        fault = f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)})"
-        raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
-
-
-def _find_split(splits: Any, spec: Spec) -> Any:
-    split = spec.options.get("split")
-    if split is None and len(splits) == 1:
-        return next(iter(splits.values()))
-    if split not in splits:
-        fault = f"has no split {split!r}" if split else "has several splits"
-        repair = f"choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
-        raise SourceError(f"{str(spec)!r} {fault}; {repair}")
-    return splits[split]
 
 
 def _find_image_column(spec: Spec, data: Any) -> str:
@@ -136,7 +133,3 @@ def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
     if spec.scheme == "dataset":
         return f"keep one of {names} with select_columns, after a cast of images with cast_column(name, Image())"
     return f"choose one of {names} with ?{option}=COLUMN"
-
-
-def _read_labels(data: Any, column: str) -> Array | None:
-    return hide_unpublished(np.asarray(data.with_format("numpy")[column][:]))

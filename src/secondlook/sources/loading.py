@@ -100,7 +100,7 @@ def open_source(
     labeling = Labeling(labels, class_names)
     if isinstance(data, str) and not _is_path(data):
         _check_unlabeled(data, labeling)
-        return _open_spec(_add_arguments(_parse_source_spec(data), {**selection, **reading}))
+        return _open_spec(data, {**selection, **reading})
     source = _open_object(data, labeling, reading)
     return _select(source, _parse_selection(selection, source.spec), _append_options(source.spec, selection))
 
@@ -128,13 +128,6 @@ def _is_image_path(text: str) -> bool:
     """Whether a path is that of an image file: by its suffix, or because it is a file that is no source."""
     suffix = os.path.splitext(text)[1].lower()  # noqa: PTH122
     return suffix in SUFFIXES or (suffix not in SCHEME_OF_SUFFIX and os.path.isfile(expand_path(text)))  # noqa: PTH113
-
-
-def _parse_source_spec(text: str) -> Spec:
-    reject_credentials(text, SourceError)
-    if ":" not in text or is_url(text):
-        raise SourceError(f"{text!r} has no scheme; expected SCHEME:LOCATION, {_suggest_spec(text)}.")
-    return parse_spec(text, SourceError)
 
 
 def _suggest_spec(text: str) -> str:
@@ -166,7 +159,15 @@ def _check_unlabeled(spec: str, labeling: Labeling) -> None:
         raise SourceError(f"{spec!r} has labels of its own, unlike images in memory and lists of paths", repair=repair)
 
 
-def _open_spec(spec: Spec) -> Source:
+def _open_spec(text: str, arguments: Mapping[str, str]) -> Source:
+    reject_credentials(text, SourceError)
+    if ":" not in text or is_url(text):
+        raise SourceError(f"{text!r} has no scheme; expected SCHEME:LOCATION, {_suggest_spec(text)}.")
+    spec = parse_spec(text, SourceError)
+    for name in arguments:
+        if name in spec.options:
+            raise SourceError(f"is given both as an argument and in {text!r}", argument=name, repair="give it once")
+    spec = spec.with_options(arguments)
     if spec.scheme in MEMORY_SCHEMES:
         raise SourceError(f"{str(spec)!r} names images in memory; pass the images, or save them and use npz:.")
     scheme = SOURCES.find(spec.scheme, f" in {str(spec)!r}")
@@ -180,15 +181,6 @@ def _open_spec(spec: Spec) -> Source:
     whole = spec.without(SELECTION_OPTIONS)
     source = scheme.open(whole, _parse_options(_READ_OPTIONS, spec.options, str(spec)))
     return _select(source, selection, str(whole.with_options(given)))
-
-
-def _add_arguments(spec: Spec, arguments: Mapping[str, str]) -> Spec:
-    """Return the spec with arguments added to its options; each may be given once only."""
-    for name in arguments:
-        if name in spec.options:
-            fault = f"is given both as an argument and in {str(spec)!r}"
-            raise SourceError(fault, argument=name, repair="give it once")
-    return spec.with_options(arguments)
 
 
 def _append_options(text: str, options: Mapping[str, str]) -> str:

@@ -10,8 +10,7 @@ from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
-IMAGES_PER_TASK = 8
-TASKS_PER_THREAD = 8
+IMAGES_PER_TASK, TASKS_PER_THREAD, IMAGES_PER_BLOCK = 8, 8, 4096
 
 
 class ReadingThreads:
@@ -29,14 +28,17 @@ class ReadingThreads:
             self._pool.shutdown(cancel_futures=True)  # after an error, nobody waits for what is not yet read
 
     def map(self, function: Callable[[int], T], positions: Sequence[int]) -> Iterator[T]:
-        """Return the results of a function in the order of the positions."""
+        """Yield the results of a function in the order of the positions; a block of positions is read ahead."""
         if self._pool is None:
-            return map(function, positions)
-        # Small images decode faster than a thread picks up a task, so a task reads several images, unless there are too
-        # few tasks to keep all threads busy to the end.
-        size = max(1, min(IMAGES_PER_TASK, len(positions) // (TASKS_PER_THREAD * self._count)))
-        tasks = [positions[first : first + size] for first in range(0, len(positions), size)]
-        return chain.from_iterable(self._pool.map(lambda task: [function(index) for index in task], tasks))
+            yield from map(function, positions)
+            return
+        for start in range(0, len(positions), IMAGES_PER_BLOCK):
+            block = positions[start : start + IMAGES_PER_BLOCK]
+            # Small images decode faster than a thread picks up a task, so a task reads several images, unless there
+            # are too few tasks to keep all threads busy to the end.
+            size = max(1, min(IMAGES_PER_TASK, len(block) // (TASKS_PER_THREAD * self._count)))
+            tasks = [block[first : first + size] for first in range(0, len(block), size)]
+            yield from chain.from_iterable(self._pool.map(lambda task: [function(index) for index in task], tasks))
 
 
 class SharedMemory:

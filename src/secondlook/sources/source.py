@@ -31,7 +31,6 @@ OnError = Literal["fail", "skip"]
 Limit = Literal["max_pixels", "max_bytes"]
 
 DECODING_THREADS = min(32, os.cpu_count() or 1)
-IMAGES_PER_HASHING_BLOCK = 4096
 
 MAX_BYTES = 512_000_000
 """Maximum size of the decoded images that a source holds at once, in bytes."""
@@ -250,13 +249,15 @@ class Source(ABC):
         labels: Iterable[int | None] = repeat(None, len(self)) if self.labels is None else self.labels.tolist()
         first_position: dict[bytes, int] = {}
         candidates: set[int] = set()
-        for index, (id_, label, content) in enumerate(zip(self.ids, labels, self._hash_contents(), strict=True)):
-            # One line of JSON per image: no two lists of images have the same text. `json.dumps` takes twice as long.
-            label_text = "null" if label is None else label
-            total.update(f'\n[{encode_basestring_ascii(id_)}, {label_text}, "{content.hex()}"]'.encode())
-            first = first_position.setdefault(content, index)
-            if first != index and content != UNREADABLE:
-                candidates |= {first, index}
+        with ReadingThreads(self._count_threads()) as readers:
+            contents = readers.map(self.hash_content, range(len(self)))
+            for index, (id_, label, content) in enumerate(zip(self.ids, labels, contents, strict=True)):
+                # One line of JSON per image: no two lists of images have the same text; `json.dumps` is slower.
+                label_text = "null" if label is None else label
+                total.update(f'\n[{encode_basestring_ascii(id_)}, {label_text}, "{content.hex()}"]'.encode())
+                first = first_position.setdefault(content, index)
+                if first != index and content != UNREADABLE:
+                    candidates |= {first, index}
         return total.hexdigest(), sorted(candidates)
 
     def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
@@ -343,12 +344,6 @@ class Source(ABC):
                     error.where, error.reason, limit=error.limit, needed=error.needed, skippable=True
                 ) from error
             return Skipped(self.ids[index], error.reason)
-
-    def _hash_contents(self) -> Iterator[bytes]:
-        positions = range(len(self))
-        with ReadingThreads(self._count_threads()) as readers:
-            for first in range(0, len(self), IMAGES_PER_HASHING_BLOCK):
-                yield from readers.map(self.hash_content, positions[first : first + IMAGES_PER_HASHING_BLOCK])
 
 
 def hash_pixels(image: Array) -> bytes:

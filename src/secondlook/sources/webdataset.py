@@ -109,7 +109,10 @@ def _read_members(file: "_BoundedFile", spec: Spec) -> tuple[dict[str, dict[str,
         if suffix in image_suffixes:
             found[suffix] = (member.offset_data, member.size)
         else:
-            labels[key] = _read_label(file, member)
+            if member.size > MAX_LABEL_BYTES:
+                raise ValueError(f"the label {member.name!r} has {member.size} bytes, more than {MAX_LABEL_BYTES}")
+            file.seek(member.offset_data)
+            labels[key] = file.read(member.size).decode("utf-8").strip()
     return images, labels
 
 
@@ -146,13 +149,6 @@ def _read_headers(file: "_BoundedFile") -> Iterator[tarfile.TarInfo]:
         file.seek(archive.offset)
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise ValueError(f"it is damaged or cut short at byte {archive.offset}")
-
-
-def _read_label(file: "_BoundedFile", member: tarfile.TarInfo) -> str:
-    if member.size > MAX_LABEL_BYTES:
-        raise ValueError(f"the label {member.name!r} has {member.size} bytes, above the limit of {MAX_LABEL_BYTES}")
-    file.seek(member.offset_data)
-    return file.read(member.size).decode("utf-8").strip()
 
 
 class _BoundedFile:
