@@ -10,8 +10,8 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import file_sources, open_source
-from secondlook.sources.file_sources import IgnoredFilesWarning
+from secondlook.sources import encoded_sources, open_source
+from secondlook.sources.encoded_sources import IgnoredFilesWarning
 from secondlook.sources.source import Skipped
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -214,7 +214,7 @@ def test_digest_does_not_depend_on_the_location(picture_folder: Path, tmp_path: 
 
 def test_digest_of_a_large_folder_covers_sizes_and_times(picture_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_bytes = open_source(f"folder:{picture_folder}").digest
-    monkeypatch.setattr(file_sources, "MAX_HASHED_BYTES", 10)
+    monkeypatch.setattr(encoded_sources, "MAX_HASHED_BYTES", 10)
     of_status = open_source(f"folder:{picture_folder}").digest
     assert of_status != of_bytes
     assert open_source(f"folder:{picture_folder}").digest == of_status

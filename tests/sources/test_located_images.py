@@ -16,7 +16,7 @@ from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.file_systems import Location
 from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
-from secondlook.sources.file_sources import IgnoredFilesWarning, RemoteFileSource
+from secondlook.sources.encoded_sources import IgnoredFilesWarning, RemoteFileSource
 
 S3 = Callable[[str], Any]
 

@@ -12,7 +12,7 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import Source, object_sources, open_labeled, open_source
-from secondlook.sources.file_sources import FileSource
+from secondlook.sources.encoded_sources import FileSource
 from secondlook.views import apply_views
 from tests.sources.conftest import png_bytes, random_images, write_png
 

@@ -13,8 +13,8 @@ from datasets import ClassLabel, Dataset, Features, Image
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import UnreadableImageError, open_source, parquet_files
-from secondlook.sources.parquet_files import ParquetSource
+from secondlook.sources import UnreadableImageError, open_source, sharded_files
+from secondlook.sources.sharded_files import ParquetSource
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (7, 5, 4, 3), dtype=np.uint8)
 
@@ -148,8 +148,8 @@ def test_row_groups_are_read_when_needed_and_once(
     tmp_path: Path, pngs: list[bytes], monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
     if not is_kept:
-        monkeypatch.setattr(parquet_files, "MAX_CACHED_BYTES", 0)
-        monkeypatch.setattr(parquet_files, "MIN_ROW_GROUPS", 1)
+        monkeypatch.setattr(sharded_files, "MAX_CACHED_BYTES", 0)
+        monkeypatch.setattr(sharded_files, "MIN_ROW_GROUPS", 1)
     read: list[int] = []
     real = ParquetSource._read_row_group
 
@@ -202,9 +202,9 @@ def test_row_group_above_the_limit_is_not_read(
     tmp_path: Path, pngs: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_source(write(tmp_path / "a.parquet", image=pngs))
-    monkeypatch.setattr(parquet_files, "MAX_LOADED_BYTES", 100)
+    monkeypatch.setattr(sharded_files, "MAX_LOADED_BYTES", 100)
     with pytest.raises(SourceError, match=r"row group 0 .*100"):
         source.read(0)
-    monkeypatch.setattr(parquet_files, "MAX_LOADED_ROWS", 6)
+    monkeypatch.setattr(sharded_files, "MAX_LOADED_ROWS", 6)
     with pytest.raises(SourceError, match="7 rows"):
         open_source(f"parquet:{tmp_path}/a.parquet")

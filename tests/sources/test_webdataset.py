@@ -11,7 +11,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import UnreadableImageError, open_source, webdataset
+from secondlook.sources import UnreadableImageError, open_source, sharded_files
 
 IMAGES = np.random.default_rng(4).integers(0, 256, (4, 5, 4, 3), dtype=np.uint8)
 Member = tuple[str, bytes]
@@ -148,9 +148,9 @@ def test_sizes_of_members_are_not_trusted(tmp_path: Path, pngs: list[bytes], siz
 
 
 def test_large_headers_and_labels_are_not_read(tmp_path: Path, pngs: list[bytes]) -> None:
-    name = "x" * (webdataset.MAX_HEADER_BYTES + 1)
+    name = "x" * (sharded_files.MAX_HEADER_BYTES + 1)
     (tmp_path / "a.tar").write_bytes(tar((f"{name}.png", pngs[0]), form=tarfile.PAX_FORMAT))
-    with pytest.raises(SourceError, match=str(webdataset.MAX_HEADER_BYTES)):
+    with pytest.raises(SourceError, match=str(sharded_files.MAX_HEADER_BYTES)):
         open_source(f"webdataset:{tmp_path}/a.tar")
     (tmp_path / "a.tar").write_bytes(tar(("a.png", pngs[0]), ("a.cls", b"1" * 5000)))
     with pytest.raises(SourceError, match="5000"):

@@ -1,21 +1,36 @@
-"""Sources of encoded images, and those in the files ("shards") of a location."""
+"""Encoded images: in files of their own (`folder:DIR`, `csv:FILE`, lists of paths), or in shards of a location."""
 
+import csv
 import hashlib
+import io
+import os
+import re
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
-from secondlook.errors import SourceError
-from secondlook.file_systems import FileEntry, Location, open_location
-from secondlook.sources.image_files import decode_image
+from secondlook.errors import SourceError, reject_failures
+from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, is_url, open_location
+from secondlook.sources.image_files import FORMATS, SUFFIXES, decode_image, read_image_file
+from secondlook.sources.labels import encode_labels, parse_labels, read_class_names
 from secondlook.sources.reading_threads import SharedCache
-from secondlook.sources.regular_files import missing_root_error
+from secondlook.sources.regular_files import (
+    MAX_TEXT_BYTES,
+    find_column,
+    make_absolute,
+    missing_root_error,
+    open_regular_file,
+    reject_url,
+)
 from secondlook.sources.source import (
     DECODING_THREADS,
     UNREADABLE,
@@ -23,10 +38,9 @@ from secondlook.sources.source import (
     Source,
     UnreadableImageError,
     check_image_bytes,
+    source_scheme,
 )
 from secondlook.specs import Spec
-
-T = TypeVar("T")
 
 REMOTE_THREADS = max(16, DECODING_THREADS)
 """Threads that read from another machine wait more than they decode."""
@@ -36,6 +50,8 @@ MAX_KEPT_BYTES = 64_000_000
 
 MAX_HASHED_BYTES = 2_000_000_000
 """Digests cover the bytes of the files up to this total size, and their sizes and modification times above it."""
+
+UNSUPPORTED_SUFFIX = re.compile(r"\.(gif|avif|heic|heif|ppm|pgm|pbm|jp2|jxl|svg|psd|raw|dng|dcm|exr|tga|ico)")
 
 
 @dataclass(frozen=True)
@@ -141,30 +157,204 @@ class ShardedSource(EncodedSource):
         return f"shard {shard.name} size {shard.size} changed {shard.mtime_ns} place {place}"
 
 
-def find_shards(spec: Spec, suffix: str) -> tuple[Location, list[FileEntry]]:
-    """Return the folder and the files of a location: itself, or all files below it with the suffix."""
+class IgnoredFilesWarning(UserWarning):
+    """A folder contains images of unsupported formats."""
+
+
+class FileSource(EncodedSource):
+    """A list of image files on this machine."""
+
+    def __init__(
+        self,
+        spec: str,
+        paths: Sequence[Path],
+        ids: Sequence[str],
+        read_options: ReadOptions,
+        labeling: Labeling,
+        root: Path | None = None,
+    ) -> None:
+        """Open files; a `root` that is given and gone is an error, rather than each file that is missing."""
+        super().__init__(spec, ids, read_options, labeling)
+        self.paths = tuple(paths)
+        self.root = root
+
+    def _read_encoded(self, index: int) -> bytes:
+        try:
+            return read_image_file(self.paths[index], self._name_image(index), self.max_bytes)
+        except UnreadableImageError as error:
+            if self.root is not None and isinstance(error.__cause__, FileNotFoundError) and not self.root.is_dir():
+                raise missing_root_error(self.root) from error
+            raise
+
+    def _describe_version(self, index: int) -> str:
+        status = self.paths[index].stat()
+        return f"size {status.st_size} changed {status.st_mtime_ns}"
+
+    def _name_image(self, index: int) -> str:
+        return str(self.paths[index])
+
+    def extract(self, positions: range | IntArray) -> Self:
+        """Return some of the files, with absolute paths."""
+        paths = tuple(make_absolute(self.paths[position]) for position in positions)
+        return self._copy_part(positions, paths=paths, root=self._existing_root)
+
+    def find_path(self, index: int) -> Path | None:
+        """Return the absolute path of one file."""
+        return self.paths[index].absolute()
+
+    @cached_property
+    def hashes_bytes(self) -> bool:  # type: ignore[override]
+        """Whether the files are small enough, all together, to be read for a digest."""
+        return sum(map(_find_file_size, self.paths)) <= MAX_HASHED_BYTES
+
+    @cached_property
+    def _existing_root(self) -> Path | None:
+        """The deepest folder on this machine that contains all files, or should; None where there is none."""
+        if self.root is not None:
+            return make_absolute(self.root)
+        common = find_common_folder([make_absolute(path) for path in self.paths])
+        folders = () if common is None else (common, *common.parents)
+        return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def find_common_folder(paths: Sequence[Path]) -> Path | None:
+    """Return the deepest folder that contains all files, given by absolute paths; None on different drives."""
+    try:
+        return Path(os.path.commonpath([path.parent for path in paths]))
+    except ValueError:
+        return None
+
+
+def _find_file_size(path: Path) -> int:
+    """Return the size of a file in bytes, or 0 where it cannot be opened."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+class RemoteFileSource(ShardedSource):
+    """Image files behind a URL: shards of one image each, whose id is their name."""
+
+    def _read_encoded(self, index: int) -> bytes:
+        self._check_encoded_size(index, self._find_file(index).size)
+        try:
+            return self.location.read_bytes(self.ids[index])
+        except SourceError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            if not self.location.exists():
+                raise missing_root_error(self.location) from error
+            reason = f"the file cannot be opened ({error.__cause__.strerror})"
+            raise UnreadableImageError(self._name_image(index), reason) from error
+
+    def _describe_version(self, index: int) -> str:
+        file = self._find_file(index)
+        return f"size {file.size} changed {file.mtime_ns}"
+
+    def _find_file(self, index: int) -> FileEntry:
+        return self.shards[self.places[index, 0]]
+
+
+@source_scheme(
+    "folder",
+    form="folder:DIR",
+    summary=f"one folder per class, or a flat folder without labels, of {FORMATS} files; DIR may be a URL",
+    options=("labels", "classes", *LOCATION_OPTIONS),
+)
+def open_folder(spec: Spec, read_options: ReadOptions) -> Source:
+    """Open a folder; the classes are its subfolders in sorted order, or in the order of the `classes` file."""
     location = open_location(spec.location, SourceError, spec.options)
-    file = location.find()
-    if file is not None:
-        return location.parent, [file._replace(name=location.name)]
-    shards = [file for file in location.list_files() if file.name.lower().endswith(suffix)]
-    if not shards:
-        found = f"has no {suffix} files" if location.exists() else "does not exist"
-        raise SourceError(f"{location.url!r} {found}; {spec.scheme}: needs a {suffix} file, or a folder of them.")
-    return location, shards
+    root = location.local_path
+    if root is not None and not root.is_dir():
+        found = "is not a folder" if root.exists() else "does not exist"
+        raise SourceError(f"{spec.location!r} {found}; folder: needs the path of a folder.")
+    entries = {entry.name: entry for entry in location.list_files()}
+    _warn_about_unsupported(entries, spec)
+    images = sorted((name for name in entries if name.lower().endswith(SUFFIXES)), key=_folder_order)
+    if not images:
+        raise SourceError(f"no images ({', '.join(SUFFIXES)}) in {spec.location!r}; expected a folder of images.")
+    labeling = _label_by_folder(spec, images, location.list_folders())
+    if root is None:
+        files, places = [entries[name] for name in images], np.arange(len(images))[:, None]
+        return RemoteFileSource(str(spec), location, files, places, images, read_options, labeling)
+    root = root if is_url(spec.location) else spec.path
+    return FileSource(str(spec), [root / name for name in images], images, read_options, labeling, root)
 
 
-def open_shard(location: Location, shard: FileEntry) -> Any:
-    """Open a shard that has not changed since it was listed: a `pyarrow.NativeFile`, which several threads may read."""
-    found, where = location.find(shard.name), location.locate(shard.name)
-    if found is None:
-        raise missing_root_error(where)
-    if found != shard:
-        raise SourceError(f"{where!r} has changed while it was in use; open it again.")
-    return location.open(shard.name)
+def _folder_order(name: str) -> list[tuple[bool, str]]:
+    """Return the key that sorts the files of a folder before those of its subfolders."""
+    *folders, file = name.split("/")
+    return [*((True, folder) for folder in folders), (False, file)]
 
 
-def map_shards(function: Callable[[FileEntry], T], shards: Sequence[FileEntry]) -> list[T]:
-    """Return the results of a function for each shard, which wait for other machines at the same time."""
-    with ThreadPoolExecutor(min(REMOTE_THREADS, len(shards))) as pool:
-        return list(pool.map(function, shards))
+def _label_by_folder(spec: Spec, images: Sequence[str], folders: Sequence[str]) -> Labeling:
+    is_unlabeled = spec.choice("labels", ("folders", "none"), "folders", SourceError) == "none"
+    n_flat = sum("/" not in name for name in images)
+    if 0 < n_flat < len(images) and not is_unlabeled:
+        raise SourceError(
+            f"{spec.location!r} contains both {n_flat} images and {len(folders)} folders of images; move the images"
+            " into the folders of their classes, or add ?labels=none to read all images without labels."
+        )
+    if not n_flat and not is_unlabeled:
+        class_names = read_class_names(spec) or tuple(folders)
+        return Labeling(encode_labels([name.partition("/")[0] for name in images], class_names, str(spec)), class_names)
+    if "classes" in spec.options:
+        fault = f"of {str(spec)!r} applies to one folder per class only"
+        raise SourceError(fault, argument="classes", repair="omit it")
+    return Labeling()
+
+
+def _warn_about_unsupported(names: Iterable[str], spec: Spec) -> None:
+    counts = Counter(filter(UNSUPPORTED_SUFFIX.fullmatch, (PurePosixPath(name).suffix.lower() for name in names)))
+    if counts:
+        listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
+        warnings.warn(
+            f"ignoring {counts.total()} files of {str(spec)!r} that are not {FORMATS} ({listed}); convert them to"
+            " include them.",
+            IgnoredFilesWarning,
+            stacklevel=2,
+        )
+
+
+@source_scheme(
+    "csv",
+    form="csv:FILE.csv",
+    summary="a table with the columns path (relative to the table) and optionally label (class index or class name)",
+    options=("path", "label", "classes"),
+)
+def open_csv(spec: Spec, read_options: ReadOptions) -> FileSource:
+    """Open a table of paths (comma-separated, or tab-separated if its name ends in .tsv)."""
+    rows = list(_read_table(spec))
+    line_of: dict[str, int] = {}
+    for line, path, _ in rows:
+        where = f"line {line} of {spec.location!r}"
+        if not path:
+            raise SourceError(f"{where} has no path; every row needs one.")
+        reject_url(path, where)
+        if path in line_of:
+            fault = f"duplicate path {path!r} in lines {line_of[path]} and {line} of {spec.location!r}"
+            raise SourceError(f"{fault}; remove one.")
+        line_of[path] = line
+    labeling = Labeling(*parse_labels([label for _, _, label in rows], spec, lambda index: f"line {rows[index][0]}"))
+    return FileSource(str(spec), [spec.path.parent / id_ for id_ in line_of], list(line_of), read_options, labeling)
+
+
+def _read_table(spec: Spec) -> Iterator[tuple[int, str, str]]:
+    """Yield the line number, the path and the label of each row."""
+    delimiter = "\t" if spec.path.suffix.lower() == ".tsv" else ","
+    with (
+        reject_failures(f"{spec.location!r} cannot be read as a table", "expected a UTF-8 CSV file", SourceError),
+        io.TextIOWrapper(open_regular_file(spec.path, MAX_TEXT_BYTES), encoding="utf-8-sig", newline="") as file,
+    ):
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True, restval="")
+        columns = list(reader.fieldnames or ())
+        path = find_column(spec, "path", columns)
+        has_labels = "label" in columns or "label" in spec.options
+        label = find_column(spec, "label", columns) if has_labels else None
+        for cells in reader:
+            if None in cells:
+                n_cells = len(columns) + len(cells[None])
+                fault = f"line {reader.line_num} of {spec.location!r} has {n_cells} cells, but {len(columns)} columns"
+                raise SourceError(fault, repair="put text that contains the separator in double quotes")
+            yield reader.line_num, cells[path].strip(), "" if label is None else cells[label].strip()

@@ -19,8 +19,8 @@ from secondlook.errors import ANY, Repair, SourceError, reject_failures
 from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
 
-# Importing these modules registers their schemes.
-from secondlook.sources import array_source, file_sources, hugging_face, parquet_files, webdataset  # noqa: F401
+# Importing the modules registers their schemes.
+from secondlook.sources import hugging_face, sharded_files  # noqa: F401
 from secondlook.sources.encoded_sources import Labeling
 from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.object_sources import MEMORY_SCHEMES, find_kind, open_object

@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import Array, check_pixels, default_ids
 from secondlook.errors import ANY, Repair, SourceError, shorten_reason
 from secondlook.sources.array_source import ArraySource, DeviceImages
-from secondlook.sources.encoded_sources import EncodedSource, Labeling
-from secondlook.sources.file_sources import FileSource, find_common_folder
+from secondlook.sources.encoded_sources import EncodedSource, FileSource, Labeling, find_common_folder
 from secondlook.sources.hugging_face import open_hugging_face_object
 from secondlook.sources.image_files import convert_pillow_image, decode_image, read_image_file
 from secondlook.sources.regular_files import make_absolute, reject_url
