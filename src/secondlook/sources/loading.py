@@ -74,8 +74,8 @@ def open_source(
     data
         A text such as 'folder:val/?subset=evaluation'; an open source; an image, that is a path, the bytes of an image
         file, a PIL image, an array uint8 [H, W, 1 or 3] (or float32 in [0, 1]) or a torch tensor [C, H, W]; a list or
-        a pandas column of these; an array [N, H, W, 1 or 3] or a torch tensor [N, C, H, W]; a torch `Dataset` or
-        `DataLoader`, which is read through its data set; or a `datasets.Dataset`.
+        a pandas column of these; an array or a tensor of several; a torch `Dataset` or `DataLoader`, which is read
+        through its data set; or a `datasets.Dataset`.
     labels, class_names
         Class index or class name of each image, [N], and all class names, for images that are not named by a text.
         Without `class_names`, labels that are names are numbered in sorted order, as the classes of a folder are.
@@ -87,18 +87,14 @@ def open_source(
     on_error
         'fail' (the default) raises an error at the first image that cannot be read; 'skip' skips such images and
         lists them in `Source.skipped`.
-    max_pixels
-        Maximum number of pixels of an image file (100 million by default), checked before decoding.
-    max_bytes
-        Maximum size of the decoded images that are held at once, in bytes (512 MB by default): batches of large image
-        files are smaller, and a larger image cannot be read.
+    max_pixels, max_bytes
+        Maximum number of pixels of an image file (100 million by default), and size of the decoded images that are
+        held at once (512 MB by default): batches of large image files are smaller.
     """
-    selection = _to_texts(
-        {"subset": subset, "fraction": fraction, "count": count, "seed": seed, "indices": indices, "limit": limit}
-    )
-    reading = _to_texts({"on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes})
+    selection = _to_texts(SELECTION_OPTIONS, (subset, fraction, count, seed, indices, limit))
+    reading = _to_texts(READ_OPTIONS, (on_error, max_pixels, max_bytes))
     labeling = Labeling(labels, class_names)
-    if isinstance(data, str) and not _is_path(data):
+    if isinstance(data, str) and _is_spec(data):
         _check_unlabeled(data, labeling)
         return _open_spec(data, {**selection, **reading})
     source = _open_object(data, labeling, reading)
@@ -113,15 +109,15 @@ def open_labeled(
     return open_source(data, labels=labels, class_names=named, on_error=on_error)
 
 
-def _to_texts(arguments: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in arguments.items() if value is not None}
+def _to_texts(names: Sequence[str], values: Sequence[object]) -> dict[str, str]:
+    return {name: str(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def _is_path(text: str) -> bool:
-    """Whether a text names an image file rather than a source; a colon may be part of the name of an existing file."""
+def _is_spec(text: str) -> bool:
+    """Whether a text names a source rather than an image file, whose name may have a colon, too."""
     scheme, colon, _ = text.partition(":")
     is_spec = bool(colon) and (scheme in SOURCES or not os.path.isfile(text))  # noqa: PTH113 - accepts any text
-    return not is_spec and _is_image_path(text)
+    return is_spec or not _is_image_path(text)
 
 
 def _is_image_path(text: str) -> bool:

@@ -41,17 +41,11 @@ MEMORY_SCHEMES = ("array", "list", "dataset")
 def read_image(
     image: object, where: str | None = None, *, max_pixels: int = ReadOptions.max_pixels, max_bytes: int = MAX_BYTES
 ) -> Array:
-    """Return one image of any kind as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
+    """Return one image as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
 
-    Parameters
-    ----------
-    image
-        A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W]. An
-        array or a tensor may have another axis of length 1 in front. Arrays are not copied.
-    where
-        The name of the image in errors; the path, or the type of the image, by default.
-    max_pixels, max_bytes
-        Maximum number of pixels and decoded bytes of an image file or a PIL image.
+    The image is a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3], which is not copied, or
+    a torch tensor [C, H, W]; an array or a tensor may have another axis of length 1 in front. `where` names it in
+    errors. The limits are those of an image file or a PIL image.
     """
     value: Any = image
     kind = _check_kind(image, f"image {where}" if where else "the image")
@@ -147,13 +141,14 @@ def _unwrap_loader(loader: Any) -> Any:
     """Return the data set of a DataLoader that yields all its items, in any order and in batches of any size."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+    if _is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
+        return loader.dataset
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    is_shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement
+    is_complete = is_shuffled and sampler.num_samples == len(loader.dataset)
     is_usual = type(loader.batch_sampler) in (BatchSampler, type(None))
-    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", loader.sampler)):
-        is_shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement
-        is_complete = is_shuffled and sampler.num_samples == len(loader.dataset)
-        is_usual = is_usual and (isinstance(sampler, SequentialSampler) or is_complete)
-    if not is_usual and not _is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
-        fault = f"the DataLoader draws its images with a sampler of its own ({type(loader.sampler).__name__})"
+    if not is_usual or not (isinstance(sampler, SequentialSampler) or is_complete):
+        fault = f"the DataLoader draws its images with a sampler of its own ({type(sampler).__name__})"
         repair = "pass a torch.utils.data.Subset of its data set, or the data set itself"
         raise SourceError(f"{fault}, so they have no stable ids", repair=repair)
     return loader.dataset

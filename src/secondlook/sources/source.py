@@ -85,10 +85,7 @@ class UnreadableImageError(SourceError):
 
 
 class Source(ABC):
-    """Images with ids and, where known, labels and class names.
-
-    Subclasses pass the ids to `__init__` and implement `read`.
-    """
+    """Images with ids and, where known, labels and class names; subclasses implement `read`."""
 
     threads: int = 1
     """Number of threads that read images; more than one pays off where reading decodes a file."""
@@ -136,7 +133,7 @@ class Source(ABC):
         """Return a copy without labels and class names."""
         unlabeled = copy.copy(self)
         unlabeled.labels = unlabeled.class_names = None
-        unlabeled.__dict__.pop("_content_summary", None)  # a cached digest covers labels and class names
+        vars(unlabeled).pop("_content_summary", None)  # a cached digest covers labels and class names
         return unlabeled
 
     def spread(self, n_images: int) -> "Subset":
@@ -161,16 +158,14 @@ class Source(ABC):
         images = [self.read(index) for index in range(len(self))]
         for id_, image in zip(self.ids, images, strict=True):
             if image.shape != images[0].shape:
-                fault = f"image {id_!r} of {self.spec!r} has shape {list(image.shape)}"
-                fault = f"{fault}, but {self.ids[0]!r} has {list(images[0].shape)}"
-                raise SourceError(fault, repair="resize them to one size")
+                shapes = f"shape {list(image.shape)}, but {self.ids[0]!r} has {list(images[0].shape)}"
+                raise SourceError(f"image {id_!r} of {self.spec!r} has {shapes}", repair="resize them to one size")
         return np.stack(images)
 
     def extract(self, positions: range | IntArray) -> "Source | None":
         """Return a source of some of the images, without labels, to be read in another process or on another machine.
 
-        It is pickled at a size that depends on these images only, and has the same ids, images and reasons. Images are
-        read from where they are stored; None where they are in memory only, or how they are stored is not known.
+        Its pickle has the size of these images' places only. None where images are in memory only, or nobody knows.
         """
         return None
 
@@ -194,10 +189,9 @@ class Source(ABC):
         return True
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, or raise before reading its pixels if they take more than `max_bytes`.
+        """Return one image, or raise an `UnreadableImageError` with the limit 'max_bytes' before reading its pixels.
 
-        The error is an `UnreadableImageError` whose `limit` is 'max_bytes'. Without an override, images are read
-        whatever their size.
+        Without an override, images are read whatever their size.
         """
         return self.read(index)
 
@@ -279,8 +273,7 @@ class Source(ABC):
     ) -> Generator[tuple[int, Array], None, None]:
         """Yield the position and `convert(id, image)` of each image in order, without skipped images.
 
-        Each image is converted by the thread that reads it and held until then: one image per thread, and together at
-        most `max_bytes`, except for a single image.
+        Threads read and convert one image each, and together hold at most `max_bytes`, except for a single image.
         """
         threads = self._count_threads()
         memory = SharedMemory(self.max_bytes, threads)
