@@ -204,8 +204,9 @@ class FileSource(EncodedSource):
 
     @cached_property
     def hashes_bytes(self) -> bool:  # type: ignore[override]
-        """Whether the files are small enough, all together, to be read for a digest."""
-        return sum(map(_find_file_size, self.paths)) <= MAX_HASHED_BYTES
+        """Whether the files are small enough, all together, to be read for a digest; missing ones count as empty."""
+        sizes = (os.path.getsize(path) for path in self.paths if os.path.isfile(path))  # noqa: PTH113, PTH202
+        return sum(sizes) <= MAX_HASHED_BYTES
 
     @cached_property
     def _existing_root(self) -> Path | None:
@@ -223,14 +224,6 @@ def find_common_folder(paths: Sequence[Path]) -> Path | None:
         return Path(os.path.commonpath([path.parent for path in paths]))
     except ValueError:
         return None
-
-
-def _find_file_size(path: Path) -> int:
-    """Return the size of a file in bytes, or 0 where it cannot be opened."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except (OSError, ValueError):
-        return 0
 
 
 class RemoteFileSource(ShardedSource):
@@ -253,7 +246,7 @@ class RemoteFileSource(ShardedSource):
         return f"size {file.size} changed {file.mtime_ns}"
 
     def _find_file(self, index: int) -> FileEntry:
-        return self.shards[self.places[index, 0]]
+        return self.shards[int(self.places[index, 0])]
 
 
 @source_scheme(

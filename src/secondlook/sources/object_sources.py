@@ -168,8 +168,8 @@ def _check_length(data: Any) -> int:
     except (TypeError, NotImplementedError):
         length = None
     if length is None or not hasattr(data, "__getitem__"):
-        repair = "pass a list of its items" if isinstance(data, Iterable) else f"expected {ACCEPTED}"
-        raise SourceError(f"cannot open an object of type {name}, which has no length or no positions", repair=repair)
+        advice = "pass a list of its items" if isinstance(data, Iterable) else f"expected {ACCEPTED}"
+        raise SourceError(f"cannot open an object of type {name}, which has no length or no positions; {advice}.")
     if not length:
         raise SourceError(f"the {name} of images is empty; expected at least one image.")
     return int(length)

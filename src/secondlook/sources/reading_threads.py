@@ -87,21 +87,19 @@ class SharedCache:
             item = self._items.setdefault(key, Future())
             self._items.move_to_end(key)
         if is_missing:
-            self._fill(key, item, read)
+            try:
+                item.set_result(read())
+            except BaseException as error:  # noqa: BLE001  # raised below, here and in all threads that wait
+                item.set_exception(error)
+            self._make_room(key, item)
         return item.result()
 
-    def _fill(self, key: Hashable, item: "Future[Any]", read: Callable[[], Any]) -> None:
+    def _make_room(self, key: Hashable, item: "Future[Any]") -> None:
         max_weight, weigh, min_items = self._settings
-        try:
-            item.set_result(read())
-        except BaseException as error:
-            item.set_exception(error)
-            with self._lock:
-                self._items.pop(key, None)
-            raise
         with self._lock:
-            if key not in self._items:  # removed while it was read
-                return
-            self._weights[key] = 1 if weigh is None else weigh(item.result())
+            if item.exception() is not None:
+                self._items.pop(key, None)
+            elif key in self._items:  # otherwise removed while it was read
+                self._weights[key] = 1 if weigh is None else weigh(item.result())
             while sum(self._weights.values()) > max_weight and len(self._items) > min_items:
                 self._weights.pop(self._items.popitem(last=False)[0], None)

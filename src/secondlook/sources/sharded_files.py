@@ -80,12 +80,22 @@ def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
     """Open Parquet files; their footers, ids and labels are read now, images when they are needed."""
     location, shards = _find_shards(spec, ".parquet")
     with _open_parquet(location, shards[0]) as file:
-        columns = _find_columns(file.schema_arrow, spec)
-        class_names = read_class_names(spec) or _find_class_names(file.schema_arrow, columns.label)
+        schema = file.schema_arrow
+    label = next((name for name in LABEL_NAMES if name in schema.names), None)
+    columns = ParquetColumns(
+        _find_images(schema, spec),
+        find_column(spec, "label", schema.names) if "label" in spec.options else label,
+        find_column(spec, "id", schema.names) if "id" in spec.options else None,
+    )
+    class_names = read_class_names(spec) or _find_class_names(schema, columns.label)
     rows = _map_shards(lambda shard: _read_rows(location, shard, columns, spec), shards)
-    labeling = Labeling(_join_labels([part.labels for part in rows], columns.label, spec), class_names)
-    places = np.concatenate([np.insert(part.places, 0, number, axis=1) for number, part in enumerate(rows)])
-    ids = [id_ for part in rows for id_ in part.ids]
+    labels = [labels for _, _, labels in rows if labels is not None]
+    if len({part.dtype for part in labels}) > 1:
+        fault = f"column {columns.label!r} has integers in some files of {spec.location!r} and texts in others"
+        raise SourceError(fault, repair="use one of them")
+    labeling = Labeling(hide_unpublished(np.concatenate(labels)) if labels else None, class_names)
+    places = np.concatenate([np.insert(part, 0, number, axis=1) for number, (part, _, _) in enumerate(rows)])
+    ids = [id_ for _, part, _ in rows for id_ in part]
     source = ParquetSource(str(spec), location, shards, places, ids, read_options, labeling)
     source.image = columns.image
     return source
@@ -97,15 +107,6 @@ class ParquetColumns(NamedTuple):
     image: str
     label: str | None
     id: str | None
-
-
-def _find_columns(schema: Any, spec: Spec) -> ParquetColumns:
-    label = next((name for name in LABEL_NAMES if name in schema.names), None)
-    return ParquetColumns(
-        _find_images(schema, spec),
-        find_column(spec, "label", schema.names) if "label" in spec.options else label,
-        find_column(spec, "id", schema.names) if "id" in spec.options else None,
-    )
 
 
 def _find_images(schema: Any, spec: Spec) -> str:
@@ -147,15 +148,10 @@ def _find_class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
         return None
 
 
-class ParquetRows(NamedTuple):
-    """The row group and the row there of each row of a file, int64 [n, 2], its id, and its label, if any."""
-
-    places: IntArray
-    ids: list[str]
-    labels: Array | None
-
-
-def _read_rows(location: Location, shard: FileEntry, columns: ParquetColumns, spec: Spec) -> ParquetRows:
+def _read_rows(
+    location: Location, shard: FileEntry, columns: ParquetColumns, spec: Spec
+) -> tuple[IntArray, list[str], Array | None]:
+    """Return the row group of each row of a file and the row there, int64 [n, 2], its id, and its label, if any."""
     with _open_parquet(location, shard) as file:
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if min(sizes, default=0) < 0 or sum(sizes) > MAX_LOADED_ROWS:
@@ -173,7 +169,7 @@ def _read_rows(location: Location, shard: FileEntry, columns: ParquetColumns, sp
     labels = None if columns.label is None else _read_values(table, columns.label, shard, spec)
     groups = np.repeat(np.arange(len(sizes)), np.array(sizes, dtype=np.int64))
     rows = np.concatenate([np.arange(0), *map(np.arange, sizes)])
-    return ParquetRows(np.column_stack([groups, rows]), ids, labels)
+    return np.column_stack([groups, rows]), ids, labels
 
 
 def _read_values(table: Any, name: str, shard: FileEntry, spec: Spec) -> Array:
@@ -191,14 +187,6 @@ def _read_values(table: Any, name: str, shard: FileEntry, spec: Spec) -> Array:
         fault = f"column {name!r} of {spec.location!r} has the type {column.type}"
         raise SourceError(f"{fault}; expected integers or texts.")
     return np.asarray(column.to_pylist(), dtype=object if is_text else np.int64)
-
-
-def _join_labels(labels: Sequence[Array | None], name: str | None, spec: Spec) -> Array | None:
-    found = [part for part in labels if part is not None]
-    if len({part.dtype for part in found}) > 1:
-        fault = f"column {name!r} has integers in some files of {spec.location!r} and texts in others"
-        raise SourceError(f"{fault}; use one of them.")
-    return hide_unpublished(np.concatenate(found)) if found else None
 
 
 class ParquetSource(ShardedSource):
@@ -271,14 +259,13 @@ def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource"
     """Open tar files; their headers are read once, and images by their offsets."""
     location, shards = _find_shards(spec, ".tar")
     indexes = _map_shards(lambda shard: _index_shard(location, shard, spec), shards)
-    samples = [(number, sample) for number, index in enumerate(indexes) for sample in index]
+    samples = [(number, *sample) for number, index in enumerate(indexes) for sample in index]
     if not samples:
         listed = ", ".join(f".{suffix}" for suffix in _list_image_suffixes(spec))
         raise SourceError(f"no images ({listed}) in the tar files of {spec.location!r}; expected one per sample.")
-    ids = [f"{shards[number].name}/{sample.key}" for number, sample in samples]
-    places = np.array([(number, sample.start, sample.length) for number, sample in samples], dtype=np.int64)
-    texts = [sample.label for _, sample in samples]
-    labeling = Labeling(*parse_labels(texts, spec, lambda index: f"sample {ids[index]!r}"))
+    ids = [f"{shards[number].name}/{key}" for number, key, *_ in samples]
+    places = np.array([(number, start, length) for number, _, start, length, _ in samples], dtype=np.int64)
+    labeling = Labeling(*parse_labels([row[-1] for row in samples], spec, lambda index: f"sample {ids[index]!r}"))
     return WebDatasetSource(str(spec), location, shards, places, ids, read_options, labeling)
 
 
@@ -302,17 +289,8 @@ class WebDatasetSource(ShardedSource):
         return SharedCache(MAX_OPEN_FILES)
 
 
-class TarSample(NamedTuple):
-    """An image in a tar file: its key, offset and length, and its label as text ('' where it has none)."""
-
-    key: str
-    start: int
-    length: int
-    label: str
-
-
-def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[TarSample]:
-    """Read the headers of a tar file, and the labels."""
+def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[tuple[str, int, int, str]]:
+    """Return the key, the offset, the length and the label ('' where it has none) of each image of a tar file."""
     where = location.locate(shard.name)
     with (
         reject_failures(f"{where!r} cannot be read as a tar file", "write it again, without compression", SourceError),
@@ -324,7 +302,7 @@ def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[TarSa
         if len(found) > 1:
             fault = f"sample {key!r} of {shard.name!r} in {spec.location!r} has several images ({', '.join(found)})"
             raise SourceError(f"{fault}; choose one with ?image=SUFFIX.")
-    return [TarSample(key, *place, labels.get(key, "")) for key, found in images.items() for place in found.values()]
+    return [(key, *place, labels.get(key, "")) for key, found in images.items() for place in found.values()]
 
 
 def _read_members(file: "_BoundedFile", spec: Spec) -> tuple[dict[str, dict[str, tuple[int, int]]], dict[str, str]]:
