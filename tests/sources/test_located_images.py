@@ -12,11 +12,11 @@ import pytest
 from datasets import Dataset, Features, Image
 from pyarrow.fs import copy_files
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.file_systems import Location
 from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
 from secondlook.sources.encoded_sources import IgnoredFilesWarning, RemoteFileSource
+from tests.sources.conftest import labels_of, png_bytes
 
 S3 = Callable[[str], Any]
 
@@ -70,8 +70,7 @@ def test_class_names_and_subsets_apply_to_a_bucket(bucket: Any, tmp_path: Path) 
     (tmp_path / "classes.txt").write_text("dog\nbird\ncat\n")
     source = open_source(f"folder:s3://pictures/val?classes={tmp_path}/classes.txt&limit=3")
     assert source.class_names == ("dog", "bird", "cat")
-    assert source.labels is not None
-    assert source.labels.tolist() == [2, 2, 0]
+    assert labels_of(source) == [2, 2, 0]
     put(bucket, "pictures/val/cat/a.gif")
     with pytest.warns(IgnoredFilesWarning, match="1 .gif"):
         assert len(open_source("folder:s3://pictures/val")) == 4
@@ -280,8 +279,8 @@ def test_sources_of_users_are_not_extracted(picture_folder: Path, samples: Calla
     assert open_source(np.zeros((3, 4, 4, 3), np.uint8)).extract(range(2)) is None
 
 
-def test_rows_of_a_data_set_are_sent_with_their_bytes(encode_png: Callable[[Array], bytes]) -> None:
-    cells = [{"bytes": encode_png(np.full((3, 4, 3), value, np.uint8)), "path": None} for value in range(2)]
+def test_rows_of_a_data_set_are_sent_with_their_bytes() -> None:
+    cells = [{"bytes": png_bytes(np.full((3, 4, 3), value, np.uint8)), "path": None} for value in range(2)]
     data = Dataset.from_dict({"image": [*cells, None]}, features=Features({"image": Image()}))
     source = open_source(data, on_error="skip")
     received = pickle.loads(pickle.dumps(source.extract(range(1, 3))))

@@ -15,6 +15,7 @@ import pytest
 from secondlook.errors import SourceError
 from secondlook.sources import ArraySource, array_source, open_source
 from secondlook.sources.array_source import StoredImages
+from tests.sources.conftest import labels_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 7, 6, 3), dtype=np.uint8)
@@ -176,15 +177,7 @@ def test_names_of_arrays_can_be_given(tmp_path: Path) -> None:
     )
     source = open_source(f"npz:{tmp_path}/a.npz?images=x&labels=y&class_names=names")
     assert source.ids == tuple("abcde")
-    assert source.labels is not None
-    assert source.labels.tolist() == LABELS.tolist()
-
-
-def test_labels_are_optional(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", images=IMAGES)
-    source = open_source(f"npz:{tmp_path}/a.npz")
-    assert source.labels is None
-    assert source.class_names is None
+    assert labels_of(source) == LABELS.tolist()
 
 
 def test_missing_file_is_rejected(tmp_path: Path) -> None:

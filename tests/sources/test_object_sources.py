@@ -14,7 +14,7 @@ from secondlook.errors import SourceError
 from secondlook.sources import Source, object_sources, open_labeled, open_source
 from secondlook.sources.encoded_sources import FileSource
 from secondlook.views import apply_views
-from tests.sources.conftest import png_bytes, random_images, write_png
+from tests.sources.conftest import labels_of, png_bytes, random_images, write_png
 
 torch = pytest.importorskip("torch")
 from torch.utils import data as torch_data  # noqa: E402
@@ -135,8 +135,7 @@ def test_list_of_paths_has_the_digest_of_its_folder(tmp_path: Path) -> None:
 def test_single_image_is_a_source_of_one(image: Any) -> None:
     source = open_source(image, labels=["cat"], class_names=["dog", "cat"])
     np.testing.assert_array_equal(read_all(source), IMAGES[:1])
-    assert source.labels is not None
-    assert source.labels.tolist() == [1]
+    assert labels_of(source) == [1]
 
 
 def test_single_path_is_a_source_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,15 +166,13 @@ def test_items_may_have_labels_and_shuffling_does_not_matter(kind: str, shuffle:
     data: Any = Pictures(ITEMS[kind])
     source = open_source(data if shuffle is None else torch_data.DataLoader(data, 4, shuffle=shuffle))
     np.testing.assert_array_equal(read_all(source), IMAGES)
-    assert source.labels is not None
-    assert source.labels.tolist() == LABELS
+    assert labels_of(source) == LABELS
     assert source.digest == open_source(IMAGES, labels=LABELS).digest
 
 
 def test_hub_data_has_its_labels(tmp_path: Path) -> None:
     source = open_source(make_hub_data(tmp_path, label=LABELS))
-    assert source.labels is not None
-    assert source.labels.tolist() == LABELS
+    assert labels_of(source) == LABELS
     with pytest.raises(SourceError, match=r"labels=.*'label'"):
         open_source(make_hub_data(tmp_path, label=LABELS), labels=LABELS)
 
@@ -193,8 +190,7 @@ def test_names_are_looked_up_or_sorted() -> None:
     for labels in (names, names.tolist(), make_series(names.tolist()), names.astype(object)):
         for class_names, expected in ((None, [1, 0, 2, 1, 0, 2]), (["c", "b", "a", "d"], [1, 2, 0, 1, 2, 0])):
             source = open_source(IMAGES, labels=labels, class_names=class_names)
-            assert source.labels is not None
-            assert source.labels.tolist() == expected
+            assert labels_of(source) == expected
             assert source.class_names == tuple(class_names or "abc")
 
 
@@ -323,8 +319,7 @@ class LabelsElsewhere:
 def test_labels_on_an_accelerator_are_copied_to_the_host() -> None:
     labels: Any = LabelsElsewhere()
     source = open_labeled(TENSOR, labels, None)
-    assert source.labels is not None
-    assert source.labels.tolist() == list(range(6))
+    assert labels_of(source) == list(range(6))
 
 
 def test_random_transforms_are_rejected() -> None:

@@ -1,10 +1,10 @@
 """Arrays of images: in memory, in a tensor on a GPU, or in a NumPy archive (`npz:FILE`)."""
 
-import copy
 import math
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -62,8 +62,12 @@ class ArraySource(Source):
 
     def read(self, index: int) -> Array:
         """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
-        image = self.images[index]
-        return np.array(image, order="C") if isinstance(self.images, np.ndarray) else np.ascontiguousarray(image)
+        if isinstance(self.images, StoredImages):
+            position = range(len(self))[index]
+            image: Array = self.images.read_range(range(position, position + 1))[0]
+            return image
+        is_on_host = isinstance(self.images, np.ndarray)
+        return np.array(self.images[index], order="C") if is_on_host else np.ascontiguousarray(self.images[index])
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, if it takes at most `max_bytes`."""
@@ -120,6 +124,7 @@ class DeviceImages:
         return ends
 
 
+@dataclass(frozen=True, eq=False)
 class StoredImages:
     """An array of images in C order in a part of a file, which is opened for each read.
 
@@ -127,35 +132,26 @@ class StoredImages:
     version (size and modification time) is another one than when its images were found is an error.
     """
 
-    def __init__(
-        self, path: Path, version: tuple[int, int], dtype: np.dtype[Any], shape: tuple[int, ...], start: int
-    ) -> None:
-        self.path = make_absolute(path)
-        self.dtype = dtype
-        self.shape = shape
-        self._version = version
-        self._start = start
-        self._positions: range | IntArray = range(shape[0])
+    path: Path
+    version: tuple[int, int]
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    positions: range | IntArray
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: int) -> Array:
-        """Read one image."""
-        position = range(len(self))[index]
-        image: Array = self.read_range(range(position, position + 1))[0]
-        return image
-
     def read_range(self, positions: range) -> Array:
         """Read consecutive images at once. -> [n, ...]"""
-        chosen = self._positions[positions.start : positions.stop]
+        chosen = self.positions[positions.start : positions.stop]
         images = np.empty((len(chosen), *self.shape[1:]), dtype=self.dtype)
         parts = [(chosen.start, images)] if isinstance(chosen, range) else zip(chosen.tolist(), images, strict=True)
         try:
             with open_regular_file(self.path) as file:
                 for position, part in parts:
-                    file.seek(self._start + position * _count_bytes(self))
-                    if file.readinto(part.data) != part.nbytes or _find_version(file) != self._version:
+                    file.seek(self.start + position * _count_bytes(self))
+                    if file.readinto(part.data) != part.nbytes or _find_version(file) != self.version:
                         raise SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
         except FileNotFoundError as error:
             raise missing_root_error(self.path) from error
@@ -165,13 +161,8 @@ class StoredImages:
 
     def select(self, positions: range | IntArray) -> "StoredImages":
         """Return some of the images, which are read from the same file, also in another process."""
-        selected = copy.copy(self)
-        if isinstance(positions, range):
-            selected._positions = self._positions[positions.start : positions.stop]
-        else:
-            selected._positions = np.asarray(self._positions)[positions]
-        selected.shape = (len(positions), *self.shape[1:])
-        return selected
+        whole = self.positions if isinstance(positions, range) else np.asarray(self.positions)
+        return replace(self, positions=whole[as_index(positions)], shape=(len(positions), *self.shape[1:]))
 
     def find_range(self) -> list[float]:
         """Return the lowest and the highest value."""
@@ -272,8 +263,9 @@ class _Archive:
         with self.members.open(member) as file:
             while file.read(BYTES_PER_CHECKED_BLOCK):  # raises at the end if the checksum differs
                 pass
+        path, version, shape = make_absolute(self.spec.path), _find_version(self.file), header.shape
         start = self._find_data_start(member) + header.n_bytes
-        return StoredImages(self.spec.path, _find_version(self.file), header.dtype, header.shape, start)
+        return StoredImages(path, version, start, header.dtype, shape, range(shape[0]))
 
     def read_array(self, name: str) -> Array:
         """Read an array into memory; its checksum is verified."""

@@ -285,10 +285,9 @@ def _label_by_folder(spec: Spec, images: Sequence[str], folders: Sequence[str]) 
     is_unlabeled = spec.choice("labels", ("folders", "none"), "folders", SourceError) == "none"
     n_flat = sum("/" not in name for name in images)
     if 0 < n_flat < len(images) and not is_unlabeled:
-        raise SourceError(
-            f"{spec.location!r} contains both {n_flat} images and {len(folders)} folders of images; move the images"
-            " into the folders of their classes, or add ?labels=none to read all images without labels."
-        )
+        repair = "move the images into the folders of their classes, or add ?labels=none to read all without labels"
+        fault = f"{spec.location!r} contains both {n_flat} images and {len(folders)} folders of images"
+        raise SourceError(fault, repair=repair)
     if not n_flat and not is_unlabeled:
         class_names = read_class_names(spec) or tuple(folders)
         return Labeling(encode_labels([name.partition("/")[0] for name in images], class_names, str(spec)), class_names)
@@ -302,12 +301,8 @@ def _warn_about_unsupported(names: Iterable[str], spec: Spec) -> None:
     counts = Counter(filter(UNSUPPORTED_SUFFIX.fullmatch, (PurePosixPath(name).suffix.lower() for name in names)))
     if counts:
         listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-        warnings.warn(
-            f"ignoring {counts.total()} files of {str(spec)!r} that are not {FORMATS} ({listed}); convert them to"
-            " include them.",
-            IgnoredFilesWarning,
-            stacklevel=2,
-        )
+        ignored = f"ignoring {counts.total()} files of {str(spec)!r} that are not {FORMATS} ({listed})"
+        warnings.warn(f"{ignored}; convert them to include them.", IgnoredFilesWarning, stacklevel=2)
 
 
 @source_scheme(
