@@ -96,15 +96,14 @@ def expand_path(text: str) -> Path:
 
 def short_name(text: str) -> str:
     """Return what people call the model or the data set of a text; members of an ensemble are joined by ' + '."""
-    return " + ".join(_short_name(member) for member in text.split(MEMBER_SEPARATOR))
-
-
-def _short_name(text: str) -> str:
-    scheme, colon, rest = text.partition(":")
-    location, pairs = _split_at_options(rest if colon else scheme)
-    # The name of an unnamed model (a class or a function) follows no grammar, so nothing is refused here.
-    options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in pairs)}
-    return Spec(scheme, location, options).short_name or text
+    names = []
+    for member in text.split(MEMBER_SEPARATOR):
+        scheme, colon, rest = member.partition(":")
+        location, pairs = _split_at_options(rest if colon else scheme)
+        # The name of an unnamed model (a class or a function) follows no grammar, so nothing is refused here.
+        options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+        names.append(Spec(scheme, location, options).short_name or member)
+    return " + ".join(names)
 
 
 def _split_at_options(text: str) -> tuple[str, list[str]]:

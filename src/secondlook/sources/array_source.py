@@ -161,8 +161,11 @@ class StoredImages:
 
     def select(self, positions: range | IntArray) -> "StoredImages":
         """Return some of the images, which are read from the same file, also in another process."""
-        whole = self.positions if isinstance(positions, range) else np.asarray(self.positions)
-        return replace(self, positions=whole[as_index(positions)], shape=(len(positions), *self.shape[1:]))
+        if isinstance(positions, range):
+            chosen = self.positions[positions.start : positions.stop]
+        else:
+            chosen = np.asarray(self.positions)[positions]
+        return replace(self, positions=chosen, shape=(len(positions), *self.shape[1:]))
 
     def find_range(self) -> list[float]:
         """Return the lowest and the highest value."""

@@ -182,11 +182,7 @@ class Source(ABC):
 
     def is_readable(self, index: int) -> bool:
         """Whether one image can be read, which is tried."""
-        try:
-            self.read(index)
-        except UnreadableImageError:
-            return False
-        return True
+        return Source.hash_content(self, index) != UNREADABLE
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, or raise an `UnreadableImageError` with the limit 'max_bytes' before reading its pixels.
@@ -221,17 +217,10 @@ class Source(ABC):
 
     def find_duplicates(self) -> list[int]:
         """Return the positions of the images that have the same pixels as an earlier one, in order."""
-        seen: set[bytes] = set()
-        duplicates = []
-        for index in self._content_summary[1]:
-            try:
-                pixels = hash_pixels(self.read(index))
-            except UnreadableImageError:
-                continue
-            if pixels in seen:
-                duplicates.append(index)
-            seen.add(pixels)
-        return duplicates
+        first_position: dict[bytes, int] = {}
+        pixels = {index: Source.hash_content(self, index) for index in self._content_summary[1]}
+        readable = [index for index in pixels if pixels[index] != UNREADABLE]
+        return [index for index in readable if first_position.setdefault(pixels[index], index) != index]
 
     @cached_property
     def _content_summary(self) -> tuple[str, list[int]]:
