@@ -197,7 +197,7 @@ def test_whatever_a_decoder_raises_is_an_unreadable_image(
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
     with pytest.raises(UnreadableImageError) as caught:
         decode(encode(Image.fromarray(PIXELS), "PNG"))
-    known = {MemoryError: "decoding it takes more memory than is available"}
+    known: dict[type[Exception], str] = {MemoryError: "decoding it takes more memory than is available"}
     assert caught.value.reason == known.get(kind, "it is damaged or cut short (x)")
 
 

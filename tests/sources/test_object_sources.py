@@ -82,8 +82,9 @@ SEVERAL: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-def test_every_kind_has_the_same_images(kind: str, tmp_path: Path) -> None:
-    source = open_source(SEVERAL[kind](tmp_path))
+def test_every_kind_has_the_same_images_and_takes_labels_and_a_selection(kind: str, tmp_path: Path) -> None:
+    data = SEVERAL[kind](tmp_path)
+    source = open_source(data)
     np.testing.assert_array_equal(read_all(source), IMAGES)
     assert source.labels is None
     is_paths = "path" in kind or "texts" in kind
@@ -91,23 +92,11 @@ def test_every_kind_has_the_same_images(kind: str, tmp_path: Path) -> None:
     assert list(source.ids) == expected
     assert isinstance(source, FileSource) == is_paths
     assert open_source(SEVERAL[kind](tmp_path)).digest == source.digest
-
-
-@pytest.mark.parametrize("kind", SEVERAL)
-def test_every_kind_takes_labels_and_a_selection(kind: str, tmp_path: Path) -> None:
-    names = ["c", "b", "a"]
-    source = open_source(
-        SEVERAL[kind](tmp_path),
-        labels=[names[label] for label in LABELS],
-        class_names=names,
-        subset="evaluation",
-        fraction=0.5,
-    )
-    assert source.labels is not None
-    positions = [int(id_.removesuffix(".png")) for id_ in source.ids]
-    assert len(positions) == 3
-    assert source.labels.tolist() == [LABELS[position] for position in positions]
-    assert source.class_names == ("c", "b", "a")
+    texts, names = ["cba"[label] for label in LABELS], ["c", "b", "a"]
+    subset = open_source(data, labels=texts, class_names=names, subset="evaluation", fraction=0.5)
+    positions = [expected.index(id_) for id_ in subset.ids]
+    assert (len(positions), subset.class_names) == (3, ("c", "b", "a"))
+    assert labels_of(subset) == [LABELS[position] for position in positions]
 
 
 def test_digest_does_not_depend_on_the_kind_of_pixels() -> None:
