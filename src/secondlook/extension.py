@@ -1,206 +1,103 @@
 """What those who build on the core import beside the top level: clients in this package, and wheels of your own.
 
 A client knows nothing of the inside of the rooms: it imports names of `secondlook` and of this module, and a test
-proves it for the clients in this package. Importing it loads no framework, no image library and no runtime.
+proves it for the clients in this package. Importing it loads no framework, no image library and no runtime. With `as`,
+type checkers take an imported name for an exported one.
 """
 
-from secondlook.arrays import PROBABILITY_FLOORS, Array, Output, check_pixels, is_number, is_whole_number
-from secondlook.classifiers import (
-    Classifier,
-    HttpClient,
-    OnnxClassifier,
-    OnnxFile,
-    Preprocessing,
-    SklearnClassifier,
-    TorchClassifier,
-)
-from secondlook.decisions import (
-    Decisions,
-    ExportedFile,
-    ExportRecord,
-    FileOutputs,
-    LabelStudio,
-    LookedImage,
-    LookStream,
-    PixelType,
-    Plan,
-    ReviewImage,
-    RowOptions,
-    compile_policy,
-    encode_png,
-    load_policy,
-    make_decisions,
-    make_row_table,
-    resolve_classifier,
-)
-from secondlook.errors import (
-    ANY,
-    ClassifierError,
-    ClusterError,
-    DecisionError,
-    ExportError,
-    MissingExtraError,
-    MonitoringError,
-    Repair,
-    SecondLookError,
-    ServingError,
-    SourceError,
-    shorten_reason,
-)
-from secondlook.estimators import METHODS, compile_method, find_method
-from secondlook.files import (
-    FrozenRecord,
-    compute_checksum,
-    describe_invalid,
-    exclusive_lock,
-    shared_lock,
-    write_atomically,
-    write_bytes_atomically,
-)
-from secondlook.imports import import_extra, lazy_attributes
-from secondlook.monitoring import SCORE_METADATA, find_class
-from secondlook.operations import (
-    Axis,
-    Blur,
-    Border,
-    Copy,
-    Filter,
-    Frame,
-    Luminance,
-    Operation,
-    Reorder,
-    Tone,
-    Warp,
-    rounds_at_most_once,
-)
-from secondlook.policies import Policy, Schedule, read_policy
-from secondlook.predictions import (
-    DEFAULT_EXECUTION,
-    Chunking,
-    ComputedChunk,
-    Engine,
-    Execution,
-    LoadWorker,
-    Predictions,
-    Worker,
-    chunk_rows,
-    find_first_image,
-    read_ahead,
-)
-from secondlook.progress import progress_bar
-from secondlook.report import describe_monitor_plots
-from secondlook.sources import UnreadableImageError, open_source, read_image
-from secondlook.specs import expand_path, short_name
-from secondlook.tables import TextTable, format_csv_row, format_html, unescape_formula
-from secondlook.threads import limit_threads
-from secondlook.views import View, ViewSet
-
-__all__ = [  # noqa: RUF022 - in groups
-    # Errors: what is wrong, the argument and value it is about, and how to repair it
-    "MissingExtraError",
-    "MonitoringError",
-    "ServingError",
-    "SourceError",
-    "ANY",
-    "ClassifierError",
-    "ClusterError",
-    "DecisionError",
-    "ExportError",
-    "Repair",
-    "SecondLookError",
-    "shorten_reason",
-    # Arrays and numbers
-    "Array",
-    "Output",
-    "is_number",
-    "is_whole_number",
-    # Files, optional packages, progress and text
-    "FrozenRecord",
-    "compute_checksum",
-    "describe_invalid",
-    "exclusive_lock",
-    "expand_path",
-    "format_csv_row",
-    "lazy_attributes",
-    "shared_lock",
-    "unescape_formula",
-    "write_atomically",
-    "TextTable",
-    "format_html",
-    "import_extra",
-    "progress_bar",
-    "short_name",
-    "write_bytes_atomically",
-    # Engines: chunks of a job on other machines
-    "Chunking",
-    "ComputedChunk",
-    "Engine",
-    "LoadWorker",
-    "Worker",
-    "limit_threads",
-    # Images, read ahead in blocks
-    "UnreadableImageError",
-    "check_pixels",
-    "encode_png",
-    "read_image",
-    "chunk_rows",
-    "find_first_image",
-    "open_source",
-    "read_ahead",
-    # Views as operations on pixels, which every engine runs
-    "Axis",
-    "Blur",
-    "Border",
-    "Copy",
-    "Filter",
-    "Frame",
-    "Luminance",
-    "Operation",
-    "Reorder",
-    "Tone",
-    "View",
-    "ViewSet",
-    "Warp",
-    "rounds_at_most_once",
-    # Classifiers and their preprocessing
-    "HttpClient",
-    "Classifier",
-    "OnnxClassifier",
-    "OnnxFile",
-    "Preprocessing",
-    "SklearnClassifier",
-    "TorchClassifier",
-    # Predictions and methods
-    "DEFAULT_EXECUTION",
-    "Execution",
-    "Predictions",
-    "METHODS",
-    "PROBABILITY_FLOORS",
-    "compile_method",
-    "find_method",
-    # Policies, the plans they compile to, and the one loop that looks at images
-    "LookStream",
-    "LookedImage",
-    "RowOptions",
-    "make_row_table",
-    "Decisions",
-    "Plan",
-    "Policy",
-    "Schedule",
-    "compile_policy",
-    "load_policy",
-    "make_decisions",
-    "read_policy",
-    "resolve_classifier",
-    # Review and monitoring
-    "ReviewImage",
-    "SCORE_METADATA",
-    "describe_monitor_plots",
-    "find_class",
-    "LabelStudio",
-    # Exported files
-    "ExportRecord",
-    "ExportedFile",
-    "FileOutputs",
-    "PixelType",
-]
+from secondlook.arrays import PROBABILITY_FLOORS as PROBABILITY_FLOORS
+from secondlook.arrays import Array as Array
+from secondlook.arrays import Output as Output
+from secondlook.arrays import check_pixels as check_pixels
+from secondlook.arrays import is_number as is_number
+from secondlook.arrays import is_whole_number as is_whole_number
+from secondlook.classifiers import Classifier as Classifier
+from secondlook.classifiers import HttpClient as HttpClient
+from secondlook.classifiers import OnnxClassifier as OnnxClassifier
+from secondlook.classifiers import OnnxFile as OnnxFile
+from secondlook.classifiers import Preprocessing as Preprocessing
+from secondlook.classifiers import SklearnClassifier as SklearnClassifier
+from secondlook.classifiers import TorchClassifier as TorchClassifier
+from secondlook.decisions import Decisions as Decisions
+from secondlook.decisions import ExportedFile as ExportedFile
+from secondlook.decisions import ExportRecord as ExportRecord
+from secondlook.decisions import FileOutputs as FileOutputs
+from secondlook.decisions import LabelStudio as LabelStudio
+from secondlook.decisions import LookedImage as LookedImage
+from secondlook.decisions import LookStream as LookStream
+from secondlook.decisions import PixelType as PixelType
+from secondlook.decisions import Plan as Plan
+from secondlook.decisions import ReviewImage as ReviewImage
+from secondlook.decisions import RowOptions as RowOptions
+from secondlook.decisions import compile_policy as compile_policy
+from secondlook.decisions import encode_png as encode_png
+from secondlook.decisions import load_policy as load_policy
+from secondlook.decisions import make_decisions as make_decisions
+from secondlook.decisions import make_row_table as make_row_table
+from secondlook.decisions import resolve_classifier as resolve_classifier
+from secondlook.errors import ANY as ANY
+from secondlook.errors import ClassifierError as ClassifierError
+from secondlook.errors import ClusterError as ClusterError
+from secondlook.errors import DecisionError as DecisionError
+from secondlook.errors import ExportError as ExportError
+from secondlook.errors import MissingExtraError as MissingExtraError
+from secondlook.errors import MonitoringError as MonitoringError
+from secondlook.errors import Repair as Repair
+from secondlook.errors import SecondLookError as SecondLookError
+from secondlook.errors import ServingError as ServingError
+from secondlook.errors import SourceError as SourceError
+from secondlook.errors import shorten_reason as shorten_reason
+from secondlook.estimators import METHODS as METHODS
+from secondlook.estimators import compile_method as compile_method
+from secondlook.estimators import find_method as find_method
+from secondlook.files import FrozenRecord as FrozenRecord
+from secondlook.files import compute_checksum as compute_checksum
+from secondlook.files import describe_invalid as describe_invalid
+from secondlook.files import exclusive_lock as exclusive_lock
+from secondlook.files import shared_lock as shared_lock
+from secondlook.files import write_atomically as write_atomically
+from secondlook.files import write_bytes_atomically as write_bytes_atomically
+from secondlook.imports import import_extra as import_extra
+from secondlook.imports import lazy_attributes as lazy_attributes
+from secondlook.monitoring import SCORE_METADATA as SCORE_METADATA
+from secondlook.monitoring import find_class as find_class
+from secondlook.operations import Axis as Axis
+from secondlook.operations import Blur as Blur
+from secondlook.operations import Border as Border
+from secondlook.operations import Copy as Copy
+from secondlook.operations import Filter as Filter
+from secondlook.operations import Frame as Frame
+from secondlook.operations import Luminance as Luminance
+from secondlook.operations import Operation as Operation
+from secondlook.operations import Reorder as Reorder
+from secondlook.operations import Tone as Tone
+from secondlook.operations import Warp as Warp
+from secondlook.operations import rounds_at_most_once as rounds_at_most_once
+from secondlook.policies import Policy as Policy
+from secondlook.policies import Schedule as Schedule
+from secondlook.policies import read_policy as read_policy
+from secondlook.predictions import DEFAULT_EXECUTION as DEFAULT_EXECUTION
+from secondlook.predictions import Chunking as Chunking
+from secondlook.predictions import ComputedChunk as ComputedChunk
+from secondlook.predictions import Engine as Engine
+from secondlook.predictions import Execution as Execution
+from secondlook.predictions import LoadWorker as LoadWorker
+from secondlook.predictions import Predictions as Predictions
+from secondlook.predictions import Worker as Worker
+from secondlook.predictions import chunk_rows as chunk_rows
+from secondlook.predictions import find_first_image as find_first_image
+from secondlook.predictions import read_ahead as read_ahead
+from secondlook.progress import progress_bar as progress_bar
+from secondlook.report import describe_monitor_plots as describe_monitor_plots
+from secondlook.sources import UnreadableImageError as UnreadableImageError
+from secondlook.sources import open_source as open_source
+from secondlook.sources import read_image as read_image
+from secondlook.specs import expand_path as expand_path
+from secondlook.specs import short_name as short_name
+from secondlook.tables import TextTable as TextTable
+from secondlook.tables import format_csv_row as format_csv_row
+from secondlook.tables import format_html as format_html
+from secondlook.tables import unescape_formula as unescape_formula
+from secondlook.threads import limit_threads as limit_threads
+from secondlook.views import View as View
+from secondlook.views import ViewSet as ViewSet

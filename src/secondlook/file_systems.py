@@ -22,12 +22,10 @@ USER_IN_URL = re.compile(r"[^/@:]*:(?!\d+(/|$))[^@]*@", re.DOTALL)
 SECRET_OPTION = re.compile(r"[?&][^=&]*(key|secret|token|password|credential|signature)[^=&]*=", re.IGNORECASE)
 
 SERVER_ERROR = re.compile(r"AWS Error|google::cloud|Azure|hdfs|curl", re.IGNORECASE)
+AWS_VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-LOCATION_OPTIONS: Mapping[str, str] = {
-    "endpoint": "address of another server than that of the provider, such as 'http://localhost:9000' (s3:// and gs://)",
-    "region": "region of the bucket, found by itself by default (s3://)",
-    "anonymous": "'true' to read a public bucket without credentials (s3:// and gs://)",
-}
+LOCATION_OPTIONS = ("endpoint", "region", "anonymous")
+"""Another server (s3:// and gs://), the region of a bucket (s3://), and 'true' for no credentials (both)."""
 
 CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 10.0
@@ -51,27 +49,17 @@ def is_url(text: str) -> bool:
 def reject_credentials(text: str, error: type[SecondLookError]) -> None:
     """Raise for a URL, or for text that contains one, with credentials in it; the message does not repeat them."""
     match = URL.search(text)
-    if match is None:
-        return
-    scheme, rest = match["scheme"].lower(), match["rest"]
+    scheme, rest = (match["scheme"].lower(), match["rest"]) if match else ("", "")
     if USER_IN_URL.match(rest) or SECRET_OPTION.search(rest) or (scheme == "s3" and "@" in rest.partition("/")[0]):
-        raise error(
-            f"the {scheme}:// URL contains credentials; remove them, and pass them in environment variables"
-            " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://), a configuration file or the role of the machine."
-        )
+        places = f"environment variables ({AWS_VARIABLES} for s3://), a configuration file or the role of the machine"
+        raise error(f"the {scheme}:// URL contains credentials", repair=f"remove them, and pass them in {places}")
 
 
 def open_location(location: str, error: type[SecondLookError], options: Mapping[str, str] | None = None) -> "Location":
-    """Return the folder, file or prefix of a URL or of a local path; nothing is read yet.
+    """Return the folder, file or prefix of a local path, or of any URL that pyarrow has a file system for.
 
-    Parameters
-    ----------
-    location
-        Any URL that pyarrow has a file system for, which may end in options such as '?region=eu-west-1', or a path.
-    error
-        The class of the errors that all methods raise.
-    options
-        Further options, by their names in `LOCATION_OPTIONS`; those of specs that mean something else are ignored.
+    Nothing is read yet. `error` is the class of all errors. Options are in the URL (?region=eu-west-1) or in `options`,
+    where those with other names than `LOCATION_OPTIONS` are ignored.
     """
     if not is_url(location):
         path = os.path.abspath(expand_path(location))  # noqa: PTH100 - links must not be resolved
@@ -84,20 +72,20 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
     if anonymous not in ("true", "false"):
         raise error(f"?anonymous={given['anonymous']} of {url!r}; expected 'true' or 'false'.")
     opened = Location(url, error, given.get("endpoint"), given.get("region"), anonymous == "true")
-    allowed = {"s3": tuple(LOCATION_OPTIONS), "gs": ("endpoint", "anonymous")}.get(opened.scheme, ())
+    allowed = {"s3": LOCATION_OPTIONS, "gs": ("endpoint", "anonymous")}.get(opened.scheme, ())
     for name in given:
         if name not in LOCATION_OPTIONS:
             suggestion = did_you_mean(name, LOCATION_OPTIONS)
             raise error(f"unknown option {name!r} of {url!r}; known: {', '.join(LOCATION_OPTIONS)}.{suggestion}")
         if name not in allowed and getattr(opened, name):
             raise error(f"option {name!r} does not apply to {url!r}; omit it.")
-    if opened.scheme not in ("s3", "gs"):
+    if not allowed:
         with opened.translate_errors():
             return replace(opened, path=_open_uri(url)[1])
-    scheme, _, rest = url.partition("://")
-    if not rest.partition("/")[0]:
-        raise error(f"{url!r} has no bucket; expected {scheme}://BUCKET/FOLDER.")
-    return replace(opened, path=unquote(rest).rstrip("/"))
+    path = unquote(url.partition("://")[2]).rstrip("/")
+    if not path or path.startswith("/"):
+        raise error(f"{url!r} has no bucket; expected {opened.scheme}://BUCKET/FOLDER.")
+    return replace(opened, path=path)
 
 
 @dataclass(frozen=True)
@@ -153,9 +141,8 @@ class Location:
         files = [info for info in self._list(recursive=True) if info.is_file]
         bucket = self.path.partition("/")[0]
         if not files and bucket and not replace(self, path=bucket).exists():
-            raise self.error(
-                f"there is no bucket {bucket!r} ({self.url}); create it, or correct the URL or its ?endpoint=."
-            )
+            repair = "create it, or correct the URL or its ?endpoint="
+            raise self.error(f"there is no bucket {bucket!r} ({self.url})", repair=repair)
         start = len(self.path.rstrip("/")) + 1
         entries = (FileEntry(info.path[start:], info.size, info.mtime_ns or 0) for info in files)
         return sorted(entry for entry in entries if not _is_hidden(entry.name))
@@ -333,10 +320,8 @@ def _explain(problem: Exception, location: Location) -> str:
     if "NO_SUCH_BUCKET" in text or "bucket does not exist" in text:
         reason = f"there is no bucket {location.path.partition('/')[0]!r}; create it, or correct the URL"
     elif re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
-        reason = (
-            "permission denied; set credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for"
-            " s3://) or use a role that may, or add ?anonymous=true for a public bucket"
-        )
+        reason = f"permission denied; set credentials in the environment ({AWS_VARIABLES} for s3://)"
+        reason += " or use a role that may, or add ?anonymous=true for a public bucket"
     elif re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
         reason = "no credentials were found; set them in the environment, or add ?anonymous=true"
     elif re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
@@ -354,7 +339,7 @@ def _explain(problem: Exception, location: Location) -> str:
 
 def _shorten(text: str) -> str:
     """Return the last and most concrete part of a message of pyarrow, without what only its authors understand."""
-    line = text.strip().splitlines()[0] if text.strip() else "no reason was given"
+    line = next(iter(text.strip().splitlines()), "no reason was given")
     found = re.search(r"(?:Details: |CURL error \[\d+\]=)(.*?)(?: error_info\W.*)?$", line)
     line = found[1] if found else line.rpartition(" operation: ")[2]
     return re.sub(r"\s*\(Request ID.*?\)", "", line).rstrip(".")[:120]

@@ -78,8 +78,10 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, clean: 
     """
     if not path.name:  # '.' or '/'
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if clean:
-        _remove_abandoned_files(path)
+    if clean:  # of writers that are dead: other processes may be writing the same path
+        for left in path.parent.glob(f".{escape(path.name[:_NAME_LENGTH])}.{_UNIQUE}{TEMPORARY_SUFFIX}"):
+            with suppress(OSError):
+                _remove_if_abandoned(left)
     file, temporary = _create_temporary_file(path)
     try:
         with file:
@@ -109,13 +111,6 @@ def _create_temporary_file(path: Path) -> tuple[BinaryIO, Path]:
         if is_same_file(file, temporary):
             return file, temporary
         file.close()  # another process took it for abandoned before it was marked
-
-
-def _remove_abandoned_files(path: Path) -> None:
-    """Remove the temporary files of `path` whose writers are dead; other processes may be writing the same path."""
-    for left in path.parent.glob(f".{escape(path.name[:_NAME_LENGTH])}.{_UNIQUE}{TEMPORARY_SUFFIX}"):
-        with suppress(OSError):
-            _remove_if_abandoned(left)
 
 
 def is_same_file(file: BinaryIO, path: Path) -> bool:

@@ -149,10 +149,8 @@ class Filter:
         """Run the function on a batch, and check what it returns. float32 [N, H, W, C] -> the same shape"""
         result = np.asarray(self.function(images.copy()))  # a user's function may modify its input
         if result.shape != images.shape:
-            raise ViewError(
-                f"a step of view {str(view)!r} returned shape {list(result.shape)}; expected {list(images.shape)}, the"
-                " shape of its input."
-            )
+            fault = f"a step of view {str(view)!r} returned shape {list(result.shape)}"
+            raise ViewError(fault, repair=f"expected {list(images.shape)}, the shape of its input")
         if not np.isfinite(result).all():
             raise ViewError(f"a step of view {str(view)!r} returned NaN or infinite pixels; check its function.")
         clipped: Float32Array = np.clip(result, 0.0, 1.0).astype(np.float32)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from threading import RLock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from secondlook.errors import SecondLookError, SecondLookWarning
 
@@ -36,29 +36,21 @@ def load_plugins() -> None:
             try:
                 point.load()
             except Exception as error:  # noqa: BLE001  # whatever a plugin raises, the program goes on without it
-                package, reason = point.dist.name if point.dist else "", str(error).rstrip(".")
-                failures.append(
-                    f"the plugin {point.name!r} of the package {package!r} cannot be loaded: {type(error).__name__}: "
-                    f"{reason}; update or uninstall the package."
-                )
+                fault = f"the plugin {point.name!r} of the package {point.dist.name if point.dist else ''!r}"
+                failures.append(f"{fault} cannot be loaded: {type(error).__name__}: {str(error).rstrip('.')}")
     for failure in failures:
-        warnings.warn(PluginWarning(failure), stacklevel=3)
+        warnings.warn(PluginWarning(failure, repair="update or uninstall the package"), stacklevel=3)
 
 
-class Listed(Protocol):
-    """What every registered record has."""
-
-    @property
-    def name(self) -> str:
-        """The key of the record."""
+class _Listed(Protocol):
+    """A record: its key, how it is written, with placeholders ('risk_at:COVERAGE'), and one line for tables."""
 
     @property
-    def form(self) -> str:
-        """How it is written, with placeholders for its parameters, such as 'risk_at:COVERAGE'."""
-
+    def name(self) -> str: ...
     @property
-    def summary(self) -> str:
-        """One line for tables."""
+    def form(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class NamedRecord:
         return self.name
 
 
-Record = TypeVar("Record", bound=Listed)
+Record = TypeVar("Record", bound=_Listed)
 
 
 class Registry(Mapping[str, Record]):
@@ -120,15 +112,11 @@ class Registry(Mapping[str, Record]):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return the plain fields of every record, with its form, for tables and JSON."""
-        return [
-            {"name": record.name, "form": record.form, "summary": record.summary, **_plain_fields(record)}
-            for record in self.values()
-        ]
-
-
-def _plain_fields(record: Any) -> dict[str, Any]:
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    return {name: value for name, value in values.items() if _is_plain(value)}
+        rows: list[dict[str, Any]] = []
+        for record in self.values():
+            names = ("name", "form", "summary", *(field.name for field in fields(cast(Any, record))))
+            rows.append({name: value for name in names if _is_plain(value := getattr(record, name))})
+        return rows
 
 
 def _is_plain(value: object) -> bool:

@@ -26,11 +26,10 @@ class Spec:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        text = f"{self.scheme}:{self.location}"
-        if self.options:
-            return f"{text}?{_format_options(self.options)}"
+        options = "&".join(f"{name}={quote(value, safe='/,:~')}" for name, value in self.options.items())
         # A location that itself ends like options is closed by an empty option list.
-        return f"{text}?" if _split_options(self.location)[0] != self.location else text
+        is_closed = bool(options) or _split_at_options(self.location)[0] != self.location
+        return f"{self.scheme}:{self.location}" + (f"?{options}" if is_closed else "")
 
     @property
     def path(self) -> Path:
@@ -60,10 +59,8 @@ class Spec:
         """Return the value of an option that must be one of `allowed`."""
         value = self.options.get(option, default)
         if value not in allowed:
-            raise error(
-                f"option {option}={value!r} in {str(self)!r}; expected one of {', '.join(allowed)}."
-                + did_you_mean(value, allowed)
-            )
+            repair = f"expected one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
+            raise error(f"in {str(self)!r}", argument=option, value=value, repair=repair)
         return value
 
 
@@ -72,16 +69,24 @@ def parse_spec(text: str, error: type[SecondLookError] = SecondLookError) -> Spe
     scheme, colon, rest = text.partition(":")
     if not colon or not scheme:
         raise error(f"{text!r} has no scheme; expected SCHEME:LOCATION, such as 'onnx:model.onnx' or 'folder:val/'.")
-    location, options = _split_options(rest)
+    location, options = split_options(rest, error)
     if not location:
         raise error(f"{text!r} has no location after '{scheme}:'; expected '{scheme}:LOCATION'.")
-    return Spec(scheme, location, _parse_options(options, text, error))
+    return Spec(scheme, location, options)
 
 
 def split_options(text: str, error: type[SecondLookError] = SecondLookError) -> tuple[str, dict[str, str]]:
     """Split 'TEXT?option=value&option=value' into the text before the options, and the options."""
-    location, options = _split_options(text)
-    return location, _parse_options(options, text, error)
+    location, pairs = _split_at_options(text)
+    options: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name or not value:
+            raise error(f"{pair!r} in {text!r} is not an option; expected ?name=value&name=value.")
+        if name in options:
+            raise error(f"duplicate option {name!r} in {text!r}; give it once.")
+        options[name] = unquote(value)
+    return location, options
 
 
 def expand_path(text: str) -> Path:
@@ -91,34 +96,19 @@ def expand_path(text: str) -> Path:
 
 def short_name(text: str) -> str:
     """Return what people call the model or the data set of a text; members of an ensemble are joined by ' + '."""
-    return " + ".join(_short_name(member) for member in text.split(MEMBER_SEPARATOR))
+    names = []
+    for member in text.split(MEMBER_SEPARATOR):
+        scheme, colon, rest = member.partition(":")
+        location, pairs = _split_at_options(rest if colon else scheme)
+        # The name of an unnamed model (a class or a function) follows no grammar, so nothing is refused here.
+        options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+        names.append(Spec(scheme, location, options).short_name or member)
+    return " + ".join(names)
 
 
-def _short_name(text: str) -> str:
-    scheme, colon, rest = text.partition(":")
-    location, options = _split_options(rest if colon else scheme)
-    pairs = (pair.partition("=") for pair in options.split("&") if options)
-    # The name of an unnamed model (a class or a function) follows no grammar, so nothing is refused here.
-    return Spec(scheme, location, {name: unquote(value) for name, _, value in pairs}).short_name or text
-
-
-def _split_options(rest: str) -> tuple[str, str]:
-    """Split at the last `?` that options, or nothing, follow."""
-    location, mark, options = rest.rpartition("?")
-    return (location, options) if mark and location and (not options or "=" in options) else (rest, "")
-
-
-def _parse_options(text: str, spec: str, error: type[SecondLookError]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for pair in text.split("&") if text else ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name or not value:
-            raise error(f"{pair!r} in {spec!r} is not an option; expected ?name=value&name=value.")
-        if name in options:
-            raise error(f"duplicate option {name!r} in {spec!r}; give it once.")
-        options[name] = unquote(value)
-    return options
-
-
-def _format_options(options: Mapping[str, str]) -> str:
-    return "&".join(f"{name}={quote(value, safe='/,:~')}" for name, value in options.items())
+def _split_at_options(text: str) -> tuple[str, list[str]]:
+    """Split at the last `?` that options, or nothing, follow; returns the text before it and the options."""
+    location, mark, options = text.rpartition("?")
+    if not mark or not location or (options and "=" not in options):
+        return text, []
+    return location, options.split("&") if options else []

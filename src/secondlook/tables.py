@@ -28,10 +28,7 @@ def format_csv_row(cells: Iterable[object]) -> str:
 
 
 def escape_formula(cell: object) -> object:
-    """Return a cell of a CSV file so that spreadsheets do not run it: a text like '=A1' gets a single quote in front.
-
-    Numbers and other texts are returned as they are. `unescape_formula` restores the text.
-    """
+    """Return a cell of a CSV file that spreadsheets do not run: a text like '=A1' gets a single quote in front."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
@@ -138,8 +135,8 @@ def _html_block(block: object) -> str:
 def _html_row(cells: Sequence[str], element: str) -> str:
     if element == "td" and is_heading(cells):
         return f'<tr><th colspan="{len(cells)}" style="text-align: left">{cells[0]}</th></tr>'
-    first = f'<{element} style="text-align: left">{cells[0]}</{element}>'
-    return f"<tr>{first}{''.join(f'<{element}>{cell}</{element}>' for cell in cells[1:])}</tr>"
+    others = "".join(f"<{element}>{cell}</{element}>" for cell in cells[1:])
+    return f'<tr><{element} style="text-align: left">{cells[0]}</{element}>{others}</tr>'
 
 
 def is_heading(row: Sequence[str]) -> bool:
@@ -153,16 +150,10 @@ def format_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str
     A row with nothing but its first cell is a heading, which does not widen the column.
     """
     measured = [row for row in rows if not is_heading(row)] or rows
-    widths = [max(len(row[column]) for row in measured) for column in range(len(rows[0]))]
-    return "\n".join(_format_line(row, widths, numbers) for row in rows)
-
-
-def _format_line(row: Sequence[str], widths: Sequence[int], numbers: bool) -> str:
-    first, *others = (
-        cell.rjust(width) if numbers and column else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join([first, *others]).rstrip()
+    widths = [max(map(len, column)) for column in zip(*measured, strict=True)]
+    aligns = [">" if numbers and column else "<" for column in range(len(widths))]
+    lines = ([f"{cell:{align}{width}}" for cell, align, width in zip(row, aligns, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def arrow_table(columns: Mapping[str, Any]) -> "pa.Table":

@@ -15,6 +15,7 @@ from PIL import Image
 from pyarrow.fs import copy_files
 
 from secondlook.arrays import Array
+from secondlook.sources import Source
 
 # These tests must not access the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -29,6 +30,10 @@ def png_bytes(pixels: Array) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
+
+
+def labels_of(source: Source) -> list[int] | None:
+    return None if source.labels is None else [int(label) for label in source.labels]
 
 
 def write_png(path: Path, pixels: Array) -> None:
@@ -118,8 +123,3 @@ def picture_folder(tmp_path: Path) -> Path:
     for number, image in enumerate(random_images(4)):
         write_png(root / ("cat", "dog")[number // 2] / f"{number}.png", image)
     return root
-
-
-@pytest.fixture
-def encode_png() -> Callable[[Array], bytes]:
-    return png_bytes

@@ -7,28 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import Source, open_source
+from secondlook.sources import open_source
+from tests.sources.conftest import labels_of, png_bytes
 
 
 @pytest.fixture
-def table(tmp_path: Path, encode_png: Callable[[Array], bytes]) -> Callable[[str], str]:
+def table(tmp_path: Path) -> Callable[[str], str]:
     """Write three images and a table of them; returns the spec of the table."""
     (tmp_path / "img").mkdir()
     for number in range(3):
         pixels = np.full((2, 3, 3), number, dtype=np.uint8)
-        (tmp_path / "img" / f"{number}.png").write_bytes(encode_png(pixels))
+        (tmp_path / "img" / f"{number}.png").write_bytes(png_bytes(pixels))
 
     def write(content: str, name: str = "list.csv") -> str:
         (tmp_path / name).write_text(content, encoding="utf-8")
         return f"csv:{tmp_path / name}"
 
     return write
-
-
-def labels_of(source: Source) -> list[int] | None:
-    return None if source.labels is None else [int(label) for label in source.labels]
 
 
 def test_paths_are_relative_to_the_table(table: Callable[[str], str]) -> None:

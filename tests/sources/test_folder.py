@@ -2,32 +2,29 @@
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import encoded_sources, open_source
-from secondlook.sources.folder import IgnoredFilesWarning
+from secondlook.sources.encoded_sources import IgnoredFilesWarning
 from secondlook.sources.source import Skipped
+from tests.sources.conftest import labels_of, png_bytes
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 PIXELS = np.zeros((3, 4, 3), dtype=np.uint8)
-Encode = Callable[[Array], bytes]
 
 
 def test_one_folder_per_class(picture_folder: Path) -> None:
     source = open_source(f"folder:{picture_folder}")
     assert source.ids == ("cat/0.png", "cat/1.png", "dog/2.png", "dog/3.png")
     assert source.class_names == ("cat", "dog")
-    assert source.labels is not None
-    assert source.labels.tolist() == [0, 0, 1, 1]
+    assert labels_of(source) == [0, 0, 1, 1]
 
 
-def test_hidden_and_other_files_are_ignored(picture_folder: Path, encode_png: Encode) -> None:
+def test_hidden_and_other_files_are_ignored(picture_folder: Path) -> None:
     for name in (
         "cat/UPPER.JPG",
         "cat/deep/er/x.TIFF",
@@ -38,7 +35,7 @@ def test_hidden_and_other_files_are_ignored(picture_folder: Path, encode_png: En
     ):
         path = picture_folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_png(PIXELS))
+        path.write_bytes(png_bytes(PIXELS))
     (picture_folder / "README.md").write_text("about")
     source = open_source(f"folder:{picture_folder}")
     assert source.ids[:4] == ("cat/0.png", "cat/1.png", "cat/UPPER.JPG", "cat/deep/er/x.TIFF")
@@ -46,9 +43,9 @@ def test_hidden_and_other_files_are_ignored(picture_folder: Path, encode_png: En
     assert len(source) == 6
 
 
-def test_all_suffixes_of_jpeg_are_read(picture_folder: Path, encode_png: Encode) -> None:
+def test_all_suffixes_of_jpeg_are_read(picture_folder: Path) -> None:
     for suffix in ("jpg", "jpeg", "jpe", "JFIF"):
-        (picture_folder / "cat" / f"x.{suffix}").write_bytes(encode_png(PIXELS))
+        (picture_folder / "cat" / f"x.{suffix}").write_bytes(png_bytes(PIXELS))
     assert open_source(f"folder:{picture_folder}").ids[2:6] == ("cat/x.JFIF", "cat/x.jpe", "cat/x.jpeg", "cat/x.jpg")
 
 
@@ -96,14 +93,14 @@ def test_flat_folder_has_no_labels(picture_folder: Path) -> None:
     assert source.class_names is None
 
 
-def test_images_beside_class_folders_are_rejected(picture_folder: Path, encode_png: Encode) -> None:
-    (picture_folder / "stray.png").write_bytes(encode_png(PIXELS))
+def test_images_beside_class_folders_are_rejected(picture_folder: Path) -> None:
+    (picture_folder / "stray.png").write_bytes(png_bytes(PIXELS))
     with pytest.raises(SourceError, match=r"1 images and 2 folders.*\?labels=none"):
         open_source(f"folder:{picture_folder}")
 
 
-def test_all_images_can_be_read_without_labels(picture_folder: Path, encode_png: Encode) -> None:
-    (picture_folder / "stray.png").write_bytes(encode_png(PIXELS))
+def test_all_images_can_be_read_without_labels(picture_folder: Path) -> None:
+    (picture_folder / "stray.png").write_bytes(png_bytes(PIXELS))
     source = open_source(f"folder:{picture_folder}?labels=none")
     assert source.ids == ("stray.png", "cat/0.png", "cat/1.png", "dog/2.png", "dog/3.png")
     assert source.labels is None
@@ -113,8 +110,7 @@ def test_classes_file_sets_the_order_of_classes(picture_folder: Path, tmp_path: 
     (tmp_path / "names.txt").write_text("eel\ndog\ncat\n")
     source = open_source(f"folder:{picture_folder}?classes={tmp_path}/names.txt")
     assert source.class_names == ("eel", "dog", "cat")
-    assert source.labels is not None
-    assert source.labels.tolist() == [2, 2, 1, 1]
+    assert labels_of(source) == [2, 2, 1, 1]
 
 
 def test_invalid_classes_file_is_rejected(picture_folder: Path, tmp_path: Path) -> None:
@@ -142,13 +138,13 @@ def test_empty_folder_is_rejected(tmp_path: Path, options: str) -> None:
 
 
 @pytest.fixture
-def damaged_folder(picture_folder: Path, encode_png: Encode) -> Path:
+def damaged_folder(picture_folder: Path) -> Path:
     """Four readable images and four unreadable ones of different kinds."""
-    whole = encode_png(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8))
+    whole = png_bytes(np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8))
     (picture_folder / "cat" / "1-cut.png").write_bytes(whole[: len(whole) // 2])
     (picture_folder / "cat" / "1-empty.png").touch()
     (picture_folder / "cat" / "1-text.png").write_text("not an image at all")
-    (picture_folder / "dog" / "9-big.png").write_bytes(encode_png(np.zeros((50, 50, 3), dtype=np.uint8)))
+    (picture_folder / "dog" / "9-big.png").write_bytes(png_bytes(np.zeros((50, 50, 3), dtype=np.uint8)))
     return picture_folder
 
 
@@ -173,11 +169,6 @@ def test_skip_continues_and_lists_skipped_images_once(damaged_folder: Path) -> N
     ]
     assert source.skipped[1] == Skipped("cat/1-empty.png", "it is empty (0 bytes)")
     assert "50 x 50 = 2500 pixels" in source.skipped[3].reason
-
-
-def test_batches_are_never_empty(damaged_folder: Path) -> None:
-    source = open_source(f"folder:{damaged_folder}", on_error="skip")
-    assert [batch.indices.tolist() for batch in source.batches(1)] == [[0], [4], [5], [6], [7]]
 
 
 def test_subset_lists_its_own_skipped_images(damaged_folder: Path) -> None:
@@ -226,13 +217,3 @@ def test_file_name_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.png")).touch()
     with pytest.raises(SourceError, match=r"'caf\\udce9\.png'"):
         open_source(f"folder:{tmp_path}")
-
-
-@pytest.mark.skipif(not (SHARED / "cifar10-jpeg").is_dir(), reason="needs the shared CIFAR-10 JPEG data")
-def test_cifar10_jpeg_folder() -> None:
-    source = open_source(f"folder:{SHARED}/cifar10-jpeg/test")
-    assert len(source) == 10_000
-    assert source.labels is not None
-    assert np.bincount(source.labels).tolist() == [1_000] * 10
-    images = [image for batch in source.batches(64, stop=128) for image in batch.images]
-    assert np.stack(images).shape == (128, 32, 32, 3)

@@ -8,20 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.arrays import Array
 from secondlook.errors import MissingExtraError, SourceError
 from secondlook.sources import Source, open_source
+from tests.sources.conftest import labels_of, png_bytes
 
 datasets = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
-Encode = Callable[[Array], bytes]
-
-
-def labels_of(source: Source) -> list[int] | None:
-    return None if source.labels is None else [int(label) for label in source.labels]
 
 
 @pytest.fixture
@@ -33,15 +28,15 @@ def open_local(tmp_path: Path) -> Callable[[str], Source]:
 
 
 @pytest.fixture
-def cells(encode_png: Encode) -> list[dict[str, bytes | None]]:
-    return [{"bytes": encode_png(image), "path": None} for image in IMAGES]
+def cells() -> list[dict[str, bytes | None]]:
+    return [{"bytes": png_bytes(image), "path": None} for image in IMAGES]
 
 
-def test_local_image_folder(tmp_path: Path, open_local: Callable[[str], Source], encode_png: Encode) -> None:
+def test_local_image_folder(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
     for number, image in enumerate(IMAGES):
         path = tmp_path / "pets" / ("train", "test")[number % 2] / ("cat", "dog")[number // 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_png(image))
+        path.write_bytes(png_bytes(image))
     source = open_local("pets?split=test")
     assert source.class_names == ("cat", "dog")
     assert labels_of(source) == [0, 1]

@@ -187,41 +187,18 @@ def test_limit_of_decoded_bytes_is_exact_and_named(kind: str) -> None:
     assert (caught.value.limit, caught.value.needed) == ("max_bytes", 105)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Image.DecompressionBombError("x"),
-        SyntaxError("x"),
-        struct.error("x"),
-        OverflowError("x"),
-        EOFError("x"),
-        ZeroDivisionError("x"),
-        RuntimeError("x"),
-        SystemError("x"),
-        zlib.error("x"),
-        AssertionError("x"),
-        RecursionError("x"),
-        Image.DecompressionBombWarning("x"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_whatever_a_decoder_raises_is_an_unreadable_image(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [SyntaxError, struct.error, Image.DecompressionBombWarning, MemoryError])
+def test_whatever_a_decoder_raises_is_an_unreadable_image(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(image: Image.Image) -> None:
-        raise error
+        raise kind("x")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
     with pytest.raises(UnreadableImageError) as caught:
         decode(encode(Image.fromarray(PIXELS), "PNG"))
-    assert caught.value.reason == "it is damaged or cut short (x)"
-
-
-def test_lack_of_memory_is_an_unreadable_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(image: Image.Image) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
-    with pytest.raises(UnreadableImageError, match="more memory than is available"):
-        decode(encode(Image.fromarray(PIXELS), "PNG"))
+    known: dict[type[Exception], str] = {MemoryError: "decoding it takes more memory than is available"}
+    assert caught.value.reason == known.get(kind, "it is damaged or cut short (x)")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I;16B"])

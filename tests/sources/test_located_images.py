@@ -12,12 +12,11 @@ import pytest
 from datasets import Dataset, Features, Image
 from pyarrow.fs import copy_files
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.file_systems import Location
-from secondlook.sources import ArraySource, ReadOptions, Source, UnreadableImageError, open_source
-from secondlook.sources.encoded_sources import FileSource, Labeling, RemoteFileSource
-from secondlook.sources.folder import IgnoredFilesWarning
+from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
+from secondlook.sources.encoded_sources import IgnoredFilesWarning, RemoteFileSource
+from tests.sources.conftest import labels_of, png_bytes
 
 S3 = Callable[[str], Any]
 
@@ -71,8 +70,7 @@ def test_class_names_and_subsets_apply_to_a_bucket(bucket: Any, tmp_path: Path) 
     (tmp_path / "classes.txt").write_text("dog\nbird\ncat\n")
     source = open_source(f"folder:s3://pictures/val?classes={tmp_path}/classes.txt&limit=3")
     assert source.class_names == ("dog", "bird", "cat")
-    assert source.labels is not None
-    assert source.labels.tolist() == [2, 2, 0]
+    assert labels_of(source) == [2, 2, 0]
     put(bucket, "pictures/val/cat/a.gif")
     with pytest.warns(IgnoredFilesWarning, match="1 .gif"):
         assert len(open_source("folder:s3://pictures/val")) == 4
@@ -157,13 +155,13 @@ def test_images_that_are_large_when_decoded_are_sent_once(monkeypatch: pytest.Mo
     source = open_source("folder:s3://pictures/val?max_bytes=300")  # two of its images at once
     assert isinstance(source, RemoteFileSource)
     sent: list[int] = []
-    read = source.read_encoded
+    read = source._read_encoded
 
     def spy(index: int) -> bytes:
         sent.append(index)
         return read(index)
 
-    monkeypatch.setattr(source, "read_encoded", spy)
+    monkeypatch.setattr(source, "_read_encoded", spy)
     assert [len(batch.images) for batch in source.batches(4)] == [2, 2]
     assert sorted(sent) == [0, 1, 2, 3]
 
@@ -270,24 +268,19 @@ def test_file_of_images_that_is_gone_or_has_changed(samples: Callable[[str], str
 
 
 def test_sources_of_users_are_not_extracted(picture_folder: Path, samples: Callable[[str], str]) -> None:
-    class Files(FileSource):
-        """Reads something else than its files."""
-
     class Pixels(ArraySource):
         """Reads something else than its array."""
 
     files, pixels = open_source(f"folder:{picture_folder}"), open_source(samples("npz"))
-    assert isinstance(files, FileSource)
     assert isinstance(pixels, ArraySource)
     assert files.extract(range(2)) is not None
     assert pixels.extract(range(2)) is not None
-    assert Files(files.spec, files.paths, files.ids, ReadOptions(), Labeling()).extract(range(2)) is None
     assert Pixels(pixels.images).extract(range(2)) is None
     assert open_source(np.zeros((3, 4, 4, 3), np.uint8)).extract(range(2)) is None
 
 
-def test_rows_of_a_data_set_are_sent_with_their_bytes(encode_png: Callable[[Array], bytes]) -> None:
-    cells = [{"bytes": encode_png(np.full((3, 4, 3), value, np.uint8)), "path": None} for value in range(2)]
+def test_rows_of_a_data_set_are_sent_with_their_bytes() -> None:
+    cells = [{"bytes": png_bytes(np.full((3, 4, 3), value, np.uint8)), "path": None} for value in range(2)]
     data = Dataset.from_dict({"image": [*cells, None]}, features=Features({"image": Image()}))
     source = open_source(data, on_error="skip")
     received = pickle.loads(pickle.dumps(source.extract(range(1, 3))))

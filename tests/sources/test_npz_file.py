@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from secondlook.errors import SourceError
-from secondlook.sources import ArraySource, npz_file, open_source
+from secondlook.sources import ArraySource, array_source, open_source
 from secondlook.sources.array_source import StoredImages
+from tests.sources.conftest import labels_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 7, 6, 3), dtype=np.uint8)
@@ -53,9 +54,9 @@ def test_arrays_loaded_into_memory_are_limited(
     save(tmp_path / "a.npz", images=IMAGES, labels=LABELS)
     spec = f"npz:{tmp_path}/a.npz"
     total = 128 + LABELS.nbytes + (0 if save is np.savez else 128 + IMAGES.nbytes)
-    monkeypatch.setattr(npz_file, "MAX_LOADED_BYTES", total)
+    monkeypatch.setattr(array_source, "MAX_LOADED_BYTES", total)
     assert len(open_source(spec)) == 5
-    monkeypatch.setattr(npz_file, "MAX_LOADED_BYTES", total - 1)
+    monkeypatch.setattr(array_source, "MAX_LOADED_BYTES", total - 1)
     with pytest.raises(SourceError, match=f"{total} bytes .*limit of {total - 1}"):
         open_source(spec)
 
@@ -106,7 +107,7 @@ def test_array_without_values_cannot_announce_many(tmp_path: Path, shape: tuple[
 
 def test_length_of_loaded_arrays_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=IMAGES)
-    monkeypatch.setattr(npz_file, "MAX_LOADED_ROWS", 4)
+    monkeypatch.setattr(array_source, "MAX_LOADED_ROWS", 4)
     with pytest.raises(SourceError, match=r"'images'.*length 5.*limit of 4"):
         open_source(f"npz:{tmp_path}/a.npz")
 
@@ -176,15 +177,7 @@ def test_names_of_arrays_can_be_given(tmp_path: Path) -> None:
     )
     source = open_source(f"npz:{tmp_path}/a.npz?images=x&labels=y&class_names=names")
     assert source.ids == tuple("abcde")
-    assert source.labels is not None
-    assert source.labels.tolist() == LABELS.tolist()
-
-
-def test_labels_are_optional(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", images=IMAGES)
-    source = open_source(f"npz:{tmp_path}/a.npz")
-    assert source.labels is None
-    assert source.class_names is None
+    assert labels_of(source) == LABELS.tolist()
 
 
 def test_missing_file_is_rejected(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from secondlook.errors import SourceError
 from secondlook.sources import Source, object_sources, open_labeled, open_source
 from secondlook.sources.encoded_sources import FileSource
 from secondlook.views import apply_views
-from tests.sources.conftest import png_bytes, random_images, write_png
+from tests.sources.conftest import labels_of, png_bytes, random_images, write_png
 
 torch = pytest.importorskip("torch")
 from torch.utils import data as torch_data  # noqa: E402
@@ -82,8 +82,9 @@ SEVERAL: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-def test_every_kind_has_the_same_images(kind: str, tmp_path: Path) -> None:
-    source = open_source(SEVERAL[kind](tmp_path))
+def test_every_kind_has_the_same_images_and_takes_labels_and_a_selection(kind: str, tmp_path: Path) -> None:
+    data = SEVERAL[kind](tmp_path)
+    source = open_source(data)
     np.testing.assert_array_equal(read_all(source), IMAGES)
     assert source.labels is None
     is_paths = "path" in kind or "texts" in kind
@@ -91,23 +92,11 @@ def test_every_kind_has_the_same_images(kind: str, tmp_path: Path) -> None:
     assert list(source.ids) == expected
     assert isinstance(source, FileSource) == is_paths
     assert open_source(SEVERAL[kind](tmp_path)).digest == source.digest
-
-
-@pytest.mark.parametrize("kind", SEVERAL)
-def test_every_kind_takes_labels_and_a_selection(kind: str, tmp_path: Path) -> None:
-    names = ["c", "b", "a"]
-    source = open_source(
-        SEVERAL[kind](tmp_path),
-        labels=[names[label] for label in LABELS],
-        class_names=names,
-        subset="evaluation",
-        fraction=0.5,
-    )
-    assert source.labels is not None
-    positions = [int(id_.removesuffix(".png")) for id_ in source.ids]
-    assert len(positions) == 3
-    assert source.labels.tolist() == [LABELS[position] for position in positions]
-    assert source.class_names == ("c", "b", "a")
+    texts, names = ["cba"[label] for label in LABELS], ["c", "b", "a"]
+    subset = open_source(data, labels=texts, class_names=names, subset="evaluation", fraction=0.5)
+    positions = [expected.index(id_) for id_ in subset.ids]
+    assert (len(positions), subset.class_names) == (3, ("c", "b", "a"))
+    assert labels_of(subset) == [LABELS[position] for position in positions]
 
 
 def test_digest_does_not_depend_on_the_kind_of_pixels() -> None:
@@ -135,8 +124,7 @@ def test_list_of_paths_has_the_digest_of_its_folder(tmp_path: Path) -> None:
 def test_single_image_is_a_source_of_one(image: Any) -> None:
     source = open_source(image, labels=["cat"], class_names=["dog", "cat"])
     np.testing.assert_array_equal(read_all(source), IMAGES[:1])
-    assert source.labels is not None
-    assert source.labels.tolist() == [1]
+    assert labels_of(source) == [1]
 
 
 def test_single_path_is_a_source_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,15 +155,13 @@ def test_items_may_have_labels_and_shuffling_does_not_matter(kind: str, shuffle:
     data: Any = Pictures(ITEMS[kind])
     source = open_source(data if shuffle is None else torch_data.DataLoader(data, 4, shuffle=shuffle))
     np.testing.assert_array_equal(read_all(source), IMAGES)
-    assert source.labels is not None
-    assert source.labels.tolist() == LABELS
+    assert labels_of(source) == LABELS
     assert source.digest == open_source(IMAGES, labels=LABELS).digest
 
 
 def test_hub_data_has_its_labels(tmp_path: Path) -> None:
     source = open_source(make_hub_data(tmp_path, label=LABELS))
-    assert source.labels is not None
-    assert source.labels.tolist() == LABELS
+    assert labels_of(source) == LABELS
     with pytest.raises(SourceError, match=r"labels=.*'label'"):
         open_source(make_hub_data(tmp_path, label=LABELS), labels=LABELS)
 
@@ -193,8 +179,7 @@ def test_names_are_looked_up_or_sorted() -> None:
     for labels in (names, names.tolist(), make_series(names.tolist()), names.astype(object)):
         for class_names, expected in ((None, [1, 0, 2, 1, 0, 2]), (["c", "b", "a", "d"], [1, 2, 0, 1, 2, 0])):
             source = open_source(IMAGES, labels=labels, class_names=class_names)
-            assert source.labels is not None
-            assert source.labels.tolist() == expected
+            assert labels_of(source) == expected
             assert source.class_names == tuple(class_names or "abc")
 
 
@@ -323,8 +308,7 @@ class LabelsElsewhere:
 def test_labels_on_an_accelerator_are_copied_to_the_host() -> None:
     labels: Any = LabelsElsewhere()
     source = open_labeled(TENSOR, labels, None)
-    assert source.labels is not None
-    assert source.labels.tolist() == list(range(6))
+    assert labels_of(source) == list(range(6))
 
 
 def test_random_transforms_are_rejected() -> None:

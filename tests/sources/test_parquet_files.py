@@ -1,7 +1,6 @@
 """Parquet files with images in a column."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset, Features, Image
 
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import UnreadableImageError, open_source, parquet_files
-from secondlook.sources.parquet_files import ParquetSource
+from secondlook.sources import UnreadableImageError, open_source, sharded_files
+from secondlook.sources.sharded_files import ParquetSource
+from tests.sources.conftest import labels_of, png_bytes
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (7, 5, 4, 3), dtype=np.uint8)
-
-
-@pytest.fixture
-def pngs(encode_png: Callable[[Array], bytes]) -> list[bytes]:
-    return [encode_png(image) for image in IMAGES]
+PNGS = [png_bytes(image) for image in IMAGES]
 
 
 def write(path: Path, row_group_size: int = 3, **columns: Any) -> str:
@@ -37,17 +32,17 @@ def open_parquet(spec: str, **options: Any) -> ParquetSource:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
-def test_column_of_bytes(tmp_path: Path, pngs: list[bytes], kind: Any) -> None:
-    spec = write(tmp_path / "a.parquet", picture=pa.array(pngs, kind), size=list(range(7)))
+def test_column_of_bytes(tmp_path: Path, kind: Any) -> None:
+    spec = write(tmp_path / "a.parquet", picture=pa.array(PNGS, kind), size=list(range(7)))
     source = open_parquet(spec)
     assert source.ids == tuple(f"a.parquet#{row}" for row in range(7))
     assert source.labels is None
     np.testing.assert_array_equal([source.read(index) for index in range(7)], IMAGES)
 
 
-def test_files_of_hugging_face_have_class_names(tmp_path: Path, pngs: list[bytes]) -> None:
+def test_files_of_hugging_face_have_class_names(tmp_path: Path) -> None:
     features = Features({"image": Image(), "thumbnail": Image(), "label": ClassLabel(names=["dog", "bird", "cat"])})
-    cells = [{"bytes": png, "path": f"{number}.png"} for number, png in enumerate(pngs)]
+    cells = [{"bytes": png, "path": f"{number}.png"} for number, png in enumerate(PNGS)]
     data = Dataset.from_dict({"image": cells, "thumbnail": cells, "label": [2, 0, 0, 2, 2, 0, 2]}, features=features)
     data.to_parquet(tmp_path / "a.parquet")
     with pytest.raises(SourceError, match="image, thumbnail"):
@@ -60,30 +55,28 @@ def test_files_of_hugging_face_have_class_names(tmp_path: Path, pngs: list[bytes
         np.testing.assert_array_equal(source.read(index), by_datasets.read(index))
 
 
-def test_folder_of_files_with_ids_and_names_of_classes(tmp_path: Path, pngs: list[bytes]) -> None:
-    write(tmp_path / "b" / "2.parquet", image=pngs[4:], name=["x", "y", "z"], species=["cat", "dog", "cat"])
-    write(tmp_path / "1.parquet", image=pngs[:4], name=list("abcd"), species=["dog", "dog", "cat", "ant"])
+def test_folder_of_files_with_ids_and_names_of_classes(tmp_path: Path) -> None:
+    write(tmp_path / "b" / "2.parquet", image=PNGS[4:], name=["x", "y", "z"], species=["cat", "dog", "cat"])
+    write(tmp_path / "1.parquet", image=PNGS[:4], name=list("abcd"), species=["dog", "dog", "cat", "ant"])
     (tmp_path / "README.md").write_text("about")
     source = open_source(f"parquet:{tmp_path}?id=name&label=species")
     assert source.ids == tuple("abcdxyz")
     assert source.class_names == ("ant", "cat", "dog")
-    assert source.labels is not None
-    assert source.labels.tolist() == [2, 2, 1, 0, 1, 2, 1]
+    assert labels_of(source) == [2, 2, 1, 0, 1, 2, 1]
     np.testing.assert_array_equal([source.read(index) for index in range(7)], IMAGES)
     assert open_source(f"parquet:{tmp_path}").ids[3:5] == ("1.parquet#3", "b/2.parquet#0")
     (tmp_path / "classes.txt").write_text("dog\ncat\nant\n")
     named = open_source(f"parquet:{tmp_path}?label=species&classes={tmp_path}/classes.txt")
-    assert named.labels is not None
-    assert named.labels.tolist() == [0, 0, 1, 2, 1, 0, 1]
+    assert labels_of(named) == [0, 0, 1, 2, 1, 0, 1]
 
 
-def test_labels_of_minus_one_are_none(tmp_path: Path, pngs: list[bytes]) -> None:
-    assert open_source(write(tmp_path / "a.parquet", image=pngs, label=[-1] * 7)).labels is None
+def test_labels_of_minus_one_are_none(tmp_path: Path) -> None:
+    assert open_source(write(tmp_path / "a.parquet", image=PNGS, label=[-1] * 7)).labels is None
 
 
-def test_dictionaries_are_class_names(tmp_path: Path, pngs: list[bytes]) -> None:
+def test_dictionaries_are_class_names(tmp_path: Path) -> None:
     names = pa.array(["b", "a", "b", "b", "a", "a", "b"]).dictionary_encode()
-    source = open_source(write(tmp_path / "a.parquet", image=pngs, labels=names))
+    source = open_source(write(tmp_path / "a.parquet", image=PNGS, labels=names))
     assert source.class_names == ("a", "b")
 
 
@@ -101,18 +94,18 @@ def test_dictionaries_are_class_names(tmp_path: Path, pngs: list[bytes]) -> None
         ({"other": [b"x"] * 7}, "", "image, other"),
     ],
 )
-def test_wrong_columns(tmp_path: Path, pngs: list[bytes], columns: dict[str, Any], options: str, found: str) -> None:
-    spec = write(tmp_path / "a.parquet", image=pngs, **columns)
+def test_wrong_columns(tmp_path: Path, columns: dict[str, Any], options: str, found: str) -> None:
+    spec = write(tmp_path / "a.parquet", image=PNGS, **columns)
     with pytest.raises(SourceError, match=found):
         open_source(spec + options)
 
 
-def test_files_that_do_not_fit_together(tmp_path: Path, pngs: list[bytes]) -> None:
-    write(tmp_path / "1.parquet", image=pngs, label=[0] * 7)
-    write(tmp_path / "2.parquet", image=pngs)
+def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", image=PNGS, label=[0] * 7)
+    write(tmp_path / "2.parquet", image=PNGS)
     with pytest.raises(SourceError, match=r"2\.parquet.*'label'"):
         open_source(f"parquet:{tmp_path}")
-    write(tmp_path / "2.parquet", image=pngs, label=["a"] * 7)
+    write(tmp_path / "2.parquet", image=PNGS, label=["a"] * 7)
     with pytest.raises(SourceError, match="integers in some"):
         open_source(f"parquet:{tmp_path}")
 
@@ -127,15 +120,15 @@ def test_no_images(tmp_path: Path) -> None:
         open_source(f"parquet:{tmp_path}/b.parquet")
 
 
-def test_empty_and_damaged_cells_are_unreadable(tmp_path: Path, pngs: list[bytes]) -> None:
-    spec = write(tmp_path / "a.parquet", image=[pngs[0], None, b"no image", pngs[3]])
+def test_empty_and_damaged_cells_are_unreadable(tmp_path: Path) -> None:
+    spec = write(tmp_path / "a.parquet", image=[PNGS[0], None, b"no image", PNGS[3]])
     source = open_source(spec, on_error="skip")
     part = pickle.loads(pickle.dumps(source.extract(range(1, 3))))
     for whole, n_images in ((source, 2), (part, 0)):
         assert sum(len(batch.images) for batch in whole.batches(4)) == n_images
         assert [skipped.id for skipped in whole.skipped] == ["a.parquet#1", "a.parquet#2"]
     assert part.skipped == source.skipped
-    struct = pa.array([{"bytes": pngs[0], "path": "x"}, {"bytes": None, "path": "y"}, None])
+    struct = pa.array([{"bytes": PNGS[0], "path": "x"}, {"bytes": None, "path": "y"}, None])
     source = open_source(write(tmp_path / "b.parquet", image=struct))
     np.testing.assert_array_equal(source.read(0), IMAGES[0])
     for index in (1, 2):
@@ -145,11 +138,11 @@ def test_empty_and_damaged_cells_are_unreadable(tmp_path: Path, pngs: list[bytes
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_row_groups_are_read_when_needed_and_once(
-    tmp_path: Path, pngs: list[bytes], monkeypatch: pytest.MonkeyPatch, is_kept: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
 ) -> None:
     if not is_kept:
-        monkeypatch.setattr(parquet_files, "MAX_CACHED_BYTES", 0)
-        monkeypatch.setattr(parquet_files, "MIN_ROW_GROUPS", 1)
+        monkeypatch.setattr(sharded_files, "MAX_CACHED_BYTES", 0)
+        monkeypatch.setattr(sharded_files, "MIN_ROW_GROUPS", 1)
     read: list[int] = []
     real = ParquetSource._read_row_group
 
@@ -158,12 +151,12 @@ def test_row_groups_are_read_when_needed_and_once(
         return real(self, shard, group)
 
     monkeypatch.setattr(ParquetSource, "_read_row_group", spy)
-    source = open_parquet(write(tmp_path / "a.parquet", image=pngs))
+    source = open_parquet(write(tmp_path / "a.parquet", image=PNGS))
     assert read == []
     for index in (1, 0, 2, 6, 5, 1):
         source.read(index)
     assert read == ([0, 2, 1] if is_kept else [0, 2, 1, 0])
-    source = open_parquet(write(tmp_path / "b.parquet", image=pngs * 20, row_group_size=7))
+    source = open_parquet(write(tmp_path / "b.parquet", image=PNGS * 20, row_group_size=7))
     read.clear()
     source.threads = 8
     assert sum(len(batch.images) for batch in source.batches(50)) == 140
@@ -172,24 +165,24 @@ def test_row_groups_are_read_when_needed_and_once(
 
 
 def test_digest_covers_bytes_of_small_local_files_and_otherwise_times(
-    tmp_path: Path, pngs: list[bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = write(tmp_path / "a.parquet", image=pngs)
+    spec = write(tmp_path / "a.parquet", image=PNGS)
     first = open_source(spec).digest
-    assert open_source(write(tmp_path / "a.parquet", image=pngs, row_group_size=2)).digest == first
-    assert open_source(write(tmp_path / "a.parquet", image=[*pngs[:6], pngs[0]])).digest != first
+    assert open_source(write(tmp_path / "a.parquet", image=PNGS, row_group_size=2)).digest == first
+    assert open_source(write(tmp_path / "a.parquet", image=[*PNGS[:6], PNGS[0]])).digest != first
     monkeypatch.setattr("secondlook.sources.encoded_sources.MAX_HASHED_BYTES", 100)
-    monkeypatch.setattr(ParquetSource, "read_encoded", None)
+    monkeypatch.setattr(ParquetSource, "_read_encoded", None)
     large = open_source(spec).digest
     assert open_source(spec).digest == large != first
-    write(tmp_path / "a.parquet", image=pngs, row_group_size=2)
+    write(tmp_path / "a.parquet", image=PNGS, row_group_size=2)
     assert open_source(spec).digest != large
 
 
-def test_file_that_changes_or_disappears(tmp_path: Path, pngs: list[bytes]) -> None:
-    spec = write(tmp_path / "a.parquet", image=pngs)
+def test_file_that_changes_or_disappears(tmp_path: Path) -> None:
+    spec = write(tmp_path / "a.parquet", image=PNGS)
     content = pickle.dumps(open_source(spec, on_error="skip").extract(range(3)))
-    write(tmp_path / "a.parquet", image=pngs[:4])
+    write(tmp_path / "a.parquet", image=PNGS[:4])
     with pytest.raises(SourceError, match="changed"):
         list(pickle.loads(content).batches(3))
     (tmp_path / "a.parquet").unlink()
@@ -198,13 +191,11 @@ def test_file_that_changes_or_disappears(tmp_path: Path, pngs: list[bytes]) -> N
     assert not isinstance(caught.value, UnreadableImageError)
 
 
-def test_row_group_above_the_limit_is_not_read(
-    tmp_path: Path, pngs: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = open_source(write(tmp_path / "a.parquet", image=pngs))
-    monkeypatch.setattr(parquet_files, "MAX_LOADED_BYTES", 100)
+def test_row_group_above_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(write(tmp_path / "a.parquet", image=PNGS))
+    monkeypatch.setattr(sharded_files, "MAX_LOADED_BYTES", 100)
     with pytest.raises(SourceError, match=r"row group 0 .*100"):
         source.read(0)
-    monkeypatch.setattr(parquet_files, "MAX_LOADED_ROWS", 6)
+    monkeypatch.setattr(sharded_files, "MAX_LOADED_ROWS", 6)
     with pytest.raises(SourceError, match="7 rows"):
         open_source(f"parquet:{tmp_path}/a.parquet")

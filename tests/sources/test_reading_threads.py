@@ -1,8 +1,5 @@
 """The cache that threads share."""
 
-import pickle
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -26,23 +23,6 @@ def test_items_used_last_are_kept(keys: list[int], max_weight: int, min_items: i
             kept.pop(0)
 
 
-def test_an_item_is_read_by_one_thread() -> None:
-    cache, reads, everyone = SharedCache(100, len), [], threading.Barrier(4)
-
-    def read() -> bytes:
-        reads.append(1)
-        return b"item"
-
-    def get(_: int) -> bytes:
-        everyone.wait()
-        item: bytes = cache.get("key", read)
-        return item
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(get, range(4))) == [b"item"] * 4
-    assert len(reads) == 1
-
-
 def test_what_cannot_be_read_is_read_again() -> None:
     cache = SharedCache(100, len)
 
@@ -53,11 +33,3 @@ def test_what_cannot_be_read_is_read_again() -> None:
         with pytest.raises(OSError, match="broken"):
             cache.get("key", fail)
     assert cache.get("key", lambda: b"item") == b"item"
-
-
-def test_cache_is_empty_in_another_process() -> None:
-    cache = SharedCache(100, len)
-    cache.get("key", lambda: bytes(50))
-    content = pickle.dumps(cache)
-    assert len(content) < 200
-    assert pickle.loads(content).get("key", lambda: b"other") == b"other"

@@ -100,7 +100,7 @@ def test_text_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "indices.txt").write_text("0" + " " * 100)
     np.save(tmp_path / "indices.npy", np.array([0]))
     assert len(open_source(f"csv:list.csv{option}")) == 1
-    for name in ("regular_files", "csv_file", "loading"):
+    for name in ("regular_files", "encoded_sources", "loading"):
         monkeypatch.setattr(f"secondlook.sources.{name}.MAX_TEXT_BYTES", 50 if option else 10)
     with pytest.raises(SourceError, match=r"above the limit of [15]0"):
         open_source(f"csv:list.csv{option}")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from secondlook.errors import SourceError
 from secondlook.sources import ArraySource, Source, open_source
 from secondlook.sources.source import Subset
+from tests.sources.conftest import labels_of
 
 IMAGES = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
 IDS = [f"photo-{number}" for number in range(20)]
@@ -70,8 +71,7 @@ def test_indices_are_read_from_text_or_npy(tmp_path: Path) -> None:
     for name in ("some.txt", "some.npy"):
         subset = open_source(IMAGES, labels=np.arange(20), indices=tmp_path / name)
         assert subset.ids == ("000007", "000003", "000011")
-        assert subset.labels is not None
-        assert subset.labels.tolist() == [7, 3, 11]
+        assert labels_of(subset) == [7, 3, 11]
         assert subset.read(1).item() == 3
     assert len(open_source(IMAGES, indices=tmp_path / "some.txt", limit=2)) == 2
 

@@ -1,24 +1,40 @@
-"""Arrays of images: in memory, uncompressed in a file, or in a tensor on a GPU."""
+"""Arrays of images: in memory, in a tensor on a GPU, or in a NumPy archive (`npz:FILE`)."""
 
-import copy
 import math
 import os
+import zipfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray, check_pixels, default_ids
-from secondlook.errors import SecondLookError, SourceError
-from secondlook.sources.regular_files import make_absolute, missing_root_error, open_regular_file
-from secondlook.sources.source import OnError, Source, as_index, check_image_bytes
+from secondlook.errors import SourceError, reject_failures
+from secondlook.sources.labels import to_text
+from secondlook.sources.regular_files import (
+    MAX_LOADED_BYTES,
+    MAX_LOADED_ROWS,
+    find_name,
+    make_absolute,
+    missing_root_error,
+    open_regular_file,
+)
+from secondlook.sources.source import OnError, ReadOptions, Source, as_index, check_image_bytes, source_scheme
+from secondlook.specs import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BYTES_PER_BLOCK = 2**24
+BYTES_PER_BLOCK, BYTES_PER_CHECKED_BLOCK = 2**24, 2**18
+LOCAL_HEADER_BYTES = 30
+END_RECORD_BYTES = 22
+UNKNOWN_COUNT = 2**16 - 1
+COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those whose decompressors in `zipfile` limit the size of the output."""
 
 
 class ArraySource(Source):
@@ -35,8 +51,7 @@ class ArraySource(Source):
         on_error: OnError = "fail",
     ) -> None:
         spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        check = _check_elsewhere if isinstance(images, StoredImages | DeviceImages) else check_pixels
-        check(images, f"the images of {spec!r}", SourceError)
+        _check_images(images, f"the images of {spec!r}")
         if not len(images):
             raise SourceError(f"no images in {spec!r} (shape {list(images.shape)}); expected at least one.")
         self.images = images
@@ -47,12 +62,16 @@ class ArraySource(Source):
 
     def read(self, index: int) -> Array:
         """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
-        image = self.images[index]
-        return np.array(image, order="C") if isinstance(self.images, np.ndarray) else np.ascontiguousarray(image)
+        if isinstance(self.images, StoredImages):
+            position = range(len(self))[index]
+            image: Array = self.images.read_range(range(position, position + 1))[0]
+            return image
+        is_on_host = isinstance(self.images, np.ndarray)
+        return np.array(self.images[index], order="C") if is_on_host else np.ascontiguousarray(self.images[index])
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, if it takes at most `max_bytes`."""
-        check_image_bytes(self.ids[index], "it takes", self._image_bytes, max_bytes)
+        check_image_bytes(self.ids[index], "it takes", _count_bytes(self.images), max_bytes)
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
@@ -63,7 +82,7 @@ class ArraySource(Source):
         if getattr(self.read, "__func__", None) is not ArraySource.read:
             return None  # the images of a subclass are those that its `read` returns
         is_copied = isinstance(self.images, StoredImages) or not isinstance(positions, range)
-        if is_copied and len(positions) * self._image_bytes > self.max_bytes:
+        if is_copied and len(positions) * _count_bytes(self.images) > self.max_bytes:
             return None
         if isinstance(self.images, StoredImages):
             return self.images.read_range(positions) if isinstance(positions, range) else None
@@ -74,10 +93,6 @@ class ArraySource(Source):
         if type(self) is not ArraySource or not isinstance(self.images, StoredImages):
             return None
         return self._copy_part(positions, images=self.images.select(positions))
-
-    @property
-    def _image_bytes(self) -> int:
-        return math.prod(self.images.shape[1:]) * self.images.dtype.itemsize
 
 
 class DeviceImages:
@@ -101,14 +116,15 @@ class DeviceImages:
         pixels = pixels.float() if pixels.is_floating_point() else pixels
         return pixels.cpu().numpy() if isinstance(positions, int) else pixels
 
-    def find_range(self) -> tuple[float, float]:
+    def find_range(self) -> list[float]:
         """Return the lowest and the highest value."""
         import torch
 
-        low, high = torch.stack(torch.aminmax(self._pixels)).float().tolist()
-        return low, high
+        ends: list[float] = torch.stack(torch.aminmax(self._pixels)).float().tolist()
+        return ends
 
 
+@dataclass(frozen=True, eq=False)
 class StoredImages:
     """An array of images in C order in a part of a file, which is opened for each read.
 
@@ -116,35 +132,26 @@ class StoredImages:
     version (size and modification time) is another one than when its images were found is an error.
     """
 
-    def __init__(
-        self, path: Path, version: tuple[int, int], dtype: np.dtype[Any], shape: tuple[int, ...], start: int = 0
-    ) -> None:
-        self.path = make_absolute(path)
-        self.dtype = dtype
-        self.shape = shape
-        self._version = version
-        self._start = start
-        self._positions: range | IntArray = range(shape[0])
+    path: Path
+    version: tuple[int, int]
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    positions: range | IntArray
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: int) -> Array:
-        """Read one image."""
-        position = range(len(self))[index]
-        image: Array = self.read_range(range(position, position + 1))[0]
-        return image
-
     def read_range(self, positions: range) -> Array:
         """Read consecutive images at once. -> [n, ...]"""
-        chosen = self._positions[positions.start : positions.stop]
+        chosen = self.positions[positions.start : positions.stop]
         images = np.empty((len(chosen), *self.shape[1:]), dtype=self.dtype)
         parts = [(chosen.start, images)] if isinstance(chosen, range) else zip(chosen.tolist(), images, strict=True)
         try:
             with open_regular_file(self.path) as file:
                 for position, part in parts:
-                    file.seek(self._start + position * math.prod(self.shape[1:]) * self.dtype.itemsize)
-                    if file.readinto(part.data) != part.nbytes or find_version(file) != self._version:
+                    file.seek(self.start + position * _count_bytes(self))
+                    if file.readinto(part.data) != part.nbytes or _find_version(file) != self.version:
                         raise SourceError(f"{str(self.path)!r} has changed while it was in use; open it again.")
         except FileNotFoundError as error:
             raise missing_root_error(self.path) from error
@@ -154,31 +161,160 @@ class StoredImages:
 
     def select(self, positions: range | IntArray) -> "StoredImages":
         """Return some of the images, which are read from the same file, also in another process."""
-        selected = copy.copy(self)
         if isinstance(positions, range):
-            selected._positions = self._positions[positions.start : positions.stop]
+            chosen = self.positions[positions.start : positions.stop]
         else:
-            selected._positions = np.asarray(self._positions)[positions]
-        selected.shape = (len(positions), *self.shape[1:])
-        return selected
+            chosen = np.asarray(self.positions)[positions]
+        return replace(self, positions=chosen, shape=(len(positions), *self.shape[1:]))
 
-    def find_range(self) -> tuple[float, float]:
+    def find_range(self) -> list[float]:
         """Return the lowest and the highest value."""
-        count = max(1, BYTES_PER_BLOCK // (math.prod(self.shape[1:]) * self.dtype.itemsize))
+        count = max(1, BYTES_PER_BLOCK // _count_bytes(self))
         blocks = (self.read_range(range(first, first + count)) for first in range(0, len(self), count))
-        ranges = np.array([(block.min(), block.max()) for block in blocks], dtype=np.float32)
-        return float(ranges[:, 0].min()), float(ranges[:, 1].max())
+        ranges = np.array([(block.min(), block.max()) for block in blocks])
+        return [float(ranges[:, 0].min()), float(ranges[:, 1].max())]
 
 
-def _check_elsewhere(images: Any, name: str, error: type[SecondLookError]) -> None:
-    """Check images that are not in memory; only floats are read for it."""
+def _count_bytes(images: "Array | StoredImages | DeviceImages") -> int:
+    """Return the size of one image in bytes."""
+    return math.prod(images.shape[1:]) * images.dtype.itemsize
+
+
+def _check_images(images: Any, name: str) -> None:
+    """Raise unless images are valid; of those that are not in memory, only floats are read for it."""
+    if not isinstance(images, StoredImages | DeviceImages):
+        return check_pixels(images, name, SourceError)
     is_float = images.dtype == np.float32
-    check_pixels(np.broadcast_to(np.zeros((), np.uint8 if is_float else images.dtype), images.shape), name, error)
+    empty = np.broadcast_to(np.zeros((), np.uint8 if is_float else images.dtype), images.shape)
+    check_pixels(empty, name, SourceError)
     if is_float and len(images):
-        check_pixels(np.array(images.find_range(), dtype=np.float32).reshape(2, 1, 1, 1), name, error)
+        check_pixels(np.array(images.find_range(), dtype=np.float32).reshape(2, 1, 1, 1), name, SourceError)
+    return None
 
 
-def find_version(file: BinaryIO) -> tuple[int, int]:
+def _find_version(file: BinaryIO) -> tuple[int, int]:
     """Return what changes with the content of an open file: its size and modification time."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
+
+
+@source_scheme(
+    "npz",
+    form="npz:FILE.npz",
+    summary="a NumPy archive with the array images, and optionally labels, class_names and ids",
+    options=("images", "labels", "class_names"),
+)
+def open_npz(spec: Spec, read_options: ReadOptions) -> ArraySource:
+    """Open an archive; uncompressed images are read one at a time, compressed images are decompressed once."""
+    what = f"{str(spec.path)!r} cannot be read as a NumPy archive"
+    with (
+        reject_failures(what, "save it with numpy.savez", SourceError),
+        open_regular_file(spec.path) as file,
+        zipfile.ZipFile(file) as members,
+    ):
+        _check_directory(file, members)
+        archive = _Archive(spec, file, members)
+        images = archive.read_images(spec.options.get("images", "images"))
+        labels, class_names, ids = (archive.read_optional_array(name) for name in ("labels", "class_names", "ids"))
+    return ArraySource(
+        images,
+        spec=str(spec),
+        ids=None if ids is None else [to_text(id_) for id_ in np.atleast_1d(ids)],
+        labels=labels,
+        class_names=class_names,
+        on_error=read_options.on_error,
+    )
+
+
+def _check_directory(file: BinaryIO, members: zipfile.ZipFile) -> None:
+    """Check names and number of members, so that damage to the directory does not hide an array, such as the labels."""
+    for member in members.infolist():
+        members.open(member).close()  # compares the name in the directory with that in front of the member
+    file.seek(-END_RECORD_BYTES - len(members.comment), os.SEEK_END)
+    expected = int.from_bytes(file.read(END_RECORD_BYTES)[10:12], "little")
+    if len(members.infolist()) != expected and expected != UNKNOWN_COUNT:
+        raise zipfile.BadZipFile(f"its directory lists {len(members.infolist())} of {expected} members")
+
+
+class _Header(NamedTuple):
+    """The header of an array, and its size in bytes."""
+
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype[np.generic]
+    n_bytes: int
+
+
+class _Archive:
+    """The arrays of an open archive, whose sizes are checked before they are read."""
+
+    def __init__(self, spec: Spec, file: BinaryIO, members: zipfile.ZipFile) -> None:
+        self.spec, self.file, self.members = spec, file, members
+        self.loaded_bytes = 0
+
+    def read_optional_array(self, name: str) -> Array | None:
+        """Read an array that may be missing, except where the spec names it."""
+        if name not in self.spec.options and f"{name}.npy" not in self.members.namelist():
+            return None
+        return self.read_array(self.spec.options.get(name, name))
+
+    def read_images(self, name: str) -> Array | StoredImages:
+        """Open an uncompressed array of images after its checksum is verified, or read a compressed one."""
+        member, header = self._find_array(name)
+        if member.compress_type != zipfile.ZIP_STORED or header.fortran_order or 0 in header.shape:
+            return self.read_array(name)
+        with self.members.open(member) as file:
+            while file.read(BYTES_PER_CHECKED_BLOCK):  # raises at the end if the checksum differs
+                pass
+        path, version, shape = make_absolute(self.spec.path), _find_version(self.file), header.shape
+        start = self._find_data_start(member) + header.n_bytes
+        return StoredImages(path, version, start, header.dtype, shape, range(shape[0]))
+
+    def read_array(self, name: str) -> Array:
+        """Read an array into memory; its checksum is verified."""
+        member, header = self._find_array(name)
+        self.loaded_bytes += member.file_size
+        if self.loaded_bytes > MAX_LOADED_BYTES:
+            fault = f"the arrays of {str(self.spec.path)!r} take {self.loaded_bytes} bytes or more in memory, above the"
+            repair = "save them with numpy.savez in C order, so that images are read one at a time"
+            raise SourceError(f"{fault} limit of {MAX_LOADED_BYTES}", repair=repair)
+        if math.prod(header.shape[:1]) > MAX_LOADED_ROWS:
+            fault = f"{self._locate(name)} has length {header.shape[0]}, above the limit of {MAX_LOADED_ROWS}"
+            raise SourceError(fault, repair="split the archive")
+        with self.members.open(member) as file:
+            return npy.read_array(file, allow_pickle=False)
+
+    def _find_array(self, name: str) -> tuple[zipfile.ZipInfo, _Header]:
+        known = [member.removesuffix(".npy") for member in self.members.namelist() if member.endswith(".npy")]
+        member = self.members.getinfo(f"{find_name(name, known, 'array', str(self.spec.path))}.npy")
+        if member.compress_type not in COMPRESSION_METHODS:
+            fault = f"{self._locate(name)} uses compression method {member.compress_type}"
+            raise SourceError(fault, repair="save it with numpy.savez_compressed")
+        header = self._read_header(member)
+        if header.dtype.hasobject:
+            fault = f"{self._locate(name)} contains pickled Python objects, which are never loaded"
+            raise SourceError(fault, repair="save it with a plain dtype (numbers, or text such as '<U20')")
+        n_bytes = header.n_bytes + math.prod(header.shape) * header.dtype.itemsize
+        if n_bytes != member.file_size or min(header.shape, default=0) < 0 or not header.dtype.itemsize:
+            needed = f"{header.dtype} {list(header.shape)} needs {n_bytes}"
+            fault = f"{self._locate(name)} has {member.file_size} bytes, but {needed}"
+            raise SourceError(fault, repair="save it again with numpy.savez")
+        return member, header
+
+    def _locate(self, name: str) -> str:
+        return f"array {name!r} of {str(self.spec.path)!r}"
+
+    def _read_header(self, member: zipfile.ZipInfo) -> _Header:
+        with self.members.open(member) as file:
+            version = npy.read_magic(file)
+            if version not in ((1, 0), (2, 0), (3, 0)):
+                raise ValueError(f"unknown version {version} of the .npy format")
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            return _Header(*read(file), file.tell())
+
+    def _find_data_start(self, member: zipfile.ZipInfo) -> int:
+        """Return the offset of a member's data, after its local header; the directory does not hold its length."""
+        self.file.seek(member.header_offset)
+        header = self.file.read(LOCAL_HEADER_BYTES)
+        name_length, extra_length = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        return member.header_offset + LOCAL_HEADER_BYTES + name_length + extra_length

@@ -12,7 +12,8 @@ from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 from secondlook.sources.encoded_sources import EncodedSource, Labeling
 from secondlook.sources.image_files import read_image_file
-from secondlook.sources.regular_files import find_name
+from secondlook.sources.labels import hide_unpublished
+from secondlook.sources.regular_files import find_column
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
@@ -23,19 +24,34 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
     "hf",
     form="hf:NAME_OR_PATH?split=test",
     summary="a Hugging Face data set: a hub name, a local Parquet file, or a local folder of Parquet files or images",
-    options={
-        "split": "name of the split; required if the data set has several",
-        "config": "name of the configuration of the data set",
-        "revision": "version on the hub",
-        "image": "name of the image column; required unless exactly one column has the type Image",
-        "label": "name of the label column; required if several columns have the type ClassLabel",
-        "cache": "cache folder, that of the datasets library by default",
-    },
+    options=("split", "config", "revision", "image", "label", "cache"),
     extra="hf",
 )
 def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSource":
     """Open a split of a data set; images are decoded when they are read."""
-    return HuggingFaceSource(spec, _find_split(_load_splits(spec), spec), read_options, Labeling())
+    splits, split = _load_splits(spec), spec.options.get("split")
+    if split is None and len(splits) == 1:
+        split = next(iter(splits))
+    if split not in splits:
+        fault = f"has no split {split!r}" if split else "has several splits"
+        repair = f"choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
+        raise SourceError(f"{str(spec)!r} {fault}", repair=repair)
+    return HuggingFaceSource(spec, splits[split], read_options, Labeling())
+
+
+def _load_splits(spec: Spec) -> Any:
+    datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
+    path, options = spec.path, {name: spec.options.get(name) for name in ("config", "revision", "cache")}
+    if path.is_file() and path.suffix.lower() != ".parquet":
+        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
+    try:
+        if path.is_file():
+            return datasets.load_dataset("parquet", data_files=str(path), cache_dir=options["cache"])
+        name, location = options["config"], str(path) if path.is_dir() else spec.location
+        return datasets.load_dataset(location, name, revision=options["revision"], cache_dir=options["cache"])
+    except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
+        fault = f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)})"
+        raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
 
 
 def open_hugging_face_object(data: Any, read_options: ReadOptions, labeling: Labeling) -> "HuggingFaceSource":
@@ -55,24 +71,22 @@ class HuggingFaceSource(EncodedSource):
                 fault = f"is given, but {str(spec)!r} has labels in its column {label!r}"
                 raise SourceError(fault, argument="labels", repair="omit one of them")
             class_names = labeling.class_names or getattr(data.features[label], "names", None)
-            labeling = Labeling(_read_labels(data, label), class_names)
+            labels = np.asarray(data.with_format("numpy")[label][:])
+            labeling = Labeling(hide_unpublished(labels), class_names)
         super().__init__(str(spec), default_ids(len(data)), read_options, labeling)
         try:
             self.encoded: Any = data.select_columns([self.image]).cast_column(self.image, Image(decode=False))
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise SourceError(
-                f"column {self.image!r} of {str(spec)!r} contains no images: {error}; choose another with"
-                " ?image=COLUMN."
-            ) from error
+            fault = f"column {self.image!r} of {str(spec)!r} contains no images: {error}"
+            raise SourceError(fault, repair="choose another with ?image=COLUMN") from error
 
-    def read_encoded(self, index: int) -> bytes:
-        """Return the encoded image of one row, or read the file that it names."""
+    def _read_encoded(self, index: int) -> bytes:
         cell = self._read_cell(index)
         if cell.get("bytes") is not None:
             return bytes(cell["bytes"])
         if not cell.get("path"):
-            raise UnreadableImageError(self.name_image(index), "its row is empty")
-        return read_image_file(Path(str(cell["path"])), self.name_image(index), self.max_bytes)
+            raise UnreadableImageError(self._name_image(index), "its row is empty")
+        return read_image_file(Path(str(cell["path"])), self._name_image(index), self.max_bytes)
 
     def extract(self, positions: range | IntArray) -> "HuggingFaceSource":
         """Return some of the rows with their encoded images: other machines do not have the cache of the data set."""
@@ -84,46 +98,16 @@ class HuggingFaceSource(EncodedSource):
         return {} if cell is None else dict(cell)
 
 
-def _load_splits(spec: Spec) -> Any:
-    datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
-    settings = {name: spec.options.get(option) for name, option in (("name", "config"), ("revision", "revision"))}
-    path, cache = spec.path, spec.options.get("cache")
-    if path.is_file() and path.suffix.lower() != ".parquet":
-        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
-    try:
-        if path.is_file():
-            return datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
-        return datasets.load_dataset(str(path) if path.is_dir() else spec.location, **settings, cache_dir=cache)
-    except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
-        raise SourceError(
-            f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)}); expected a name on the hub or an"
-            " existing path."
-        ) from error
-
-
-def _find_split(splits: Any, spec: Spec) -> Any:
-    split = spec.options.get("split")
-    if split is None and len(splits) == 1:
-        return next(iter(splits.values()))
-    if split not in splits:
-        fault = f"has no split {split!r}" if split else "has several splits"
-        raise SourceError(
-            f"{str(spec)!r} {fault}; choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
-        )
-    return splits[split]
-
-
 def _find_image_column(spec: Spec, data: Any) -> str:
     from datasets import Image
 
     if "image" in spec.options:
-        return find_name(spec.options["image"], data.features, "column", str(spec))
-    columns = [name for name, feature in data.features.items() if isinstance(feature, Image)]
+        return find_column(spec, "image", data.features)
+    columns = _find_columns(data, Image)
     if len(columns) != 1:
-        raise SourceError(
-            f"{str(spec)!r} has {len(columns)} columns of type Image; {_suggest_choice(spec, 'image', data.features)}."
-        )
-    return str(columns[0])
+        repair = _suggest_choice(spec, "image", data.features)
+        raise SourceError(f"{str(spec)!r} has {len(columns)} columns of type Image", repair=repair)
+    return columns[0]
 
 
 def _find_label_column(spec: Spec, data: Any) -> str | None:
@@ -131,14 +115,17 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     from datasets import ClassLabel
 
     if "label" in spec.options:
-        return find_name(spec.options["label"], data.features, "column", str(spec))
-    columns = [name for name, feature in data.features.items() if isinstance(feature, ClassLabel)]
+        return find_column(spec, "label", data.features)
+    columns = _find_columns(data, ClassLabel)
     if len(columns) > 1:
-        raise SourceError(
-            f"{str(spec)!r} has several columns of type ClassLabel; {_suggest_choice(spec, 'label', columns)}."
-        )
+        repair = _suggest_choice(spec, "label", columns)
+        raise SourceError(f"{str(spec)!r} has several columns of type ClassLabel", repair=repair)
     integers = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
     return next(iter(columns + integers), None)
+
+
+def _find_columns(data: Any, kind: type) -> list[str]:
+    return [str(name) for name, feature in data.features.items() if isinstance(feature, kind)]
 
 
 def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
@@ -146,10 +133,3 @@ def _suggest_choice(spec: Spec, option: str, columns: Iterable[str]) -> str:
     if spec.scheme == "dataset":
         return f"keep one of {names} with select_columns, after a cast of images with cast_column(name, Image())"
     return f"choose one of {names} with ?{option}=COLUMN"
-
-
-def _read_labels(data: Any, column: str) -> IntArray | None:
-    """Return the labels, or None where all are -1, as in test splits whose labels are not published."""
-    values = data.with_format("numpy")[column]
-    labels = np.asarray(values[:] if not isinstance(values, np.ndarray) else values)
-    return None if labels.size and bool((labels == -1).all()) else labels

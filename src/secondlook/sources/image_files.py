@@ -3,11 +3,10 @@
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +23,8 @@ FORMATS = "JPEG, PNG, WebP, BMP or TIFF"
 CHANNELS = 3
 STRIP_PIXELS = 2**22
 ORIENTATION_TAG = 0x0112
+ORIENTATIONS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"}
+ORIENTATIONS |= {6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}
 
 JPEG_START = b"\xff\xd8\xff"
 SCAN_START = re.compile(rb"\xff\xda\0[\x08\x0a\x0c\x0e]")
@@ -53,17 +54,17 @@ def decode_image(content: bytes, where: str, max_pixels: int, max_bytes: int = M
         canvas = _parse_webp_canvas(content[:30])
         if canvas is not None:
             # Pillow allocates memory for the canvas when it opens a WebP file, not when it decodes it.
-            _check_size(*canvas, where, max_pixels, max_bytes)
+            _check_size(canvas, where, max_pixels, max_bytes)
         if content.startswith(JPEG_START) and len(SCAN_START.findall(content)) > MAX_SCANS:
             raise UnreadableImageError(where, f"it is a JPEG file of more than {MAX_SCANS} scans")
-        with _find_opener(content, where)(io.BytesIO(content)) as image:
+        with _open_image(content, where) as image:
             return convert_pillow_image(image, where, max_pixels, max_bytes)
 
 
 def convert_pillow_image(image: "Image", where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
     """Return the pixels of a Pillow image as `decode_image` does those of a file. -> uint8 [H, W, 3]"""
     with _translate_decoding_errors(where):
-        _check_size(*image.size, where, max_pixels, max_bytes)
+        _check_size(image.size, where, max_pixels, max_bytes)
         image.load()
         return _convert_to_rgb(_apply_orientation(image), where)
 
@@ -92,42 +93,34 @@ def _parse_webp_canvas(header: bytes) -> tuple[int, int] | None:
     return int.from_bytes(header[26:28], "little") & 0x3FFF, int.from_bytes(header[28:30], "little") & 0x3FFF
 
 
-def _find_opener(content: bytes, where: str) -> "Callable[[BinaryIO], ImageFile]":
-    """Return Pillow's class for the format that the first bytes of a file indicate.
+def _open_image(content: bytes, where: str) -> "ImageFile":
+    """Open a file with Pillow's class for the format that its first bytes indicate.
 
     Opening files with these classes instead of `PIL.Image.open` avoids its own size limit (ours is configurable) and
     dozens of rare formats on untrusted files.
     """
-    if not content:
-        raise UnreadableImageError(where, "it is empty (0 bytes)")
-    start = content[:4] + content[8:12] if content[:4] == b"RIFF" else content
-    for known, opener in _load_openers().items():
-        if start.startswith(known):
-            return opener
-    raise UnreadableImageError(where, f"its content is not {FORMATS}")
-
-
-@cache
-def _load_openers() -> "dict[bytes, Callable[[BinaryIO], ImageFile]]":
-    """Return Pillow's classes by the first bytes of a file; the length of a RIFF file is left out."""
     from PIL import BmpImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-    return {
-        JPEG_START: JpegImagePlugin.JpegImageFile,
-        b"\x89PNG\r\n\x1a\n": PngImagePlugin.PngImageFile,
-        b"BM": BmpImagePlugin.BmpImageFile,
-        b"II*\0": TiffImagePlugin.TiffImageFile,
-        b"MM\0*": TiffImagePlugin.TiffImageFile,
-        b"RIFFWEBP": WebPImagePlugin.WebPImageFile,
-    }
+    file = io.BytesIO(content)
+    if content.startswith(JPEG_START):
+        return JpegImagePlugin.JpegImageFile(file)
+    if content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return PngImagePlugin.PngImageFile(file)
+    if content.startswith(b"BM"):
+        return BmpImagePlugin.BmpImageFile(file)
+    if content.startswith((b"II*\0", b"MM\0*")):
+        return TiffImagePlugin.TiffImageFile(file)
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        return WebPImagePlugin.WebPImageFile(file)
+    raise UnreadableImageError(where, f"its content is not {FORMATS}" if content else "it is empty (0 bytes)")
 
 
-def _check_size(width: int, height: int, where: str, max_pixels: int, max_bytes: int) -> None:
-    n_pixels = width * height
+def _check_size(size: tuple[int, int], where: str, max_pixels: int, max_bytes: int) -> None:
+    sides, n_pixels = f"{size[0]} x {size[1]}", size[0] * size[1]
     if n_pixels > max_pixels:
-        reason = f"it has {width} x {height} = {n_pixels} pixels, above the limit of {max_pixels}"
+        reason = f"it has {sides} = {n_pixels} pixels, above the limit of {max_pixels}"
         raise UnreadableImageError(where, reason, limit="max_pixels", needed=n_pixels)
-    check_image_bytes(where, f"its {width} x {height} pixels take", n_pixels * CHANNELS, max_bytes)
+    check_image_bytes(where, f"its {sides} pixels take", n_pixels * CHANNELS, max_bytes)
 
 
 def _apply_orientation(image: "Image") -> "Image":
@@ -137,9 +130,7 @@ def _apply_orientation(image: "Image") -> "Image":
     """
     from PIL.Image import Transpose
 
-    names = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"}
-    names |= {6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}
-    name = names.get(image.getexif().get(ORIENTATION_TAG, 1))
+    name = ORIENTATIONS.get(image.getexif().get(ORIENTATION_TAG, 1))
     return image if name is None else image.transpose(Transpose[name])
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import IntArray, is_text, to_host
+from secondlook.arrays import Array, IntArray, is_text, to_host
 from secondlook.errors import SourceError, reject_failures
 from secondlook.registry import did_you_mean
 from secondlook.sources.regular_files import read_text_file
@@ -55,9 +55,8 @@ def validate_labels(
     given = to_host(labels)
     values = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     if values.shape != (n_images,):
-        raise SourceError(
-            f"the labels of {where!r} have shape {list(given.shape)}; expected [{n_images}], one per image."
-        )
+        shape = list(given.shape)
+        raise SourceError(f"the labels of {where!r} have shape {shape}; expected [{n_images}], one per image.")
     if is_text(labels):
         texts = [to_text(value) for value in values.tolist()]
         names = class_names or tuple(sorted(set(texts)))
@@ -65,28 +64,18 @@ def validate_labels(
     if values.dtype.kind in "OTU":
         items = list(labels if isinstance(labels, list | tuple) else given.flat)
         index = next(index for index, value in enumerate(items) if not isinstance(value, str))
-        raise SourceError(
-            f"label {items[index]!r} of image {index} in {where!r} is not a class name, but other labels are; use only"
-            " names, or only class indices."
-        )
+        fault = f"label {items[index]!r} of image {index} in {where!r} is not a class name, but other labels are"
+        raise SourceError(fault, repair="use only names, or only class indices")
     if not np.issubdtype(values.dtype, np.integer):
-        raise SourceError(
-            f"the labels of {where!r} have dtype {values.dtype}; expected integers, the class index of each image, or"
-            " the class name of each."
-        )
-    _check_label_range(values, class_names, where)
-    return values.astype(np.int64), class_names
-
-
-def _check_label_range(labels: IntArray, class_names: tuple[str, ...] | None, where: str) -> None:
+        expected = "integers, the class index of each image, or the class name of each"
+        raise SourceError(f"the labels of {where!r} have dtype {values.dtype}; expected {expected}.")
     highest = MAX_CLASS_INDEX if class_names is None else len(class_names) - 1
-    invalid = np.flatnonzero((labels < 0) | (labels > highest))
+    invalid = np.flatnonzero((values < 0) | (values > highest))
     if invalid.size:
-        position = int(invalid[0])
+        fault = f"label {values[invalid[0]]} of image {invalid[0]} in {where!r} is out of range"
         expected = "0 or more" if class_names is None else f"0 to {highest} ({highest + 1} class names)"
-        raise SourceError(
-            f"label {labels[position]} of image {position} in {where!r} is out of range; expected {expected}."
-        )
+        raise SourceError(f"{fault}; expected {expected}.")
+    return values.astype(np.int64), class_names
 
 
 def encode_labels(names: Sequence[str], class_names: tuple[str, ...], where: str) -> IntArray:
@@ -94,55 +83,49 @@ def encode_labels(names: Sequence[str], class_names: tuple[str, ...], where: str
     index_of = {name: index for index, name in enumerate(class_names)}
     for position, name in enumerate(names):
         if name not in index_of:
-            raise SourceError(
-                f"class {name!r} of image {position} in {where!r} is not among the {len(class_names)} class names."
-                + did_you_mean(name, class_names)
-            )
+            fault = f"class {name!r} of image {position} in {where!r} is not among the {len(class_names)} class names."
+            raise SourceError(fault + did_you_mean(name, class_names))
     return np.array([index_of[name] for name in names], dtype=np.int64)
 
 
 def parse_labels(
-    texts: Sequence[str], class_names: tuple[str, ...] | None, name_row: Callable[[int], str], where: str
+    texts: Sequence[str], spec: Spec, name_row: Callable[[int], str]
 ) -> tuple[IntArray | None, tuple[str, ...] | None]:
     """Parse numbers as class indices and other text as class names, in sorted order or that of the `classes` file.
 
     Tables often contain 3.0 for 3. A name in the `classes` file is a name even if it looks like a number. No text at
-    all means that there are no labels. `name_row` names a row in errors.
+    all means that there are no labels. `name_row` names a row in errors. Returns labels int64 [N] and class names.
     """
+    class_names, where = read_class_names(spec), spec.location
     if not any(texts):
         return None, class_names
     if not all(texts):
-        row = name_row(next(index for index, text in enumerate(texts) if not text))
+        row = name_row(texts.index(""))
         raise SourceError(f"{row} of {where!r} has no label, but other rows do; label all rows or none.")
-    are_indices = all(text.isdecimal() for text in texts)
-    if are_indices or (not set(texts) <= set(class_names or ()) and all(map(NUMBER.fullmatch, texts))):
-        indices = [_parse_class_index(text, index, name_row, where) for index, text in enumerate(texts)]
-        return np.array(indices, dtype=np.int64), class_names
-    number = next((index for index, text in enumerate(texts) if NUMBER.fullmatch(text)), None)
-    if number is not None and class_names is None:
-        raise SourceError(
-            f"the labels of {where!r} mix numbers ({texts[number]!r} in {name_row(number)}) and names; use only one of"
-            " them, or add ?classes=FILE."
-        )
+    numbers = [index for index, text in enumerate(texts) if NUMBER.fullmatch(text)]
+    if len(numbers) == len(texts) and (all(map(str.isdecimal, texts)) or not set(texts) <= set(class_names or ())):
+        for index, number in enumerate(map(Decimal, texts)):
+            if not 0 <= number <= MAX_CLASS_INDEX or number != int(number):
+                raise SourceError(
+                    f"label {texts[index]} in {name_row(index)} of {where!r} is not a class index; expected 0, 1, 2,"
+                    " ..., or class names listed one per line in ?classes=FILE."
+                )
+        return np.array([int(Decimal(text)) for text in texts], dtype=np.int64), class_names
+    if numbers and class_names is None:
+        found = f"{texts[numbers[0]]!r} in {name_row(numbers[0])}"
+        repair = "use only one of them, or add ?classes=FILE"
+        raise SourceError(f"the labels of {where!r} mix numbers ({found}) and names", repair=repair)
     names = class_names or tuple(sorted(set(texts)))
     return encode_labels(texts, names, where), names
 
 
-def _parse_class_index(text: str, index: int, name_row: Callable[[int], str], where: str) -> int:
-    number = Decimal(text)
-    if not 0 <= number <= MAX_CLASS_INDEX or number != int(number):
-        raise SourceError(
-            f"label {text} in {name_row(index)} of {where!r} is not a class index; expected 0, 1, 2, ..., or class"
-            " names listed one per line in ?classes=FILE."
-        )
-    return int(number)
+def hide_unpublished(labels: Array) -> Array | None:
+    """Return the labels, or None where all are -1, as in test splits whose labels are not published."""
+    return None if labels.size and bool((labels == -1).all()) else labels
 
 
 def read_class_names(spec: Spec) -> tuple[str, ...] | None:
-    """Read the file that the option `classes` names, one class name per line in the order of the classifier's outputs.
-
-    None without the option.
-    """
+    """Read the file that the option `classes` names, one class name per line; None without the option."""
     if "classes" not in spec.options:
         return None
     path = expand_path(spec.options["classes"])

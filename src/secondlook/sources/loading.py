@@ -3,22 +3,24 @@
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import ArrayLike
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from secondlook.arrays import IntArray, is_text
 from secondlook.errors import ANY, Repair, SourceError, reject_failures
 from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
 
-# Importing these modules registers their schemes.
-from secondlook.sources import csv_file, folder, hugging_face, npz_file, parquet_files, webdataset  # noqa: F401
+# Importing the modules registers their schemes.
+from secondlook.sources import hugging_face, sharded_files  # noqa: F401
 from secondlook.sources.encoded_sources import Labeling
 from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.object_sources import MEMORY_SCHEMES, find_kind, open_object
@@ -27,24 +29,27 @@ from secondlook.sources.source import SOURCES, OnError, ReadOptions, Source, Sub
 from secondlook.specs import Spec, expand_path, parse_spec
 
 SubsetName = Literal["experimental", "evaluation"]
-Choice = TypeVar("Choice", bound=str)
+Options = TypeVar("Options")
 
 SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf", ".tar": "webdataset"}
-DEFAULT_FRACTION = 0.1
+QUOTED = re.compile("'(.+?)'")
 
-READ_OPTIONS: Mapping[str, str] = {
-    "on_error": "'fail' (the default) or 'skip' images that cannot be read",
-    "max_pixels": f"maximum number of pixels per image, {ReadOptions.max_pixels} by default",
-    "max_bytes": f"maximum size of the decoded images in memory at once, {ReadOptions.max_bytes} bytes by default",
-}
-SELECTION_OPTIONS: Mapping[str, str] = {
-    "subset": "'experimental' (for choosing views and thresholds) or 'evaluation' (the other images)",
-    "fraction": f"fraction of experimental images, {DEFAULT_FRACTION} by default",
-    "count": "number of experimental images, instead of a fraction",
-    "seed": "random seed of the experimental subset, 0 by default",
-    "indices": "file of the indices to select, text or .npy",
-    "limit": "maximum number of images, applied after all other options",
-}
+
+@dataclass(frozen=True)
+class Selection:
+    """Which images to select: a subset or a file of indices, then the first `limit` of them."""
+
+    subset: SubsetName | None = None
+    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    count: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+    indices: str | None = None
+    limit: PositiveInt | None = None
+
+
+SELECTION_OPTIONS = tuple(option.name for option in fields(Selection))
+READ_OPTIONS = tuple(option.name for option in fields(ReadOptions))
+_SELECTION, _READ_OPTIONS = TypeAdapter(Selection), TypeAdapter(ReadOptions)
 
 
 def open_source(
@@ -69,8 +74,8 @@ def open_source(
     data
         A text such as 'folder:val/?subset=evaluation'; an open source; an image, that is a path, the bytes of an image
         file, a PIL image, an array uint8 [H, W, 1 or 3] (or float32 in [0, 1]) or a torch tensor [C, H, W]; a list or
-        a pandas column of these; an array [N, H, W, 1 or 3] or a torch tensor [N, C, H, W]; a torch `Dataset` or
-        `DataLoader`, which is read through its data set; or a `datasets.Dataset`.
+        a pandas column of these; an array or a tensor of several; a torch `Dataset` or `DataLoader`, which is read
+        through its data set; or a `datasets.Dataset`.
     labels, class_names
         Class index or class name of each image, [N], and all class names, for images that are not named by a text.
         Without `class_names`, labels that are names are numbered in sorted order, as the classes of a folder are.
@@ -82,20 +87,16 @@ def open_source(
     on_error
         'fail' (the default) raises an error at the first image that cannot be read; 'skip' skips such images and
         lists them in `Source.skipped`.
-    max_pixels
-        Maximum number of pixels of an image file (100 million by default), checked before decoding.
-    max_bytes
-        Maximum size of the decoded images that are held at once, in bytes (512 MB by default): batches of large image
-        files are smaller, and a larger image cannot be read.
+    max_pixels, max_bytes
+        Maximum number of pixels of an image file (100 million by default), and size of the decoded images that are
+        held at once (512 MB by default): batches of large image files are smaller.
     """
-    selection = _to_texts(
-        {"subset": subset, "fraction": fraction, "count": count, "seed": seed, "indices": indices, "limit": limit}
-    )
-    reading = _to_texts({"on_error": on_error, "max_pixels": max_pixels, "max_bytes": max_bytes})
+    selection = _to_texts(SELECTION_OPTIONS, (subset, fraction, count, seed, indices, limit))
+    reading = _to_texts(READ_OPTIONS, (on_error, max_pixels, max_bytes))
     labeling = Labeling(labels, class_names)
-    if isinstance(data, str) and not _is_path(data):
+    if isinstance(data, str) and _is_spec(data):
         _check_unlabeled(data, labeling)
-        return _open_spec(_add_arguments(_parse_source_spec(data), {**selection, **reading}))
+        return _open_spec(data, {**selection, **reading})
     source = _open_object(data, labeling, reading)
     return _select(source, _parse_selection(selection, source.spec), _append_options(source.spec, selection))
 
@@ -108,28 +109,21 @@ def open_labeled(
     return open_source(data, labels=labels, class_names=named, on_error=on_error)
 
 
-def _to_texts(arguments: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(value) for name, value in arguments.items() if value is not None}
+def _to_texts(names: Sequence[str], values: Sequence[object]) -> dict[str, str]:
+    return {name: str(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def _is_path(text: str) -> bool:
-    """Whether a text names an image file rather than a source; a colon may be part of the name of an existing file."""
+def _is_spec(text: str) -> bool:
+    """Whether a text names a source rather than an image file, whose name may have a colon, too."""
     scheme, colon, _ = text.partition(":")
     is_spec = bool(colon) and (scheme in SOURCES or not os.path.isfile(text))  # noqa: PTH113 - accepts any text
-    return not is_spec and _is_image_path(text)
+    return is_spec or not _is_image_path(text)
 
 
 def _is_image_path(text: str) -> bool:
     """Whether a path is that of an image file: by its suffix, or because it is a file that is no source."""
     suffix = os.path.splitext(text)[1].lower()  # noqa: PTH122
     return suffix in SUFFIXES or (suffix not in SCHEME_OF_SUFFIX and os.path.isfile(expand_path(text)))  # noqa: PTH113
-
-
-def _parse_source_spec(text: str) -> Spec:
-    reject_credentials(text, SourceError)
-    if ":" not in text or is_url(text):
-        raise SourceError(f"{text!r} has no scheme; expected SCHEME:LOCATION, {_suggest_spec(text)}.")
-    return parse_spec(text, SourceError)
 
 
 def _suggest_spec(text: str) -> str:
@@ -148,7 +142,7 @@ def _open_object(data: Any, labeling: Labeling, reading: Mapping[str, str]) -> S
     if limits and (isinstance(data, Source) or find_kind(data) in ("array", "tensor")):
         repair = "omit it for an array or an open source"
         raise SourceError("applies to image files only", argument=limits[0], repair=repair)
-    options = _parse_read_options(reading, "the source")
+    options = _parse_options(_READ_OPTIONS, reading, "the source")
     if not isinstance(data, Source):
         return open_object(data, labeling, options)
     _check_unlabeled(data.spec, labeling)
@@ -161,30 +155,28 @@ def _check_unlabeled(spec: str, labeling: Labeling) -> None:
         raise SourceError(f"{spec!r} has labels of its own, unlike images in memory and lists of paths", repair=repair)
 
 
-def _open_spec(spec: Spec) -> Source:
+def _open_spec(text: str, arguments: Mapping[str, str]) -> Source:
+    reject_credentials(text, SourceError)
+    if ":" not in text or is_url(text):
+        raise SourceError(f"{text!r} has no scheme; expected SCHEME:LOCATION, {_suggest_spec(text)}.")
+    spec = parse_spec(text, SourceError)
+    for name in arguments:
+        if name in spec.options:
+            raise SourceError(f"is given both as an argument and in {text!r}", argument=name, repair="give it once")
+    spec = spec.with_options(arguments)
     if spec.scheme in MEMORY_SCHEMES:
         raise SourceError(f"{str(spec)!r} names images in memory; pass the images, or save them and use npz:.")
     scheme = SOURCES.find(spec.scheme, f" in {str(spec)!r}")
-    known = {**scheme.options, **SELECTION_OPTIONS, **READ_OPTIONS}
+    known = (*scheme.options, *SELECTION_OPTIONS, *READ_OPTIONS)
     for name in spec.options:
         if name not in known:
-            raise SourceError(
-                f"unknown option {name!r} in {str(spec)!r}; known: {', '.join(known)}.{did_you_mean(name, known)}"
-            )
-    options = {name: spec.options[name] for name in SELECTION_OPTIONS if name in spec.options}
-    selection = _parse_selection(options, str(spec))
+            listed = f"{', '.join(known)}.{did_you_mean(name, known)}"
+            raise SourceError(f"unknown option {name!r} in {str(spec)!r}; known: {listed}")
+    given = {name: spec.options[name] for name in SELECTION_OPTIONS if name in spec.options}
+    selection = _parse_selection(given, str(spec))
     whole = spec.without(SELECTION_OPTIONS)
-    source = scheme.open(whole, _parse_read_options(spec.options, str(spec)))
-    return _select(source, selection, str(whole.with_options(options)))
-
-
-def _add_arguments(spec: Spec, arguments: Mapping[str, str]) -> Spec:
-    """Return the spec with arguments added to its options; each may be given once only."""
-    for name in arguments:
-        if name in spec.options:
-            fault = f"is given both as an argument and in {str(spec)!r}"
-            raise SourceError(fault, argument=name, repair="give it once")
-    return spec.with_options(arguments)
+    source = scheme.open(whole, _parse_options(_READ_OPTIONS, spec.options, str(spec)))
+    return _select(source, selection, str(whole.with_options(given)))
 
 
 def _append_options(text: str, options: Mapping[str, str]) -> str:
@@ -195,89 +187,19 @@ def _append_options(text: str, options: Mapping[str, str]) -> str:
         return str(Spec("", text, options)).removeprefix(":")
 
 
-def _parse_read_options(options: Mapping[str, str], where: str) -> ReadOptions:
-    on_error = _parse_choice(options, "on_error", get_args(OnError), where)
-    parsed = {name: _parse_integer(options, name, where) for name in ("max_pixels", "max_bytes")}
-    return ReadOptions(on_error or "fail", **{name: limit for name, limit in parsed.items() if limit is not None})
-
-
-def _parse_choice(options: Mapping[str, str], name: str, allowed: Sequence[Choice], where: str) -> Choice | None:
-    value = options.get(name)
-    if value is not None and value not in allowed:
-        repair = f"expected one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
-        raise SourceError(f"of {where!r}", argument=name, value=value, repair=repair)
-    return cast(Choice | None, value)
-
-
-def _parse_integer(options: Mapping[str, str], name: str, where: str, minimum: int = 1) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
+def _parse_options(kind: TypeAdapter[Options], texts: Mapping[str, str], where: str) -> Options:
     try:
-        number = int(text)
-    except ValueError:
-        number = minimum - 1
-    if number < minimum:
-        repair = f"expected an integer of at least {minimum}"
-        raise SourceError(f"of {where!r}", argument=name, value=text, repair=repair)
-    return number
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which images to select: a subset or a file of indices, then the first `limit` of them."""
-
-    subset: SubsetName | None
-    fraction: float
-    count: int | None
-    seed: int
-    indices: str | None
-    limit: int | None
-
-    def find_positions(self, ids: Sequence[str], where: str) -> IntArray:
-        """Return the positions of the selected images, at least one. -> int64 [n]"""
-        if self.indices is not None:
-            positions = _read_indices(expand_path(self.indices), len(ids))
-        elif self.subset is not None:
-            positions = self._find_subset(ids, where)
-        else:
-            positions = np.arange(len(ids), dtype=np.int64)
-        return positions[: self.limit]
-
-    def _find_subset(self, ids: Sequence[str], where: str) -> IntArray:
-        """Return the images with the smallest sha256 of 'seed:id', or all others, in the order of the source.
-
-        The hash depends on the id alone, so the order of the images does not matter, and adding or removing an image
-        changes the subset of at most one other image.
-        """
-        count = math.floor(self.fraction * len(ids) + 0.5) if self.count is None else self.count
-        if count > len(ids):
-            fault = f"exceeds the {len(ids)} images of {where!r}"
-            raise SourceError(fault, argument="count", value=count, repair="choose a smaller count")
-        keys = [hashlib.sha256(f"{self.seed}:{id_}".encode()).digest() for id_ in ids]
-        ranking = np.array(sorted(range(len(ids)), key=keys.__getitem__), dtype=np.int64)
-        positions = np.sort(ranking[:count] if self.subset == "experimental" else ranking[count:])
-        if not positions.size:
-            raise SourceError(
-                f"the {self.subset} subset of the {len(ids)} images of {where!r} is empty; choose another fraction or"
-                " count."
-            )
-        return positions
-
-
-def _select(source: Source, selection: Selection | None, spec: str) -> Source:
-    """Return the selected images; `spec` names source and selection, so that it opens the same images again."""
-    if selection is None:
-        return source
-    if isinstance(source, Subset):
-        raise SourceError(f"{source.spec!r} is already a subset; select from the whole source instead.")
-    return source.select(selection.find_positions(source.ids, source.spec), spec)
+        return kind.validate_python(dict(texts))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name, text = str(first["loc"][0]), first["input"]
+        expected = first["msg"].replace("Input", "it")
+        repair = f"{expected}.{did_you_mean(text, QUOTED.findall(expected))}"
+        raise SourceError(f"of {where!r}", argument=name, value=text, repair=repair) from None
 
 
 def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
     """Parse options given as text; None where there are none."""
-    if not given:
-        return None
     for option in ("fraction", "count", "seed"):
         if option in given and "subset" not in given:
             repair = Repair("pass {subset}, or 'evaluation'", subset="experimental")
@@ -286,25 +208,42 @@ def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
         if first in given and second in given:
             repair = Repair(f"omit one of {{{first}}} and {{{second}}}", **{first: ANY, second: ANY})
             raise SourceError(f"the selection from {where!r} is ambiguous", repair=repair)
-    return Selection(
-        subset=_parse_choice(given, "subset", get_args(SubsetName), where),
-        fraction=_parse_fraction(given.get("fraction", str(DEFAULT_FRACTION)), where),
-        count=_parse_integer(given, "count", where),
-        seed=_parse_integer(given, "seed", where, minimum=0) or 0,
-        indices=given.get("indices"),
-        limit=_parse_integer(given, "limit", where),
-    )
+    return _parse_options(_SELECTION, given, where) if given else None
 
 
-def _parse_fraction(text: str, where: str) -> float:
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = math.nan
-    if not 0.0 < fraction < 1.0:
-        repair = "expected a number between 0 and 1, such as 0.1"
-        raise SourceError(f"of {where!r}", argument="fraction", value=text, repair=repair)
-    return fraction
+def _select(source: Source, selection: Selection | None, spec: str) -> Source:
+    """Return the selected images; `spec` names source and selection, so that it opens the same images again."""
+    if selection is None:
+        return source
+    if isinstance(source, Subset):
+        raise SourceError(f"{source.spec!r} is already a subset; select from the whole source instead.")
+    if selection.indices is not None:
+        positions = _read_indices(expand_path(selection.indices), len(source))
+    elif selection.subset is not None:
+        positions = _find_subset(source, selection)
+    else:
+        positions = np.arange(len(source), dtype=np.int64)
+    return source.select(positions[: selection.limit], spec)
+
+
+def _find_subset(source: Source, selection: Selection) -> IntArray:
+    """Return the images with the smallest sha256 of 'seed:id', or all others, in the order of the source.
+
+    The hash depends on the id alone, so the order of the images does not matter, and adding or removing an image
+    changes the subset of at most one other image.
+    """
+    n_images, where = len(source), source.spec
+    count = math.floor(selection.fraction * n_images + 0.5) if selection.count is None else selection.count
+    if count > n_images:
+        fault = f"exceeds the {n_images} images of {where!r}"
+        raise SourceError(fault, argument="count", value=count, repair="choose a smaller count")
+    keys = [hashlib.sha256(f"{selection.seed}:{id_}".encode()).digest() for id_ in source.ids]
+    ranking = np.array(sorted(range(n_images), key=keys.__getitem__), dtype=np.int64)
+    positions = np.sort(ranking[:count] if selection.subset == "experimental" else ranking[count:])
+    if not positions.size:
+        fault = f"the {selection.subset} subset of the {n_images} images of {where!r} is empty"
+        raise SourceError(fault, repair="choose another fraction or count")
+    return positions
 
 
 def _read_indices(path: Path, n_images: int) -> IntArray:
@@ -316,20 +255,14 @@ def _read_indices(path: Path, n_images: int) -> IntArray:
         else:
             indices = np.array([int(number) for number in read_text_file(path).split()], dtype=np.int64)
     if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
-        raise SourceError(
-            f"indices file {str(path)!r} holds {indices.dtype} {list(indices.shape)}; expected integers [n], n >= 1."
-        )
+        found = f"{indices.dtype} {list(indices.shape)}"
+        raise SourceError(f"indices file {str(path)!r} holds {found}; expected integers [n], n >= 1.")
     invalid = np.flatnonzero((indices < 0) | (indices >= n_images))
     if invalid.size:
-        position = int(invalid[0])
-        raise SourceError(
-            f"index {indices[position]} at position {position} of {str(path)!r} is out of range; expected 0 to"
-            f" {n_images - 1}."
-        )
+        place = f"index {indices[invalid[0]]} at position {invalid[0]} of {str(path)!r}"
+        raise SourceError(f"{place} is out of range; expected 0 to {n_images - 1}.")
     values, counts = np.unique(indices, return_counts=True)
     if counts.max() > 1:
-        duplicate = values[counts.argmax()]
-        raise SourceError(
-            f"duplicate index {duplicate} ({counts.max()} times) in {str(path)!r}; indices must be unique."
-        )
+        duplicate = f"duplicate index {values[counts.argmax()]} ({counts.max()} times)"
+        raise SourceError(f"{duplicate} in {str(path)!r}; indices must be unique.")
     return indices.astype(np.int64)

@@ -4,8 +4,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,20 +41,14 @@ MEMORY_SCHEMES = ("array", "list", "dataset")
 def read_image(
     image: object, where: str | None = None, *, max_pixels: int = ReadOptions.max_pixels, max_bytes: int = MAX_BYTES
 ) -> Array:
-    """Return one image of any kind as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
+    """Return one image as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
 
-    Parameters
-    ----------
-    image
-        A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W]. An
-        array or a tensor may have another axis of length 1 in front. Arrays are not copied.
-    where
-        The name of the image in errors; the path, or the type of the image, by default.
-    max_pixels, max_bytes
-        Maximum number of pixels and decoded bytes of an image file or a PIL image.
+    The image is a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3], which is not copied, or
+    a torch tensor [C, H, W]; an array or a tensor may have another axis of length 1 in front. `where` names it in
+    errors. The limits are those of an image file or a PIL image.
     """
     value: Any = image
-    kind = find_kind(image) or _check_kind(image, f"image {where}" if where else "the image")
+    kind = _check_kind(image, f"image {where}" if where else "the image")
     if kind == "path":
         path = os.fsdecode(value)
         content = read_image_file(expand_path(path), where or path, max_bytes)
@@ -111,14 +104,13 @@ def _convert_tensor(tensor: Any, name: str) -> Array:
 
 
 def _check_tensor_shape(tensor: Any, name: str) -> None:
-    """Raise unless a torch tensor has the shape of an image or of images."""
-    if tensor.ndim not in (3, 4) or tensor.shape[-3] not in (1, 3):
+    if tensor.ndim in (3, 4) and tensor.shape[-3] in (1, 3):
+        return
+    fault = f"{name} has shape {list(tensor.shape)}; expected [C, H, W] or [N, C, H, W] with 1 or 3 channels"
+    if tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3):
         axes = (2, 0, 1) if tensor.ndim == 3 else (0, 3, 1, 2)
-        is_channels_last = tensor.ndim in (3, 4) and tensor.shape[-1] in (1, 3)
-        hint = f"; the channels seem to come last: pass it with permute{axes}" if is_channels_last else ""
-        raise SourceError(
-            f"{name} has shape {list(tensor.shape)}; expected [C, H, W] or [N, C, H, W] with 1 or 3 channels{hint}."
-        )
+        raise SourceError(fault, repair=f"the channels seem to come last: pass it with permute{axes}")
+    raise SourceError(f"{fault}.")
 
 
 def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Source:
@@ -149,17 +141,16 @@ def _unwrap_loader(loader: Any) -> Any:
     """Return the data set of a DataLoader that yields all its items, in any order and in batches of any size."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+    if _is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
+        return loader.dataset
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    is_shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement
+    is_complete = is_shuffled and sampler.num_samples == len(loader.dataset)
     is_usual = type(loader.batch_sampler) in (BatchSampler, type(None))
-    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", loader.sampler)):
-        is_shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement
-        is_complete = is_shuffled and sampler.num_samples == len(loader.dataset)
-        is_usual = is_usual and (isinstance(sampler, SequentialSampler) or is_complete)
-    if not is_usual and not _is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
-        name = type(loader.sampler).__name__
-        raise SourceError(
-            f"the DataLoader draws its images with a sampler of its own ({name}), so they have no stable ids; pass a"
-            " torch.utils.data.Subset of its data set, or the data set itself."
-        )
+    if not is_usual or not (isinstance(sampler, SequentialSampler) or is_complete):
+        fault = f"the DataLoader draws its images with a sampler of its own ({type(sampler).__name__})"
+        repair = "pass a torch.utils.data.Subset of its data set, or the data set itself"
+        raise SourceError(f"{fault}, so they have no stable ids", repair=repair)
     return loader.dataset
 
 
@@ -167,9 +158,8 @@ def _check_length(data: Any) -> int:
     """Return the number of items of something with a length and positions."""
     name = type(data).__name__
     if isinstance(data, Mapping):
-        raise SourceError(
-            f"cannot open a {name} with the keys {', '.join(map(str, data))[:80]}; pass one of its values."
-        )
+        keys = ", ".join(map(str, data))[:80]
+        raise SourceError(f"cannot open a {name} with the keys {keys}; pass one of its values.")
     if _is_instance(data, "pandas", "DataFrame"):
         repair = Repair("pass its column of paths, such as frame['path'], and {labels}", labels=ANY)
         raise SourceError("cannot open a DataFrame", repair=repair)
@@ -197,11 +187,13 @@ def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: Read
         except SourceError:
             raise
         except Exception as error:  # whatever the user's data set raises
-            raise SourceError(
-                f"item {index} of {spec!r} cannot be read: {shorten_reason(error)}; repair it or remove it."
-            ) from error
+            fault = f"item {index} of {spec!r} cannot be read: {shorten_reason(error)}"
+            raise SourceError(fault, repair="repair it or remove it") from error
 
-    kind = _check_kind(read_item(0)[0], f"image 0 of {spec!r}")
+    def read_one(index: int) -> Any:
+        return read_item(index)[0]
+
+    kind = _check_kind(read_one(0), f"image 0 of {spec!r}")
     paths, summaries, labels = [], [], []
     for index in range(n_items):
         image, label = read_item(index)
@@ -214,7 +206,7 @@ def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: Read
             summaries.append(_summarize_image(image, kind, f"{index} of {spec}", read_options))
     labeling = Labeling(_resolve_labels(labels, labeling.labels, spec), labeling.class_names)
     if kind != "path":
-        return ItemSource(spec, lambda index: read_item(index)[0], kind, summaries, read_options, labeling)
+        return ItemSource(spec, read_one, kind, summaries, read_options, labeling)
     absolute = [make_absolute(path) for path in paths]
     root = find_common_folder(absolute)
     ids = [(path if root is None else path.relative_to(root)).as_posix() for path in absolute]
@@ -237,15 +229,14 @@ def _split_item(item: Any, where: str) -> tuple[Any, Any]:
 
 
 def _check_same_kind(image: Any, kind: Kind, index: int, spec: str) -> None:
-    found = _check_kind(image, f"image {index} of {spec!r}")
+    name = f"image {index} of {spec!r}"
+    found = _check_kind(image, name)
     if found != kind:
-        raise SourceError(
-            f"image {index} of {spec!r} is given as {found}, but image 0 as {kind}; pass images of one kind."
-        )
+        raise SourceError(f"{name} is given as {found}, but image 0 as {kind}; pass images of one kind.")
 
 
 def _resolve_labels(labels: list[Any], given: ArrayLike | None, spec: str) -> ArrayLike | None:
-    """Return the labels of the items, or else those that were passed."""
+    """Return the labels of the items, as integers or texts, or else those that were passed."""
     missing = [index for index, label in enumerate(labels) if label is None]
     if len(missing) == len(labels):
         return given
@@ -254,21 +245,15 @@ def _resolve_labels(labels: list[Any], given: ArrayLike | None, spec: str) -> Ar
         raise SourceError(fault, argument="labels", repair="omit one of them")
     if missing:
         raise SourceError(f"item {missing[0]} of {spec!r} has no label, but other items do; label all or none.")
-    return [_unpack_label(label, index, spec) for index, label in enumerate(labels)]
+    values = [label.item() if getattr(label, "ndim", 1) == 0 else label for label in labels]
+    for index, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            fault = f"the label of item {index} of {spec!r} is {labels[index]!r:.60}"
+            raise SourceError(f"{fault}; expected a class index or a class name.")
+    return values
 
 
-def _unpack_label(label: Any, index: int, spec: str) -> int | str:
-    """Return a label as an integer or a text; tensors and arrays of one number are accepted."""
-    value = label.item() if hasattr(label, "item") and getattr(label, "ndim", 1) == 0 else label
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise SourceError(
-            f"the label of item {index} of {spec!r} is {label!r:.60}; expected a class index or a class name."
-        )
-    return value
-
-
-@dataclass(frozen=True)
-class ImageSummary:
+class ImageSummary(NamedTuple):
     """The digest of an image in memory, its decoded size in bytes (0 if unknown) and its dtype (None if unknown)."""
 
     digest: bytes
@@ -307,20 +292,16 @@ class ItemSource(EncodedSource):
         self.summaries = summaries
         # A list can be read by several threads, but a user's data set need not allow that.
         self.threads = DECODING_THREADS if kind == "bytes" and spec.startswith("list:") else 1
-        dtypes = [(index, summary.dtype) for index, summary in enumerate(summaries) if summary.dtype is not None]
-        for index, dtype in dtypes:
-            if dtype != dtypes[0][1]:
-                raise SourceError(
-                    f"image {index} of {spec!r} is {dtype}, but image {dtypes[0][0]} is {dtypes[0][1]}; convert all"
-                    " images to one dtype."
-                )
+        known = [(index, summary.dtype) for index, summary in enumerate(summaries) if summary.dtype is not None]
+        for index, dtype in known:
+            if dtype != known[0][1]:
+                fault = f"image {index} of {spec!r} is {dtype}, but image {known[0][0]} is {known[0][1]}"
+                raise SourceError(fault, repair="convert all images to one dtype")
 
-    def read_encoded(self, index: int) -> bytes:
-        """Return the bytes of an image file."""
+    def _read_encoded(self, index: int) -> bytes:
         return bytes(self._get_image(index))
 
-    def name_image(self, index: int) -> str:
-        """Return the position of an image."""
+    def _name_image(self, index: int) -> str:
         return f"{index} of {self.spec}"
 
     def read_within(self, index: int, max_bytes: int) -> Array:
@@ -328,13 +309,11 @@ class ItemSource(EncodedSource):
         if self.kind == "bytes":
             return super().read_within(index, max_bytes)
         check_image_bytes(self.ids[index], "it takes", self.summaries[index].n_bytes, max_bytes)
-        where = self.name_image(index)
+        where = self._name_image(index)
         pixels = read_image(self._get_image(index), where, max_pixels=self.max_pixels, max_bytes=max_bytes)
         if hash_pixels(pixels) != self.summaries[index].digest:
-            raise SourceError(
-                f"image {where} has other pixels than when it was first read; remove random transforms from the data"
-                " set, because predictions must belong to fixed images."
-            )
+            repair = "remove random transforms from the data set, because predictions must belong to fixed images"
+            raise SourceError(f"image {where} has other pixels than when it was first read", repair=repair)
         return pixels.copy()
 
     def hash_content(self, index: int) -> bytes:

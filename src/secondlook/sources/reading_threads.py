@@ -10,8 +10,7 @@ from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
-IMAGES_PER_TASK = 8
-TASKS_PER_THREAD = 8
+IMAGES_PER_TASK, TASKS_PER_THREAD, IMAGES_PER_BLOCK = 8, 8, 4096
 
 
 class ReadingThreads:
@@ -29,14 +28,17 @@ class ReadingThreads:
             self._pool.shutdown(cancel_futures=True)  # after an error, nobody waits for what is not yet read
 
     def map(self, function: Callable[[int], T], positions: Sequence[int]) -> Iterator[T]:
-        """Return the results of a function in the order of the positions."""
+        """Yield the results of a function in the order of the positions; a block of positions is read ahead."""
         if self._pool is None:
-            return map(function, positions)
-        # Small images decode faster than a thread picks up a task, so a task reads several images, unless there are too
-        # few tasks to keep all threads busy to the end.
-        size = max(1, min(IMAGES_PER_TASK, len(positions) // (TASKS_PER_THREAD * self._count)))
-        tasks = [positions[first : first + size] for first in range(0, len(positions), size)]
-        return chain.from_iterable(self._pool.map(lambda task: [function(index) for index in task], tasks))
+            yield from map(function, positions)
+            return
+        for start in range(0, len(positions), IMAGES_PER_BLOCK):
+            block = positions[start : start + IMAGES_PER_BLOCK]
+            # Small images decode faster than a thread picks up a task, so a task reads several images, unless there
+            # are too few tasks to keep all threads busy to the end.
+            size = max(1, min(IMAGES_PER_TASK, len(block) // (TASKS_PER_THREAD * self._count)))
+            tasks = [block[first : first + size] for first in range(0, len(block), size)]
+            yield from chain.from_iterable(self._pool.map(lambda task: [function(index) for index in task], tasks))
 
 
 class SharedMemory:
@@ -64,12 +66,12 @@ class SharedMemory:
 
 
 class SharedCache:
-    """The latest items that threads have read: at least `min_items`, and more up to a total weight.
+    """The latest items that threads have read: at least `min_items`, and more up to a total weight, or number.
 
     An item is read by one thread, for which the others wait. In another process the cache is empty.
     """
 
-    def __init__(self, max_weight: int, weigh: Callable[[Any], int], min_items: int = 1) -> None:
+    def __init__(self, max_weight: int, weigh: Callable[[Any], int] | None = None, min_items: int = 1) -> None:
         self._settings = max_weight, weigh, min_items
         self._items: OrderedDict[Hashable, Future[Any]] = OrderedDict()
         self._weights: dict[Hashable, int] = {}
@@ -85,21 +87,19 @@ class SharedCache:
             item = self._items.setdefault(key, Future())
             self._items.move_to_end(key)
         if is_missing:
-            self._fill(key, item, read)
+            try:
+                item.set_result(read())
+            except BaseException as error:  # noqa: BLE001  # raised below, here and in all threads that wait
+                item.set_exception(error)
+            self._make_room(key, item)
         return item.result()
 
-    def _fill(self, key: Hashable, item: "Future[Any]", read: Callable[[], Any]) -> None:
+    def _make_room(self, key: Hashable, item: "Future[Any]") -> None:
         max_weight, weigh, min_items = self._settings
-        try:
-            item.set_result(read())
-        except BaseException as error:
-            item.set_exception(error)
-            with self._lock:
-                self._items.pop(key, None)
-            raise
         with self._lock:
-            if key not in self._items:  # removed while it was read
-                return
-            self._weights[key] = weigh(item.result())
+            if item.exception() is not None:
+                self._items.pop(key, None)
+            elif key in self._items:  # otherwise removed while it was read
+                self._weights[key] = 1 if weigh is None else weigh(item.result())
             while sum(self._weights.values()) > max_weight and len(self._items) > min_items:
                 self._weights.pop(self._items.popitem(last=False)[0], None)

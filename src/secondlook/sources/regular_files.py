@@ -11,6 +11,7 @@ from pathlib import Path
 from secondlook.errors import SourceError
 from secondlook.file_systems import is_url
 from secondlook.registry import did_you_mean
+from secondlook.specs import Spec
 
 MAX_TEXT_BYTES = 1_000_000_000
 """Maximum size of a table, of a file of class names and of a file of indices."""
@@ -33,17 +34,14 @@ def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedRe
     except ValueError as reason:  # a null byte, or text that is not valid in a file name
         raise OSError(errno.EINVAL, str(reason), str(path)) from reason
     status = os.fstat(descriptor)
-    error: OSError | None = None
+    if stat.S_ISREG(status.st_mode) and (max_bytes is None or status.st_size <= max_bytes):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
     if stat.S_ISDIR(status.st_mode):
-        error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    elif not stat.S_ISREG(status.st_mode):
-        error = OSError(errno.EINVAL, "not a regular file", str(path))
-    elif max_bytes is not None and status.st_size > max_bytes:
-        error = OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
-    if error is not None:
-        os.close(descriptor)
-        raise error
-    return os.fdopen(descriptor, "rb")
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
 
 
 def make_absolute(path: Path) -> Path:
@@ -65,18 +63,20 @@ def find_name(name: str, names: Collection[str], what: str, where: str, hint: st
     return name
 
 
+def find_column(spec: Spec, option: str, columns: Collection[str]) -> str:
+    """Return the column that an option names, or else the one of the same name as the option."""
+    name = spec.options.get(option, option)
+    return find_name(name, columns, "column", spec.location, f"; name the column with ?{option}=COLUMN")
+
+
 def reject_url(path: str, where: str) -> None:
     """Raise for a URL in a list of paths."""
     if is_url(path):
-        raise SourceError(
-            f"{where} is the URL {path!r}, but lists and tables name local files; for images behind URLs use folder:,"
-            " parquet: or webdataset: with the URL of all."
-        )
+        repair = "for images behind URLs use folder:, parquet: or webdataset: with the URL of all"
+        raise SourceError(f"{where} is the URL {path!r}, but lists and tables name local files", repair=repair)
 
 
 def missing_root_error(root: object) -> SourceError:
     """Return the error for images whose folder, bucket or file as a whole is gone, rather than one of them."""
-    return SourceError(
-        f"{str(root)!r} is not there on this machine ({platform.node()}); every machine that reads the images needs it"
-        " at the same place: restore or mount it, or move the images to a store that all machines reach."
-    )
+    repair = "restore or mount it where all machines find it, or move the images to a store that all machines reach"
+    return SourceError(f"{str(root)!r} is not there on this machine ({platform.node()})", repair=repair)

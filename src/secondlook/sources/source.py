@@ -5,8 +5,8 @@ import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from json.encoder import encode_basestring_ascii
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import PositiveInt
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import Repair, SourceError
@@ -30,7 +31,6 @@ OnError = Literal["fail", "skip"]
 Limit = Literal["max_pixels", "max_bytes"]
 
 DECODING_THREADS = min(32, os.cpu_count() or 1)
-IMAGES_PER_HASHING_BLOCK = 4096
 
 MAX_BYTES = 512_000_000
 """Maximum size of the decoded images that a source holds at once, in bytes."""
@@ -44,8 +44,8 @@ class ReadOptions:
     """What to do with unreadable images, the maximum number of pixels per image, and that of decoded bytes at once."""
 
     on_error: OnError = "fail"
-    max_pixels: int = 100_000_000
-    max_bytes: int = MAX_BYTES
+    max_pixels: PositiveInt = 100_000_000
+    max_bytes: PositiveInt = MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,9 @@ class Batch:
 
 
 class UnreadableImageError(SourceError):
-    """An image that cannot be read; with on_error="skip" it is skipped instead.
+    """An image that cannot be read, and why; with on_error="skip" it is skipped instead.
 
-    Parameters
-    ----------
-    where, reason
-        The name of the image, and why it cannot be read.
-    limit, needed
-        The limit that the image exceeds, and the value of it that would be enough.
+    `limit` is the limit that the image exceeds, and `needed` the value of it that would be enough.
     """
 
     def __init__(
@@ -90,10 +85,7 @@ class UnreadableImageError(SourceError):
 
 
 class Source(ABC):
-    """Images with ids and, where known, labels and class names.
-
-    Subclasses pass the ids to `__init__` and implement `read`.
-    """
+    """Images with ids and, where known, labels and class names; subclasses implement `read`."""
 
     threads: int = 1
     """Number of threads that read images; more than one pays off where reading decodes a file."""
@@ -141,7 +133,7 @@ class Source(ABC):
         """Return a copy without labels and class names."""
         unlabeled = copy.copy(self)
         unlabeled.labels = unlabeled.class_names = None
-        unlabeled.__dict__.pop("_content_summary", None)  # a cached digest covers labels and class names
+        vars(unlabeled).pop("_content_summary", None)  # a cached digest covers labels and class names
         return unlabeled
 
     def spread(self, n_images: int) -> "Subset":
@@ -152,8 +144,7 @@ class Source(ABC):
         rng = np.random.default_rng(0)
         n_images = min(n_images, len(self))
         edges = np.arange(n_images + 1) * len(self) // n_images
-        positions = rng.permutation(rng.integers(edges[:-1], edges[1:]))
-        return self.select(positions)
+        return self.select(rng.permutation(rng.integers(edges[:-1], edges[1:])))
 
     def select(self, positions: IntArray, spec: str | None = None) -> "Subset":
         """Return the images at the given positions, in that order; `spec` names them, as the source by default."""
@@ -167,17 +158,14 @@ class Source(ABC):
         images = [self.read(index) for index in range(len(self))]
         for id_, image in zip(self.ids, images, strict=True):
             if image.shape != images[0].shape:
-                raise SourceError(
-                    f"image {id_!r} of {self.spec!r} has shape {list(image.shape)}, but {self.ids[0]!r} has"
-                    f" {list(images[0].shape)}; resize them to one size."
-                )
+                shapes = f"shape {list(image.shape)}, but {self.ids[0]!r} has {list(images[0].shape)}"
+                raise SourceError(f"image {id_!r} of {self.spec!r} has {shapes}", repair="resize them to one size")
         return np.stack(images)
 
     def extract(self, positions: range | IntArray) -> "Source | None":
         """Return a source of some of the images, without labels, to be read in another process or on another machine.
 
-        It is pickled at a size that depends on these images only, and has the same ids, images and reasons. Images are
-        read from where they are stored; None where they are in memory only, or how they are stored is not known.
+        Its pickle has the size of these images' places only. None where images are in memory only, or nobody knows.
         """
         return None
 
@@ -194,17 +182,12 @@ class Source(ABC):
 
     def is_readable(self, index: int) -> bool:
         """Whether one image can be read, which is tried."""
-        try:
-            self.read(index)
-        except UnreadableImageError:
-            return False
-        return True
+        return Source.hash_content(self, index) != UNREADABLE
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, or raise before reading its pixels if they take more than `max_bytes`.
+        """Return one image, or raise an `UnreadableImageError` with the limit 'max_bytes' before reading its pixels.
 
-        The error is an `UnreadableImageError` whose `limit` is 'max_bytes'. Without an override, images are read
-        whatever their size.
+        Without an override, images are read whatever their size.
         """
         return self.read(index)
 
@@ -234,17 +217,10 @@ class Source(ABC):
 
     def find_duplicates(self) -> list[int]:
         """Return the positions of the images that have the same pixels as an earlier one, in order."""
-        seen: set[bytes] = set()
-        duplicates = []
-        for index in self._content_summary[1]:
-            try:
-                pixels = hash_pixels(self.read(index))
-            except UnreadableImageError:
-                continue
-            if pixels in seen:
-                duplicates.append(index)
-            seen.add(pixels)
-        return duplicates
+        first_position: dict[bytes, int] = {}
+        pixels = {index: Source.hash_content(self, index) for index in self._content_summary[1]}
+        readable = [index for index in pixels if pixels[index] != UNREADABLE]
+        return [index for index in readable if first_position.setdefault(pixels[index], index) != index]
 
     @cached_property
     def _content_summary(self) -> tuple[str, list[int]]:
@@ -256,13 +232,15 @@ class Source(ABC):
         labels: Iterable[int | None] = repeat(None, len(self)) if self.labels is None else self.labels.tolist()
         first_position: dict[bytes, int] = {}
         candidates: set[int] = set()
-        for index, (id_, label, content) in enumerate(zip(self.ids, labels, self._hash_contents(), strict=True)):
-            # One line of JSON per image: no two lists of images have the same text. `json.dumps` takes twice as long.
-            label_text = "null" if label is None else label
-            total.update(f'\n[{encode_basestring_ascii(id_)}, {label_text}, "{content.hex()}"]'.encode())
-            first = first_position.setdefault(content, index)
-            if first != index and content != UNREADABLE:
-                candidates |= {first, index}
+        with ReadingThreads(self._count_threads()) as readers:
+            contents = readers.map(self.hash_content, range(len(self)))
+            for index, (id_, label, content) in enumerate(zip(self.ids, labels, contents, strict=True)):
+                # One line of JSON per image: no two lists of images have the same text; `json.dumps` is slower.
+                label_text = "null" if label is None else label
+                total.update(f'\n[{encode_basestring_ascii(id_)}, {label_text}, "{content.hex()}"]'.encode())
+                first = first_position.setdefault(content, index)
+                if first != index and content != UNREADABLE:
+                    candidates |= {first, index}
         return total.hexdigest(), sorted(candidates)
 
     def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
@@ -272,14 +250,11 @@ class Source(ABC):
         """
         stop = len(self) if stop is None else stop
         if batch_size < 1:
-            raise SourceError(
-                f"for {self.spec!r}", argument="batch_size", value=batch_size, repair="expected 1 or more"
-            )
-        if not 0 <= start <= stop <= len(self):
-            raise SourceError(
-                f"start={start}, stop={stop} is out of range for {self.spec!r}; expected 0 <= start <= stop <="
-                f" {len(self)}."
-            )
+            raise SourceError("for a batch", argument="batch_size", value=batch_size, repair="expected 1 or more")
+        for name, value in (("start", start), ("stop", stop)):
+            if not 0 <= value <= len(self):
+                fault = f"is out of range for {self.spec!r}"
+                raise SourceError(fault, argument=name, value=value, repair=f"expected 0 to {len(self)}")
         return self._read_batches(range(start, stop), batch_size)
 
     def convert_images(
@@ -287,22 +262,21 @@ class Source(ABC):
     ) -> Generator[tuple[int, Array], None, None]:
         """Yield the position and `convert(id, image)` of each image in order, without skipped images.
 
-        Each image is converted by the thread that reads it and held until then: one image per thread, and together at
-        most `max_bytes`, except for a single image.
+        Threads read and convert one image each, and together hold at most `max_bytes`, except for a single image.
         """
         threads = self._count_threads()
         memory = SharedMemory(self.max_bytes, threads)
 
-        def read_and_convert(index: int, reserved: int, max_bytes: int | None) -> Array | Skipped | int:
-            with memory.reserve(reserved):
-                result = self._try_read(index, max_bytes)
-                return result if isinstance(result, Skipped | int) else convert(self.ids[index], result)
-
         def convert_one(index: int) -> Array | Skipped:
-            result = read_and_convert(index, memory.share, memory.share)
-            if isinstance(result, int):  # an image above the share of a thread waits for memory
-                result = read_and_convert(index, result, None)
-            return cast(Array | Skipped, result)
+            with memory.reserve(memory.share):
+                result = self._try_read(index, memory.share)
+                if isinstance(result, np.ndarray):
+                    return convert(self.ids[index], result)
+            if isinstance(result, Skipped):
+                return result
+            with memory.reserve(result):  # an image above the share of a thread waits for memory
+                whole = self._try_read(index)
+                return convert(self.ids[index], whole) if isinstance(whole, np.ndarray) else cast(Skipped, whole)
 
         with ReadingThreads(threads) as readers:
             for index, result in zip(positions, readers.map(convert_one, positions), strict=True):
@@ -318,9 +292,9 @@ class Source(ABC):
     def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
         with ReadingThreads(self.threads) as readers:
             for first in range(0, len(positions), batch_size):
-                yield from self._read_together(readers, positions[first : first + batch_size])
+                yield from self._read_batch(readers, positions[first : first + batch_size])
 
-    def _read_together(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
+    def _read_batch(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
         """Read images together if `max_bytes` allows an equal share to each, or else a few at a time."""
         share = self.max_bytes // len(positions) if len(positions) > 1 else None
         results = list(readers.map(lambda index: self._try_read(index, share), positions))
@@ -329,17 +303,13 @@ class Source(ABC):
             del results  # the small images are read again: they must not add to the large ones
             step = max(1, self.max_bytes // largest)
             for first in range(0, len(positions), step):
-                yield from self._read_together(readers, positions[first : first + step])
+                yield from self._read_batch(readers, positions[first : first + step])
             return
         self._skipped |= {result.id: result for result in results if isinstance(result, Skipped)}
-        images = {
-            index: image for index, image in zip(positions, results, strict=True) if isinstance(image, np.ndarray)
-        }
-        del results  # a batch must not stay in memory while the next one is read
+        read = [position for position, image in zip(positions, results, strict=True) if isinstance(image, np.ndarray)]
+        images = [image for image in results if isinstance(image, np.ndarray)]
         if images:
-            ids = tuple(self.ids[index] for index in images)
-            indices = np.array(list(images), dtype=np.int64)
-            yield Batch(indices, ids, [images.pop(index) for index in list(images)])
+            yield Batch(np.array(read, dtype=np.int64), tuple(self.ids[position] for position in read), images)
 
     def _try_read(self, index: int, max_bytes: int | None = None) -> Array | Skipped | int:
         """Read one image; return its size in bytes instead if it takes more than `max_bytes`.
@@ -356,13 +326,6 @@ class Source(ABC):
                     error.where, error.reason, limit=error.limit, needed=error.needed, skippable=True
                 ) from error
             return Skipped(self.ids[index], error.reason)
-
-    def _hash_contents(self) -> Iterator[bytes]:
-        with ReadingThreads(self._count_threads()) as readers:
-            for first in range(0, len(self), IMAGES_PER_HASHING_BLOCK):
-                yield from readers.map(
-                    self.hash_content, range(first, min(first + IMAGES_PER_HASHING_BLOCK, len(self)))
-                )
 
 
 def hash_pixels(image: Array) -> bytes:
@@ -401,8 +364,7 @@ class Subset(Source):
         """Return images of the whole source together, where it does."""
         chosen = self.positions[as_index(positions)]
         first, stop = int(chosen[0]), int(chosen[0]) + len(chosen)
-        is_consecutive = np.array_equal(chosen, np.arange(first, stop))
-        return self.whole.read_block(range(first, stop) if is_consecutive else chosen)
+        return self.whole.read_block(range(first, stop) if np.array_equal(chosen, np.arange(first, stop)) else chosen)
 
     def extract(self, positions: range | IntArray) -> Source | None:
         """Return some of the images of the whole source, where it has them."""
@@ -435,13 +397,13 @@ Opener = Callable[[Spec, ReadOptions], Source]
 
 @dataclass(frozen=True)
 class SourceScheme:
-    """A kind of source that a spec can name; `options` describes the options that only this scheme has."""
+    """A kind of source that a spec can name; `options` are those that only this scheme has."""
 
     name: str
     form: str
     summary: str
     open: Opener
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
     extra: str | None = None
 
 
@@ -450,12 +412,12 @@ SOURCES: Registry[SourceScheme] = Registry("data source", SourceError)
 
 
 def source_scheme(
-    name: str, *, form: str, summary: str, options: Mapping[str, str] | None = None, extra: str | None = None
+    name: str, *, form: str, summary: str, options: Iterable[str] = (), extra: str | None = None
 ) -> Callable[[Opener], Opener]:
     """Register the decorated function as the opener of `name:...`."""
 
     def register(opener: Opener) -> Opener:
-        SOURCES.add(SourceScheme(name, form, summary, opener, dict(options or {}), extra))
+        SOURCES.add(SourceScheme(name, form, summary, opener, tuple(options), extra))
         return opener
 
     return register
