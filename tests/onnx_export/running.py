@@ -17,7 +17,7 @@ def build_model(
 ) -> onnx.ModelProto:
     """Build the model of what `add(graph, *tensors)` returns, with a dynamic first axis, and check it."""
     graph = Graph(opset)
-    added = add(graph, *(graph.tensor(name, array.dtype) for name, array in inputs.items()))
+    added = add(graph, *(Tensor(graph, name, array.dtype) for name, array in inputs.items()))
     tensors = [added] if isinstance(added, Tensor) else list(added)
     results = [graph.rename(tensor, f"output{number}") for number, tensor in enumerate(tensors)]
     described = [describe_value(name, array.dtype, ["batch", *array.shape[1:]]) for name, array in inputs.items()]

@@ -46,7 +46,7 @@ def compute_in_graph(preds: Predictions, rule: Policy) -> tuple[Array, Array, Ar
     outputs, kinds = list_outputs(preds)
 
     def add(graph: Graph, tensor: Tensor) -> list[Tensor]:
-        seen = LookOutputs.from_outputs(graph, rule, tensor, kinds, preds.views, preds.n_classes)
+        seen = LookOutputs(graph, rule, tensor, kinds, preds.views, preds.n_classes)
         return [add_confidence(seen), seen.classes, seen.mean]
 
     values, classes, mean = run_graph(add, outputs)

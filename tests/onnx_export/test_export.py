@@ -1,6 +1,7 @@
 """Exported files against the library: the same decisions from the same images."""
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import ExportedFile, compile_policy, load_policy
-from secondlook.errors import DecisionError, ExportError
-from secondlook.onnx_export import export, export_onnx
-from secondlook.onnx_export.networks import BATCH_NAME, iterate_graphs, make_networks
+from secondlook.errors import DecisionError, ExportError, MissingExtraError
+from secondlook.onnx_export import export_onnx, networks
+from secondlook.onnx_export.networks import BATCH_NAME, iterate_graphs
 from secondlook.policies import Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
@@ -380,8 +381,8 @@ def test_model_that_onnx_does_not_take_is_one_sentence(
     def fail(_model: object, **_options: object) -> None:
         raise onnx.checker.ValidationError("a fault\nwith details")
 
-    networks = make_networks([classifier], (16, 16, 3))
-    monkeypatch.setattr(export, "make_networks", lambda *_: networks)
+    made = networks.make_networks([classifier], (16, 16, 3))
+    monkeypatch.setattr(networks, "make_networks", lambda *_: made)
     monkeypatch.setattr(onnx.checker, "check_model", fail)
     with pytest.raises(ExportError, match="a fault") as caught:
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
@@ -407,7 +408,7 @@ def test_missing_folder_is_found_before_anything_is_converted(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-    monkeypatch.setattr(export, "make_networks", lambda *_: pytest.fail("a network is converted"))
+    monkeypatch.setattr(networks, "make_networks", lambda *_: pytest.fail("a network is converted"))
     with pytest.raises(ExportError, match="absent"):
         export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
 
@@ -469,3 +470,9 @@ def test_files_are_not_replaced_by_accident(classifier: Classifier, tmp_path: Pa
     with pytest.raises(ExportError, match="float64"):
         export_onnx(policy, tmp_path / "other.onnx", classifier=classifier, pixels="float64")  # type: ignore[arg-type]
     assert (tmp_path / "decide.onnx").read_text() == "precious"
+
+
+def test_export_without_onnx_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtraError, match=r"'onnx'.*secondlook\[export\]"):
+        export_onnx(Policy(threshold=0.5, method="mean"), tmp_path / "decide.onnx")

@@ -28,7 +28,7 @@ def build_session(
 ) -> onnxruntime.InferenceSession:
     """Return a session of a graph whose shapes are checked: the inferred one of the result must be the expected one."""
     graph = Graph(LOWEST_OPSET)
-    output = add(graph, graph.tensor("images", np.dtype(dtype)))
+    output = add(graph, Tensor(graph, "images", np.dtype(dtype)))
     output = graph.rename(output, "output")
     inputs = [describe_value("images", np.dtype(dtype), ["batch", *shape])]
     built = graph.build("preprocessing", inputs, [describe_value("output", output.dtype, [None] * 4)])
@@ -188,7 +188,7 @@ def test_resized_images_are_cropped_where_the_library_crops(
 def test_only_images_that_may_be_smaller_than_the_crop_are_padded(resize: Any, crop: int, pads: bool) -> None:
     preprocessing = Preprocessing(resize=resize, crop=crop, channels=3)
     graph = Graph(LOWEST_OPSET)
-    add_fit(graph, graph.tensor("images", np.uint8), preprocessing, find_image_shape(preprocessing, None))
+    add_fit(graph, Tensor(graph, "images", np.uint8), preprocessing, find_image_shape(preprocessing, None))
     assert ("Pad" in {node.op_type for node in graph.nodes}) == pads
 
 
@@ -268,7 +268,7 @@ def test_normalized_inputs_are_equal(
 def test_nothing_is_computed_for_inputs_that_are_the_pixels() -> None:
     graph = Graph(LOWEST_OPSET)
     preprocessing = Preprocessing(layout="NHWC", input_dtype="uint8", size=8, channels=3)
-    images = graph.tensor("images", np.uint8)
+    images = Tensor(graph, "images", np.uint8)
     fitted = add_fit(graph, images, preprocessing, find_image_shape(preprocessing, None))
     assert add_normalization(graph, fitted, preprocessing) is images
     assert graph.nodes == []

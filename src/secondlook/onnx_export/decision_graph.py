@@ -5,18 +5,29 @@ looks which are not needed are not computed, whatever the batch size, and the ne
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+from onnx import checker, helper
 
-from secondlook.extension import Classifier, Frame, Policy, Schedule, ViewSet
+from secondlook import __version__
+from secondlook.extension import (
+    EXPORT_METADATA,
+    INPUT_NAME,
+    Classifier,
+    ExportRecord,
+    Frame,
+    Policy,
+    Schedule,
+    SklearnClassifier,
+    ViewSet,
+    list_outputs,
+)
 from secondlook.onnx_export.confidence_graph import LookOutputs, add_confidence, add_sigmoid, add_top_classes
 from secondlook.onnx_export.graph import Graph, Tensor, describe_value
-from secondlook.onnx_export.image_graph import add_normalization, add_view
-from secondlook.onnx_export.networks import Network, embed_network, get_versions
-
-if TYPE_CHECKING:
-    import onnx
+from secondlook.onnx_export.image_graph import ImageShape, add_fit, add_normalization, add_view
+from secondlook.onnx_export.networks import embed_network, get_versions
 
 
 @dataclass(frozen=True)
@@ -26,18 +37,14 @@ class Parts:
     policy: Policy
     views: ViewSet
     frame: Frame
-    members: tuple[Classifier, ...]
-    networks: tuple[Network, ...]
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes."""
-        return self.networks[0].n_classes
+    members: list[Classifier]
+    networks: list[onnx.ModelProto]
+    n_classes: int
 
     @property
     def opset(self) -> int:
         """Version of ONNX's operators, which all networks share."""
-        return get_versions(self.networks[0].model)[""]
+        return get_versions(self.networks[0])[""]
 
     @property
     def n_outputs(self) -> int:
@@ -49,18 +56,49 @@ class Parts:
         outputs = []
         for member, network in zip(self.members, self.networks, strict=True):
             inputs = add_normalization(graph, images, member.preprocessing)
-            if network.takes_features:
+            if isinstance(member, SklearnClassifier):  # takes features
                 inputs = graph.op("Reshape", inputs, [-1, self.frame.height * self.frame.width * self.frame.channels])
             outputs.append(embed_network(graph, network, inputs))
         return outputs[0] if len(outputs) == 1 else graph.op("Concat", *outputs, axis=1)
 
     def read_outputs(self, graph: Graph, outputs: Tensor) -> LookOutputs:
         """Return the outputs of looks for the policy. float32 [n, views, n_outputs]"""
-        kinds = tuple(member.output for member in self.members)
-        return LookOutputs.from_outputs(graph, self.policy, outputs, kinds, self.views, self.n_classes)
+        kinds = [member.output for member in self.members]
+        return LookOutputs(graph, self.policy, outputs, kinds, self.views, self.n_classes)
 
 
-def add_decision(graph: Graph, images: Tensor, parts: Parts) -> dict[str, Tensor]:
+def make_model(parts: Parts, shape: ImageShape, record: ExportRecord, description: str) -> onnx.ModelProto:
+    """Return the model, which is checked."""
+    graph = Graph(parts.opset)
+    images = Tensor(graph, INPUT_NAME, record.pixels)
+    fitted = add_fit(graph, images, parts.members[0].preprocessing, shape)
+    decided = _add_decision(graph, fitted, parts)
+    sizes = {
+        "probabilities": [parts.n_classes],
+        "view_outputs": [len(parts.views), parts.n_outputs],
+        "labels": [parts.policy.top_k],
+    }
+    named = [graph.rename(decided[name], name) for name in list_outputs(parts.policy)]
+    outputs = [describe_value(one.name, one.dtype, ["batch", *sizes.get(one.name, [])]) for one in named]
+    free = ("height", "width", "channels")
+    given = [name if size is None else size for name, size in zip(free, shape.given, strict=True)]
+    inputs = [describe_value(INPUT_NAME, images.dtype, ["batch", *given])]
+    domains = {one.domain: one.version for network in parts.networks for one in network.opset_import if one.domain}
+    model = helper.make_model(
+        graph.build("decide", inputs, outputs),
+        opset_imports=[helper.make_opsetid(*one) for one in {**domains, "": graph.opset}.items()],
+        ir_version=max(network.ir_version for network in parts.networks),
+        producer_name="secondlook",
+        producer_version=__version__,
+        doc_string=description,
+    )
+    metadata = {Policy.METADATA: parts.policy.model_dump_json(), EXPORT_METADATA: record.model_dump_json()}
+    helper.set_model_props(model, metadata)
+    checker.check_model(model, full_check=True)
+    return model
+
+
+def _add_decision(graph: Graph, images: Tensor, parts: Parts) -> dict[str, Tensor]:
     """Add everything from images [N, H, W, C] at the input size to the decision, and return the outputs by name."""
     schedule = parts.policy.schedule
     looked = _add_all_looks(graph, images, parts) if schedule is None else _add_loop(graph, images, parts, schedule)
@@ -114,7 +152,7 @@ def _add_loop(graph: Graph, images: Tensor, parts: Parts, schedule: Schedule) ->
         unknown,
         none,
         dtypes=[np.int64, np.float32, np.float64, np.int64],
-        body=_Round(graph.make_inner(), images, parts, schedule).build(),
+        body=_Round(Graph(graph.opset, graph), images, parts, schedule).build(),
     )
     # The inference of shapes knows nothing of what a loop carries along.
     view_outputs, confidence, looks = (
@@ -149,10 +187,10 @@ class _Round:
             (np.int64, ["batch"]),  # looks
         ]
         """Types and shapes of the inputs; those after the first are handed on to the next round."""
-        self.inputs = [graph.tensor(graph.make_name(), dtype) for dtype, _ in self.forms]
+        self.inputs = [Tensor(graph, graph.make_name(), dtype) for dtype, _ in self.forms]
         self.place, _, self.open, self.outputs, self.confidence, self.looks = self.inputs
 
-    def build(self) -> "onnx.GraphProto":
+    def build(self) -> onnx.GraphProto:
         """Return the body."""
         graph = self.graph
         opened = graph.op("Gather", self.images, self.open, axis=0)
@@ -183,10 +221,10 @@ class _Round:
             "If",
             is_early,
             dtype=images.dtype,
-            **{name: self._build_branch(graph.make_inner(), images, some) for name, some in branches.items()},
+            **{name: self._build_branch(Graph(graph.opset, graph), images, some) for name, some in branches.items()},
         )
 
-    def _build_branch(self, graph: Graph, images: Tensor, looks: range) -> "onnx.GraphProto":
+    def _build_branch(self, graph: Graph, images: Tensor, looks: range) -> onnx.GraphProto:
         view = self._add_view(graph, images, looks)
         if view.name == images.name:  # the image itself, which belongs to an outer graph
             view = graph.op("Identity", graph.use(view))

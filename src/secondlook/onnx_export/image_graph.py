@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import checker, helper, shape_inference
 
 from secondlook.extension import (
     ANY,
@@ -409,10 +410,8 @@ def _call_form(form: Form, graph: Graph, images: Tensor, what: str) -> Tensor:
 
 def _check_form(form: Form, opset: int, frame: Frame, what: str) -> None:
     """Build a graph of a user's form alone, so that its faults are not taken for those of the whole."""
-    from onnx import checker, helper, shape_inference
-
     graph = Graph(opset)
-    result = _call_form(form, graph, graph.tensor("images", np.float32), what)
+    result = _call_form(form, graph, Tensor(graph, "images", np.float32), what)
     expected = [frame.height, frame.width, frame.channels]
     described = describe_value("images", np.float32, ["batch", *expected])
     built = graph.build("form", [described], [describe_value(result.name, np.float32, [None] * 4)])
