@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, Output
 from secondlook.errors import ExportError
 from secondlook.estimators import METHODS, confidence
 from secondlook.onnx_export.confidence_graph import CONFIDENCES, LookOutputs, add_confidence, check_method
@@ -33,10 +33,10 @@ CASES: dict[str, list[dict[str, Any]]] = {
 """Options of each method to try."""
 
 
-def list_outputs(preds: Predictions) -> tuple[Array, tuple[str, ...]]:
+def list_outputs(preds: Predictions) -> tuple[Array, list[Output]]:
     """Return the outputs of all members side by side, float32 [n, views, members * classes], and their kinds."""
     members = preds.members or (preds,)
-    kinds = tuple("logits" if member.has_logits else "probabilities" for member in members)
+    kinds: list[Output] = ["logits" if member.has_logits else "probabilities" for member in members]
     outputs = [member.logits if member.has_logits else member.probabilities for member in members]
     return np.concatenate(outputs, axis=2).astype(np.float32), kinds
 

@@ -4,6 +4,7 @@ With a schedule, a loop takes one look after another. In each round the images t
 looks which are not needed are not computed, whatever the batch size, and the network is in the file once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +38,8 @@ class Parts:
     policy: Policy
     views: ViewSet
     frame: Frame
-    members: list[Classifier]
-    networks: list[onnx.ModelProto]
+    members: Sequence[Classifier]
+    networks: Sequence[onnx.ModelProto]
     n_classes: int
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 from secondlook.arrays import Array
-from secondlook.diagnosis import describe_harmful_views
+from secondlook.diagnosis import diagnose_views
 from secondlook.errors import ReportError
 from secondlook.estimators import needs_fitting
 from secondlook.files import write_bytes_atomically
@@ -134,7 +134,7 @@ def write_report(
 
 
 def _find_warnings(study: Study) -> tuple[str, ...]:
-    warning = describe_harmful_views(study.preds, top_k=study.settings.top_k)
+    warning = diagnose_views(study.preds, top_k=study.settings.top_k, max_images=10_000).describe_harmful()
     return () if warning is None else (warning,)
 
 
