@@ -2,11 +2,9 @@
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,25 +19,20 @@ from secondlook.extension import (
     FileOutputs,
     Filter,
     Frame,
-    Looking,
     OnnxFile,
     Plan,
     Policy,
     Predictions,
     TextTable,
     Warp,
-    chunk_rows,
     compile_policy,
-    find_first_image,
     format_html,
-    group_by_shape,
     is_number,
     is_whole_number,
     load_policy,
     make_decisions,
     open_source,
     progress_bar,
-    read_ahead,
 )
 from secondlook.onnx_export.export import compile_with_classifier
 
@@ -49,9 +42,6 @@ DEFAULT_TOLERANCE = 1e-3
 ROUNDING_DIFFERENCE = 5e-3
 """Differences up to this one can come from rounded pixels alone; in adaptive files single looks count most."""
 
-BLOCK_IMAGES = 128
-"""Largest number of images that are compared together."""
-
 MAX_KEPT, MAX_LISTED = 1000, 20
 """Differing images that are kept, and that are printed: the ones that are hardest to explain."""
 
@@ -59,7 +49,8 @@ Cause = Literal["decision", "class", "looks"]
 CLOSE_TO: dict[Cause, str] = {"decision": "threshold", "class": "tie of classes", "looks": "limit to look again"}
 
 
-class ComparedDecision(NamedTuple):
+@dataclass(frozen=True)
+class ComparedDecision:
     """One of two decisions about an image."""
 
     label: int | list[int]
@@ -73,7 +64,7 @@ class ComparedDecision(NamedTuple):
         return f"{'accept' if self.accept else 'reject'} {label}, {self.confidence:.6f}, {looks}"
 
 
-def _list_compared(decided: Decisions | FileOutputs) -> tuple[Any, ...]:
+def _list_compared(decided: Decisions | FileOutputs) -> tuple[Array, ...]:
     """Return the values of `ComparedDecision` for all images."""
     return decided.labels, decided.confidence, decided.accept, decided.looks
 
@@ -93,12 +84,9 @@ class DifferingImage:
     """How far the library was from the other result: from the threshold, a tie of classes, or a limit of a look."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return JSON values."""
-        values = {**vars(self), "library": self.library._asdict(), "file": self.file._asdict()}
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
+        """Return JSON values; a distance that is infinite is None."""
+        distance = self.threshold_distance if math.isfinite(self.threshold_distance) else None
+        return {**asdict(self), "threshold_distance": distance}
 
 
 @dataclass(frozen=True)
@@ -138,14 +126,10 @@ class Verification:
         """Whether the file passed, in words."""
         if self.passed:
             return "passed: the file decides as the library does"
+        what = "confidence" if self.largest_difference > self.tolerance else "probability"
+        fault = f"a {what} differs by more than {self.tolerance:g}"
         if self.unexplained:
-            fault = (
-                f"{self.unexplained:,} images differ that are further than {self.tolerance:g} from where the result "
-                "changes"
-            )
-        else:
-            what = "confidence" if self.largest_difference > self.tolerance else "probability"
-            fault = f"a {what} differs by more than {self.tolerance:g}"
+            fault = f"{self.unexplained:,} images differ further than {self.tolerance:g} from where the result changes"
         distances = [image.distance for image in self.differing]
         largest = max(self.largest_difference, self.largest_probability_difference, *distances)
         if self.interpolates and largest <= ROUNDING_DIFFERENCE:
@@ -227,17 +211,17 @@ def verify_export(
         )
     source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else source.spread(limit)
-    block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
+    rows = file.choose_chunk_rows(file.check_first_image(source))
     found = _Differences(plan.policy, tolerance)
-    with (
-        progress_bar("comparing", len(source), "images", enabled=execution.progress) as advance,
-        closing(read_ahead(lambda: source.batches(block_size), 1)) as batches,
-    ):
-        for batch in batches:
-            decided = file.decide_list(batch.images, batch_size=execution.batch_size)
-            for positions, preds in _look(plan, batch.images, batch.ids):
-                found.add(preds, decided.select(positions))
-                advance(len(positions))
+    with progress_bar("comparing", len(source), "images", enabled=execution.progress) as advance:
+        for start in range(0, len(source), rows):
+            chunk = range(start, min(start + rows, len(source)))
+            (library,), (looked,) = (
+                each.look_at_chunks(source, [(0, chunk)], batch_size=execution.batch_size) for each in (plan, file)
+            )
+            for positions, preds in library.groups:
+                found.add(preds, looked.decided.select(positions))
+            advance(len(chunk))
     labels, decisions, looks = np.concatenate(found.differs, axis=1)
     confidences = np.concatenate(found.confidences)
     return Verification(
@@ -261,11 +245,8 @@ def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None
     if not OnnxFile.has_suffix(path):
         raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
     if not (is_number(tolerance) and tolerance >= 0):
-        raise DecisionError(
-            f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}",
-            argument="tolerance",
-            value=tolerance,
-        )
+        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
+        raise DecisionError(fault, argument="tolerance", value=tolerance)
     if limit is not None and not (is_whole_number(limit) and limit > 0):
         raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
@@ -280,17 +261,6 @@ def _interpolates(plan: Plan) -> bool:
     return any(isinstance(one, Warp | Blur | Filter) for one in operations)
 
 
-def _look(plan: Plan, images: Sequence[Array], ids: Sequence[str]) -> Iterator[tuple[Any, Predictions]]:
-    """Look at images of any size with the library; yield positions and predictions by the number of looks."""
-    fitted = [plan.fit_image(image)[0] for image in images]
-    for group in map(np.array, group_by_shape(fitted)):
-        looking = Looking(plan, np.stack([fitted[position] for position in group]))
-        for _ in looking.run():
-            pass
-        for positions, preds in looking.groups([ids[position] for position in group]):
-            yield group[positions], preds
-
-
 class _Differences:
     """What differs between the library and a file, so far."""
 
@@ -300,8 +270,7 @@ class _Differences:
         """Which images differ in class, decision and number of looks. bool [3, n] each"""
         self.confidences: list[Array] = []
         """Differences of the confidence of images with the same class and number of looks."""
-        self.largest_probability = 0.0
-        self.unexplained = 0
+        self.largest_probability, self.unexplained = 0.0, 0
         self.images: list[DifferingImage] = []
 
     def add(self, preds: Predictions, decided: FileOutputs) -> None:
@@ -315,10 +284,8 @@ class _Differences:
         self.largest_probability = max(self.largest_probability, float(probabilities.max(initial=0.0)))
         differing = []
         for position in np.flatnonzero(labels | looks | decisions).tolist():
-            mine, theirs = (
-                ComparedDecision(*(values[position].tolist() for values in _list_compared(each)))
-                for each in (library, decided)
-            )
+            values = ([one[position].tolist() for one in _list_compared(each)] for each in (library, decided))
+            mine, theirs = (ComparedDecision(*each) for each in values)
             differing.append(self._explain(preds.select(images=[position]), mine, theirs))
         self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
         self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
