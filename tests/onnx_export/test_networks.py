@@ -260,6 +260,7 @@ def test_external_data_are_read_through_links(tmp_path: Path) -> None:
     for file in (folder / "m.onnx", tmp_path / "cache" / "m.onnx"):
         classifier = load_classifier(f"onnx:{file}", output="logits")
         check_equal(classifier)
+        assert isinstance(classifier, OnnxClassifier)
         assert networks.measure_files(classifier) == (folder / "m.onnx").stat().st_size + (folder / "w").stat().st_size
 
 

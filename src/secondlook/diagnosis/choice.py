@@ -224,9 +224,13 @@ def choose_views(
 
 def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> ViewChoice:
     pool = read_pool(preds, top_k)
-    reasons = {text: _find_reason(pool, position, max_strain) for position, text in enumerate(pool.views.texts)}
-    set_aside = {text: reason for text, reason in reasons.items() if reason is not None}
-    chosen = tuple(text for text in reasons if text not in set_aside)[: budget + 1]
+    set_aside = {}
+    for position, text in enumerate(pool.views.texts):
+        status, reason, _ = assess_view(pool, position)
+        reason = reason if status == "harmful" else find_strain(pool, position, max_strain)
+        if reason is not None:
+            set_aside[text] = reason
+    chosen = tuple(text for text in pool.views.texts if text not in set_aside)[: budget + 1]
     note = _describe_loss(pool, chosen)
     return ViewChoice(
         views=chosen[:1] if note else chosen,
@@ -235,12 +239,6 @@ def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> V
         pool=preds.n_views - 1,
         note=note,
     )
-
-
-def _find_reason(pool: Pool, position: int, max_strain: float) -> str | None:
-    """Return why a view is set aside, or None."""
-    status, reason, _ = assess_view(pool, position)
-    return reason if status == "harmful" else find_strain(pool, position, max_strain)
 
 
 def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:

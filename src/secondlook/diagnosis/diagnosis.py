@@ -52,7 +52,8 @@ class Pool:
     def correct(self) -> BoolArray:
         """Whether the prediction from the image itself is correct; needs labels. bool [N]"""
         assert self.view_correct is not None, "there are labels"
-        return self.view_correct[0]
+        correct: BoolArray = self.view_correct[0]
+        return correct
 
 
 def read_pool(preds: Predictions, top_k: int = 1) -> Pool:
@@ -224,7 +225,8 @@ def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
     if pool.view_correct is None or pool.label_mass is None:
         return "harmful" if reason else "usable", reason, 0.0
     before, after = pool.label_mass[0], pool.label_mass[position]
-    drop = _drop_in_standard_errors(before, after)
+    difference, deviation = before - after, float((before - after).std())
+    drop = 0.0 if deviation == 0 else float(difference.mean()) / deviation * len(difference) ** 0.5
     growth = _compare_errors(pool, position)
     if growth > 0:  # whatever the label-free rule says
         reason = f"the errors grow {_format_change(~pool.correct, ~pool.view_correct[position])} of the images"
@@ -303,13 +305,6 @@ def _compare_mean(differences: Float64Array, limit: float, standard_errors: floa
 
 def _format_change(before: Array, after: Array) -> str:
     return f"from {100 * before.mean():.1f} % to {100 * after.mean():.1f} %"
-
-
-def _drop_in_standard_errors(before: Float64Array, after: Float64Array) -> float:
-    """Return how far the mean over the same images drops, in standard errors of the difference. [N], [N]"""
-    difference = before - after
-    deviation = float(difference.std())
-    return 0.0 if deviation == 0 else float(difference.mean()) / deviation * len(difference) ** 0.5
 
 
 def _format_row(row: ViewDiagnosis) -> list[str]:

@@ -15,7 +15,6 @@ from secondlook.extension import (
     Execution,
     ExportError,
     ExportRecord,
-    Frame,
     OnnxClassifier,
     OnnxFile,
     PixelType,
@@ -107,7 +106,7 @@ def export_onnx(
     """
     import_extra("onnx", feature="export to ONNX", extra="export")
     from secondlook.onnx_export.confidence_graph import check_method
-    from secondlook.onnx_export.decision_graph import Parts, make_model
+    from secondlook.onnx_export.decision_graph import DecisionGraph
     from secondlook.onnx_export.graph import describe_failures
     from secondlook.onnx_export.image_graph import find_image_shape
     from secondlook.onnx_export.networks import make_networks, measure_files
@@ -122,22 +121,20 @@ def export_onnx(
     _check_inputs_are_kept(path, policy, members)
     shape = find_image_shape(plan.classifier.preprocessing, image_shape)
     networks = make_networks(members, shape.fitted)
-    n_classes = members[0].n_classes
-    assert n_classes is not None, "known from the images that networks are compared on"
-    parts = Parts(loaded, plan.views, Frame(*shape.fitted), members, networks, n_classes)
+    graph = DecisionGraph(plan, shape, networks)
     record = ExportRecord(
         secondlook=__version__,
         pixels=pixels,
         image_shape=shape.given,  # type: ignore[arg-type] # 1 or 3 channels
         members=len(members),
-        outputs=tuple(member.output for member in members),
-        classes=n_classes,
+        outputs=tuple(plan.kinds),
+        classes=graph.n_classes,
         adaptive=loaded.schedule is not None,
         mismatch=plan.mismatch,
     )
     guarantee = loaded.guarantee_text if plan.mismatch is None else f"none, since {plan.mismatch}"
     with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
-        model = make_model(parts, shape, record, _describe(plan, guarantee))
+        model = graph.make_model(record, _describe(plan, guarantee))
         content = OnnxFile.seal(model.SerializeToString())
     _check_content(content, shape.given, path)
     write_bytes_atomically(path, content)
@@ -149,7 +146,7 @@ def export_onnx(
         path=path,
         size=len(content),
         added=len(content) - own,
-        opset=parts.opset,
+        opset=graph.opset,
         image_shape=shape.given,
         pixels=pixels,
         adaptive=record.adaptive,
@@ -189,12 +186,10 @@ def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
 
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
     """Raise if the file would replace one that it is made from."""
-    used = {file: "the classifier" for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()}
-    if isinstance(policy, str | Path):
-        used[Path(policy)] = "the policy"
-    for file, what in used.items():
-        if path.exists() and path.samefile(file):
-            raise ExportError(f"the file {str(path)!r} would replace {what} that it is made from; choose another name.")
+    used = [file for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()]
+    used += [Path(policy)] if isinstance(policy, str | Path) else []
+    if path.exists() and any(path.samefile(file) for file in used):
+        raise ExportError(f"the file {str(path)!r} would replace one that it is made from; choose another name.")
 
 
 def _describe(plan: Plan, guarantee: str) -> str:
@@ -202,14 +197,11 @@ def _describe(plan: Plan, guarantee: str) -> str:
     policy, name, n_views = plan.given, plan.classifier.name, len(plan.views)
     for full in (policy.known_classifier.name, name):
         guarantee = guarantee.replace(repr(full), repr(short_name(full)))
-    looks = f"All {n_views} views of every image are classified."
+    looks = f"All {n_views} views of every image are classified"
     if policy.schedule is not None:
-        looks = (
-            f"Each image is looked at until its decision is clear, at most {n_views} times; images of a batch that are "
-            "decided are not looked at again."
-        )
+        looks = f"Each image of a batch is looked at until its decision is clear, at most {n_views} times"
     return (
-        f"Decides whether to accept the prediction of {short_name(name)}. {looks} {policy.describe_threshold()}. "
+        f"Decides whether to accept the prediction of {short_name(name)}. {looks}. {policy.describe_threshold()}. "
         f"Guarantee: {guarantee}."
     )
 

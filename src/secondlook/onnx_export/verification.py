@@ -220,6 +220,7 @@ def verify_export(
                 each.look_at_chunks(source, [(0, chunk)], batch_size=execution.batch_size) for each in (plan, file)
             )
             for positions, preds in library.groups:
+                assert looked.decided is not None, "images that the library reads are read for the file"
                 found.add(preds, looked.decided.select(positions))
             advance(len(chunk))
     labels, decisions, looks = np.concatenate(found.differs, axis=1)
