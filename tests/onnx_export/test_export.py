@@ -413,12 +413,6 @@ def test_missing_folder_is_found_before_anything_is_converted(
         export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
 
 
-def test_method_without_an_onnx_form_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="bootstrap-lower"))
-    with pytest.raises(ExportError, match="bootstrap-lower"):
-        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
-
-
 def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, tmp_path: Path) -> None:
     _, preds = make_policy(classifier, make_images(600), Policy(threshold=0.5, method="mean"))
     labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
@@ -439,16 +433,6 @@ def test_policy_bound_to_a_classifier_needs_no_other(classifier: Classifier, tmp
         export_onnx(policy.bind(other), tmp_path / "decide.onnx")
     summary = export_onnx(policy.bind(other, allow_mismatch=True), tmp_path / "decide.onnx")
     assert "none, since" in summary.guarantee_text
-
-
-def test_function_is_refused(tmp_path: Path) -> None:
-    def predict(images: Array) -> Array:
-        return np.eye(N_CLASSES)[np.zeros(len(images), dtype=int)]
-
-    classifier = load_classifier(predict, output="probabilities", name="mine")
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-    with pytest.raises(ExportError, match="FunctionClassifier"):
-        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, image_shape=(16, 16, 3))
 
 
 def test_unknown_size_must_be_given(tmp_path: Path) -> None:
