@@ -23,7 +23,6 @@ from secondlook.decisions import (
     FileOutputs,
     LabelStudio,
     LookedImage,
-    Looking,
     LookStream,
     PixelType,
     Plan,
@@ -32,7 +31,6 @@ from secondlook.decisions import (
     compile_policy,
     detail_decisions,
     encode_png,
-    group_by_shape,
     list_outputs,
     load_policy,
     make_decisions,
@@ -79,7 +77,7 @@ from secondlook.operations import (
     Warp,
     rounds_at_most_once,
 )
-from secondlook.policies import Policy, Schedule, read_policy
+from secondlook.policies import Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
     Chunking,
@@ -89,9 +87,6 @@ from secondlook.predictions import (
     LoadWorker,
     Predictions,
     Worker,
-    chunk_rows,
-    find_first_image,
-    read_ahead,
 )
 from secondlook.progress import progress_bar
 from secondlook.report import describe_monitor_plots
@@ -144,15 +139,12 @@ __all__ = [  # noqa: RUF022 - in groups
     "LoadWorker",
     "Worker",
     "limit_threads",
-    # Images, read ahead in blocks
+    # Images
     "UnreadableImageError",
     "check_pixels",
     "encode_png",
     "read_image",
-    "chunk_rows",
-    "find_first_image",
     "open_source",
-    "read_ahead",
     # Views as operations on pixels, which every engine runs
     "Axis",
     "Blur",
@@ -191,10 +183,8 @@ __all__ = [  # noqa: RUF022 - in groups
     "detail_decisions",
     "make_row_table",
     "Decisions",
-    "Looking",
     "Plan",
     "Policy",
-    "Schedule",
     "compile_policy",
     "load_policy",
     "make_decisions",
@@ -213,6 +203,5 @@ __all__ = [  # noqa: RUF022 - in groups
     "FileOutputs",
     "INPUT_NAME",
     "PixelType",
-    "group_by_shape",
     "list_outputs",
 ]
