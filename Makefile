@@ -57,7 +57,7 @@ wheel: $(VENV)/ready
 # Takes some minutes; run it on an otherwise idle machine.
 bench: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,peers]'
-	for name in views ranking metrics collect latency search guarantee peers gpu cluster monitoring_groups service export; do \
+	for name in views ranking metrics collect latency guarantee peers gpu cluster monitoring_groups service export; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	for name in simulated audits; do $(BIN)/python benchmarks/monitoring.py $$name || exit 1; done
 

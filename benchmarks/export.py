@@ -329,7 +329,7 @@ def build_session(
     from onnx import helper
 
     graph = Graph(LOWEST_OPSET)
-    made = add(graph, graph.tensor("images", np.uint8))
+    made = add(graph, Tensor(graph, "images", np.uint8))
     outputs = [graph.rename(tensor, f"output{number}") for number, tensor in enumerate(made)]
     built = graph.build(
         "images",
@@ -401,7 +401,7 @@ def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
     policy = Policy(threshold=0.5, method=METHOD, classifier=record, views=views)
     file = export_onnx(policy, folder / "resnet50.onnx", classifier=classifier, image_shape=shape).path
     (network,) = make_networks([classifier], shape)
-    onnx.save(network.model, str(folder / "network.onnx"))
+    onnx.save(network, str(folder / "network.onnx"))
     case = replace(photographs, name="resnet50", model=folder / "network.onnx", classifier=classifier)
     yield from time_file(case, file, 1, SLOW_ROUNDS)
 

@@ -23,8 +23,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom, binomtest, norm
 
 from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
-from search import make_predictions
 from secondlook.arrays import BoolArray, Float64Array
+from secondlook.diagnosis import candidate_views
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.policies import Guarantee, Policy, certify, certify_confidence, largest_certified_count
@@ -52,6 +52,15 @@ POPULATIONS: dict[str, tuple[Rate, Rate]] = {
         lambda u: 0.05 + 0.004 * np.sin(40 * u) * (1 - u),
     ),
 }
+
+
+def make_predictions(n_views: int, n_images: int) -> Predictions:
+    """Return predictions like those of a good classifier: about 8 % errors, similar outputs for all views."""
+    generator = np.random.default_rng(0)
+    labels = generator.integers(10, size=n_images)
+    logits = generator.normal(0, 1.5, (n_images, 1, 10)) + generator.normal(0, 0.7, (n_images, n_views, 10))
+    logits[np.arange(n_images), :, labels] += 5.0
+    return Predictions(logits=logits.astype(np.float32), views=candidate_views("natural", 32, n_views), labels=labels)
 
 
 # --- Simulated populations ---

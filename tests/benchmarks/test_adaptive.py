@@ -13,7 +13,6 @@ import guarantee
 import secondlook as sl
 from measurement import RESULTS
 from reproduction.defaults_study import VIEWS, Row, Split, read_rows
-from search import make_predictions
 from secondlook.arrays import Array
 from secondlook.policies import Frontier, Guarantee, Policy
 
@@ -23,7 +22,7 @@ GUARANTEE = Guarantee(risk=0.05, delta=0.05)
 
 @pytest.fixture(scope="module")
 def preds() -> sl.Predictions:
-    return make_predictions(6, 2000)
+    return guarantee.make_predictions(6, 2000)
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,13 @@ import pytest
 
 import guarantee as benchmark
 import secondlook as sl
-from search import make_predictions
 from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import PredictFrom
 
 
 def make_world(predict_from: PredictFrom = "image", *, n_images: int = 600) -> benchmark.AdaptiveWorld:
     return benchmark.AdaptiveWorld(
-        "small", make_predictions(4, n_images), Guarantee(risk=0.05, delta=0.1), predict_from
+        "small", benchmark.make_predictions(4, n_images), Guarantee(risk=0.05, delta=0.1), predict_from
     )
 
 

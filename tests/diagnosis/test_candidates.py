@@ -5,12 +5,11 @@ import re
 import pytest
 
 from secondlook.diagnosis import candidate_views
-from secondlook.diagnosis.candidates import CANDIDATE_KINDS
 from secondlook.errors import DiagnosisError
 from secondlook.views import View, ViewSet
 
 
-@pytest.mark.parametrize("kind", list(CANDIDATE_KINDS))
+@pytest.mark.parametrize("kind", ["natural", "digits", "harmful", "auto"])
 @pytest.mark.parametrize("image_size", [1, 16, 32, 224])
 def test_every_kind_is_a_view_set_that_starts_with_the_identity(kind: str, image_size: int) -> None:
     views = candidate_views(kind, image_size, None)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from secondlook.diagnosis import describe_harmful_views, diagnose_views
-from secondlook.diagnosis.diagnosis import MAX_IMAGES_FOR_WARNINGS, assess_view, read_pool
+from secondlook.diagnosis import diagnose_views
+from secondlook.diagnosis.diagnosis import assess_view, read_pool
 from secondlook.errors import DiagnosisError
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
@@ -96,13 +96,15 @@ def test_identity_is_usable_and_drops_are_in_standard_errors(weak_pool: Predicti
 def test_one_sentence_names_the_harmful_views_and_the_repair(make_pool: MakePool) -> None:
     views = ["identity", "hflip", *(f"vflip+rotate:{angle}" for angle in range(1, 6))]
     for labeled in (False, True):
-        sentence = describe_harmful_views(make_pool(views=views, labeled=labeled))
+        sentence = diagnose_views(make_pool(views=views, labeled=labeled)).describe_harmful()
         assert sentence is not None
         for expected in ("5 views are", " and 2 more ('vflip+rotate:", "'auto'"):
             assert expected in sentence
         assert "\n" not in sentence
-        assert describe_harmful_views(make_pool(labeled=labeled).select(views=["hflip", "shift:1,0"])) is None
-    single = describe_harmful_views(make_pool(labeled=False))
+        assert (
+            diagnose_views(make_pool(labeled=labeled).select(views=["hflip", "shift:1,0"])).describe_harmful() is None
+        )
+    single = diagnose_views(make_pool(labeled=False)).describe_harmful()
     assert single is not None
     assert single.startswith("1 view is")
     assert diagnose_views(make_pool(labeled=False)).harmful["vflip"] in single
@@ -112,12 +114,13 @@ def test_few_images_cause_no_false_alarm() -> None:
     # One of three confident predictions changes, which may be chance.
     mass = np.array([[0.9, 0.9], [0.8, 0.2], [0.85, 0.85], [0.6, 0.6], [0.7, 0.7]])
     preds = Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views="identity hflip")
-    assert describe_harmful_views(preds) is None
+    assert diagnose_views(preds).describe_harmful() is None
 
 
-def test_warnings_use_some_of_very_many_images() -> None:
-    probabilities = np.tile(np.array([[0.9, 0.1], [0.2, 0.8]]), (MAX_IMAGES_FOR_WARNINGS + 1, 1, 1))
-    assert describe_harmful_views(Predictions(probabilities=probabilities, views="identity hflip")) is not None
+@pytest.mark.parametrize(("max_images", "read"), [(None, 301), (301, 301), (300, 151), (50, 43)])
+def test_some_of_very_many_images_are_read(max_images: int | None, read: int) -> None:
+    preds = Predictions(probabilities=np.full((301, 2, 2), 0.5), views="identity hflip")
+    assert diagnose_views(preds, max_images=max_images)["hflip"].agreement.n_confident == read
 
 
 def test_mass_of_all_classes_is_at_most_one(make_pool: MakePool) -> None:

@@ -9,7 +9,7 @@ import secondlook.cli
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cli.demo import digit_images, split_digits
-from secondlook.diagnosis import candidate_views, choose_views, describe_harmful_views, diagnose_views
+from secondlook.diagnosis import candidate_views, choose_views, diagnose_views
 from secondlook.estimators import confidence
 from secondlook.metrics import auroc
 from secondlook.predictions import Execution, Predictions, collect
@@ -36,7 +36,7 @@ def photographs() -> Predictions:
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
 def test_harmful_views_are_detected_and_the_preset_is_not(photographs: Predictions) -> None:
-    assert describe_harmful_views(photographs.select(views="cifar10")) is None
+    assert diagnose_views(photographs.select(views="cifar10")).describe_harmful() is None
     assert list(diagnose_views(photographs).harmful) == list(HARMFUL)
 
 

@@ -1,6 +1,7 @@
 """Building and running small graphs in tests."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,20 @@ from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_v
 
 
 def build_model(
-    add: Callable[..., Tensor | Sequence[Tensor]], inputs: Mapping[str, Array], opset: int = LOWEST_OPSET
+    add: Callable[..., Tensor | Sequence[Tensor]],
+    inputs: Mapping[str, Array],
+    opset: int = LOWEST_OPSET,
+    sizes: Mapping[str, Any] = MappingProxyType({}),
 ) -> onnx.ModelProto:
-    """Build the model of what `add(graph, *tensors)` returns, with a dynamic first axis, and check it."""
+    """Build the model of what `add(graph, *tensors)` returns, and check it; only the first axis varies by default."""
     graph = Graph(opset)
-    added = add(graph, *(graph.tensor(name, array.dtype) for name, array in inputs.items()))
+    added = add(graph, *(Tensor(graph, name, array.dtype) for name, array in inputs.items()))
     tensors = [added] if isinstance(added, Tensor) else list(added)
     results = [graph.rename(tensor, f"output{number}") for number, tensor in enumerate(tensors)]
-    described = [describe_value(name, array.dtype, ["batch", *array.shape[1:]]) for name, array in inputs.items()]
+    described = [
+        describe_value(name, array.dtype, sizes.get(name, ["batch", *array.shape[1:]]))
+        for name, array in inputs.items()
+    ]
     types = [helper.np_dtype_to_tensor_dtype(one.dtype) for one in results]
     outputs = [helper.make_tensor_value_info(one.name, kind, None) for one, kind in zip(results, types, strict=True)]
     model = helper.make_model(

@@ -1,6 +1,7 @@
 """Exported files against the library: the same decisions from the same images."""
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import ExportedFile, compile_policy, load_policy
-from secondlook.errors import DecisionError, ExportError
-from secondlook.onnx_export import export, export_onnx
-from secondlook.onnx_export.networks import BATCH_NAME, iterate_graphs, make_networks
+from secondlook.errors import DecisionError, ExportError, MissingExtraError
+from secondlook.onnx_export import export_onnx, networks
+from secondlook.onnx_export.networks import BATCH_NAME, iterate_graphs
 from secondlook.policies import Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
@@ -380,8 +381,8 @@ def test_model_that_onnx_does_not_take_is_one_sentence(
     def fail(_model: object, **_options: object) -> None:
         raise onnx.checker.ValidationError("a fault\nwith details")
 
-    networks = make_networks([classifier], (16, 16, 3))
-    monkeypatch.setattr(export, "make_networks", lambda *_: networks)
+    made = networks.make_networks([classifier], (16, 16, 3))
+    monkeypatch.setattr(networks, "make_networks", lambda *_: made)
     monkeypatch.setattr(onnx.checker, "check_model", fail)
     with pytest.raises(ExportError, match="a fault") as caught:
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
@@ -407,15 +408,9 @@ def test_missing_folder_is_found_before_anything_is_converted(
     classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-    monkeypatch.setattr(export, "make_networks", lambda *_: pytest.fail("a network is converted"))
+    monkeypatch.setattr(networks, "make_networks", lambda *_: pytest.fail("a network is converted"))
     with pytest.raises(ExportError, match="absent"):
         export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
-
-
-def test_method_without_an_onnx_form_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="bootstrap-lower"))
-    with pytest.raises(ExportError, match="bootstrap-lower"):
-        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
 
 
 def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, tmp_path: Path) -> None:
@@ -440,16 +435,6 @@ def test_policy_bound_to_a_classifier_needs_no_other(classifier: Classifier, tmp
     assert "none, since" in summary.guarantee_text
 
 
-def test_function_is_refused(tmp_path: Path) -> None:
-    def predict(images: Array) -> Array:
-        return np.eye(N_CLASSES)[np.zeros(len(images), dtype=int)]
-
-    classifier = load_classifier(predict, output="probabilities", name="mine")
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-    with pytest.raises(ExportError, match="FunctionClassifier"):
-        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, image_shape=(16, 16, 3))
-
-
 def test_unknown_size_must_be_given(tmp_path: Path) -> None:
     classifier = load_classifier(f"onnx:{write_network(tmp_path / 'any.onnx', side=None)}?mean=.5&std=.25")
     policy, _ = make_policy(classifier, make_images(side=20), Policy(threshold=0.5, method="mean"))
@@ -469,3 +454,9 @@ def test_files_are_not_replaced_by_accident(classifier: Classifier, tmp_path: Pa
     with pytest.raises(ExportError, match="float64"):
         export_onnx(policy, tmp_path / "other.onnx", classifier=classifier, pixels="float64")  # type: ignore[arg-type]
     assert (tmp_path / "decide.onnx").read_text() == "precious"
+
+
+def test_export_without_onnx_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtraError, match=r"'onnx'.*secondlook\[export\]"):
+        export_onnx(Policy(threshold=0.5, method="mean"), tmp_path / "decide.onnx")

@@ -10,7 +10,7 @@ from tests.onnx_export.running import run_graph
 
 
 def build_branch(graph: Graph, images: Tensor, factor: float) -> Any:
-    inner = graph.make_inner()
+    inner = Graph(graph.opset, graph)
     result = inner.use(images) * factor
     return inner.build("branch", [], [describe_value(result.name, np.float32, [None, 2])])
 
@@ -31,7 +31,7 @@ def test_constants_of_inner_graphs_are_stored_once_in_the_outermost() -> None:
 
 def test_the_same_operator_is_added_once() -> None:
     graph = Graph(LOWEST_OPSET)
-    images = graph.tensor("images", np.float32)
+    images = Tensor(graph, "images", np.float32)
     first = graph.op("ReduceMean", images, np.array([1]), keepdims=0)
     assert graph.op("ReduceMean", images, np.array([1]), keepdims=0) is first
     assert graph.op("ReduceMean", images, np.array([1]), keepdims=1) is not first
@@ -55,7 +55,7 @@ def test_long_attributes_that_differ_in_the_middle_are_different() -> None:
 @pytest.mark.parametrize("factors", [(1.0, 2.0), (2.0, 2.0)])
 def test_operators_with_inner_graphs_are_not_compared(factors: tuple[float, float]) -> None:
     graph = Graph(LOWEST_OPSET)
-    images, condition = graph.tensor("images", np.float32), np.array(True)
+    images, condition = Tensor(graph, "images", np.float32), np.array(True)
     results = [
         graph.op("If", condition, **dict.fromkeys(("then_branch", "else_branch"), build_branch(graph, images, factor)))
         for factor in factors

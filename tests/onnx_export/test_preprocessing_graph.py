@@ -1,67 +1,48 @@
 """Preprocessing as ONNX operators against `Preprocessing.fit` and `Preprocessing.normalize`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx import helper
 from sklearn.datasets import load_sample_images
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import ExportError, SecondLookError
-from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
+from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor
 from secondlook.onnx_export.image_graph import ImageShape, add_fit, add_normalization, find_image_shape
+from tests.onnx_export.running import build_model, run_model
 
 SIDES = st.integers(1, 300)
 CROPS = st.integers(1, 120) | st.tuples(st.integers(1, 120), st.integers(1, 120))
 DTYPES = st.sampled_from(["uint8", "float32"])
 
 
-def build_session(
-    add: Callable[[Graph, Tensor], Tensor], dtype: str, shape: tuple[int | None, ...], result: tuple[int | None, ...]
-) -> onnxruntime.InferenceSession:
-    """Return a session of a graph whose shapes are checked: the inferred one of the result must be the expected one."""
-    graph = Graph(LOWEST_OPSET)
-    output = add(graph, graph.tensor("images", np.dtype(dtype)))
-    output = graph.rename(output, "output")
-    inputs = [describe_value("images", np.dtype(dtype), ["batch", *shape])]
-    built = graph.build("preprocessing", inputs, [describe_value("output", output.dtype, [None] * 4)])
-    model = helper.make_model(built, opset_imports=[helper.make_opsetid("", LOWEST_OPSET)], ir_version=9)
-    onnx.checker.check_model(model, full_check=True)
-    inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    sizes = inferred.graph.output[0].type.tensor_type.shape.dim[1:]
-    assert tuple(size.dim_value for size in sizes) == result
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
-
-
 def run_fit(preprocessing: Preprocessing, images: Array, image_shape: tuple[int, ...] | None = None) -> Array:
     shape = find_image_shape(preprocessing, image_shape)
-
-    def add(graph: Graph, tensor: Tensor) -> Tensor:
-        return add_fit(graph, tensor, preprocessing, shape)
-
-    session = build_session(add, str(images.dtype), shape.given, shape.fitted)
-    (fitted,) = session.run(None, {"images": images})
-    return np.asarray(fitted)
+    sizes = ["batch", *shape.given]
+    model = build_model(
+        lambda graph, tensor: add_fit(graph, tensor, preprocessing, shape), {"images": images}, sizes={"images": sizes}
+    )
+    check_shape(model, shape.fitted)
+    (fitted,) = run_model(model, {"images": images})
+    return fitted
 
 
 def run_normalization(preprocessing: Preprocessing, images: Array) -> Array:
-    def add(graph: Graph, tensor: Tensor) -> Tensor:
-        return add_normalization(graph, tensor, preprocessing)
-
+    model = build_model(lambda graph, tensor: add_normalization(graph, tensor, preprocessing), {"images": images})
     height, width, channels = images.shape[1:]
-    is_first = preprocessing.layout == "NCHW"
-    result = (channels, height, width) if is_first else (height, width, channels)
-    (inputs,) = build_session(add, str(images.dtype), images.shape[1:], result).run(None, {"images": images})
-    return np.asarray(inputs)
+    check_shape(model, (channels, height, width) if preprocessing.layout == "NCHW" else (height, width, channels))
+    (inputs,) = run_model(model, {"images": images})
+    return inputs
+
+
+def check_shape(model: Any, expected: tuple[int, ...]) -> None:
+    """Assert that the inferred shape of the result is the expected one."""
+    assert tuple(size.dim_value for size in model.graph.output[0].type.tensor_type.shape.dim[1:]) == expected
 
 
 def random_images(seed: int, height: int, width: int, channels: int, dtype: str, count: int = 2) -> Array:
@@ -188,7 +169,7 @@ def test_resized_images_are_cropped_where_the_library_crops(
 def test_only_images_that_may_be_smaller_than_the_crop_are_padded(resize: Any, crop: int, pads: bool) -> None:
     preprocessing = Preprocessing(resize=resize, crop=crop, channels=3)
     graph = Graph(LOWEST_OPSET)
-    add_fit(graph, graph.tensor("images", np.uint8), preprocessing, find_image_shape(preprocessing, None))
+    add_fit(graph, Tensor(graph, "images", np.uint8), preprocessing, find_image_shape(preprocessing, None))
     assert ("Pad" in {node.op_type for node in graph.nodes}) == pads
 
 
@@ -268,7 +249,7 @@ def test_normalized_inputs_are_equal(
 def test_nothing_is_computed_for_inputs_that_are_the_pixels() -> None:
     graph = Graph(LOWEST_OPSET)
     preprocessing = Preprocessing(layout="NHWC", input_dtype="uint8", size=8, channels=3)
-    images = graph.tensor("images", np.uint8)
+    images = Tensor(graph, "images", np.uint8)
     fitted = add_fit(graph, images, preprocessing, find_image_shape(preprocessing, None))
     assert add_normalization(graph, fitted, preprocessing) is images
     assert graph.nodes == []

@@ -14,7 +14,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, OnnxFile, load_classifier
-from secondlook.decisions import load_policy, score
+from secondlook.decisions import ExportedFile, load_policy, score
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.onnx_export import export_onnx, verification, verify_export
 from secondlook.policies import Policy, fit_schedule
@@ -222,20 +222,6 @@ def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
         verify_export(tmp_path / "d.onnx", policy, IMAGES)
 
 
-def test_when_a_policy_was_saved_does_not_matter(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
-    export_onnx(policy, tmp_path / "d.onnx")
-    policy.save(tmp_path / "policy.json")
-    assert verify_export(tmp_path / "d.onnx", tmp_path / "policy.json", IMAGES[:20]).passed
-
-
-def test_a_policy_is_not_an_exported_file(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
-    policy.save(tmp_path / "policy.json")
-    with pytest.raises(DecisionError, match=r"policy\.json"):
-        verify_export(tmp_path / "policy.json", policy, IMAGES)
-
-
 def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network_file: Path) -> None:
     classifier = load_classifier(f"onnx:{network_file}?resize=16,16&interpolation=nearest")
     policy, _ = make_policy(classifier, IMAGES, Policy(threshold=0.7, method="mean"), VIEWS)
@@ -244,7 +230,7 @@ def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     for number, image in enumerate(make_images(30, 20)):
         Image.fromarray(image[:, : 18 + number % 3]).save(tmp_path / "new" / f"{number:02d}.png")
     (tmp_path / "new" / "03.png").write_bytes(b"broken")
-    monkeypatch.setattr(verification, "BLOCK_IMAGES", 4)
+    monkeypatch.setattr(ExportedFile, "choose_chunk_rows", lambda *_: 4)
     data = f"folder:{tmp_path / 'new'}"
     result = verify_export(
         tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip", batch_size=3)
@@ -276,11 +262,17 @@ def test_only_some_differing_images_are_kept_and_listed(
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"tolerance": -1}, "-1"), ({"tolerance": "x"}, "'x'"), ({"limit": 0}, "0"), ({"limit": 2.5}, "2.5")],
+    [
+        ({"path": "policy.json"}, r"policy\.json"),
+        ({"tolerance": -1}, "-1"),
+        ({"tolerance": "x"}, "'x'"),
+        ({"limit": 0}, "0"),
+        ({"limit": 2.5}, "2.5"),
+    ],
 )
 def test_invalid_arguments(tmp_path: Path, options: dict[str, Any], told: str) -> None:
     with pytest.raises(DecisionError, match=told):
-        verify_export(tmp_path / "d.onnx", tmp_path / "p.json", IMAGES, **options)
+        verify_export(**{"path": tmp_path / "d.onnx", "policy": tmp_path / "p.json", "data": IMAGES, **options})
 
 
 def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) -> None:

@@ -94,10 +94,10 @@ def score(
 
 
 def _warn_of_harmful_views(preds: "Predictions") -> None:
-    from secondlook.diagnosis import describe_harmful_views
+    from secondlook.diagnosis import diagnose_views
     from secondlook.views import ViewWarning
 
-    if message := describe_harmful_views(preds):
+    if message := diagnose_views(preds).describe_harmful():
         warnings.warn(message, ViewWarning, stacklevel=1)
 
 

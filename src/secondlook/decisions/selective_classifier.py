@@ -179,13 +179,14 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings |= {"groups": "class", "risk": {group.value: group.risk for group in policy.groups}}
         classifier = classifier.on_device(self.execution.device)
         source = open_labeled(images, labels, classifier.class_names)
-        collected = collect_views(classifier, source, views, top_k=settings["top_k"], execution=self.execution)
-        preds, choice = collected.preds, collected.choice
+        preds, tuning, choice = collect_views(
+            classifier, source, views, top_k=settings["top_k"], execution=self.execution
+        )
         certified = certify(
             preds,
             methods,
             duplicates=[source.ids[index] for index in source.find_duplicates()],
-            tuning=collected.tuning if choice and len(collected.tuning) else None,
+            tuning=tuning if choice and len(tuning) else None,
             **settings,
             **options,
         )

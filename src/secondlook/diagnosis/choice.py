@@ -1,7 +1,7 @@
-"""`choose_views`: the most useful views of a pool that do not harm a classifier, and predictions for them."""
+"""Candidate views, and `choose_views`: the most useful ones of a pool that do not harm a classifier."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from secondlook.arrays import IntArray, is_whole_number
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.diagnosis.candidates import AUTO_POOL
 from secondlook.diagnosis.diagnosis import Pool, assess_view, count_views, find_strain, list_first, read_pool
 from secondlook.errors import ANY, DiagnosisError, MetricError, Repair
 from secondlook.estimators import tuning_positions
 from secondlook.files import Count, FrozenRecord
 from secondlook.metrics import Interval, Ranking, auroc, parse_metric, resample_metrics
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
+from secondlook.registry import did_you_mean
 from secondlook.sources import Source, open_labeled
 from secondlook.tables import format_difference, format_difference_interval
-from secondlook.views import AUTO, ViewSet, ViewsLike
+from secondlook.views import AUTO, View, ViewSet, ViewsLike
 
 MAX_IMAGES = 256
 """Images that the pool is collected for: enough to tell views that break a classifier from the others."""
@@ -28,6 +28,102 @@ chosen views are checked on more images, where a smaller growth is told from cha
 LEVEL = 0.95
 RESAMPLES = 200
 """Confidence level and number of resamples of the interval of the difference to the image alone."""
+LAST_LEVEL = 4
+"""Strongest candidates: shifts by a quarter of the image, rotations by 8 degrees, zooms by a sixth."""
+
+
+_DIAGONAL = ("shift:3.125%,3.125%", "shift:-3.125%,-3.125%", "shift:3.125%,-3.125%", "shift:-3.125%,3.125%")
+_STRAIGHT = ("shift:3.125%,0", "shift:-3.125%,0", "shift:0,3.125%", "shift:0,-3.125%")
+
+AUTO_POOL: tuple[str, ...] = (
+    # A mixture first: strong shifts gain most for classifiers trained with shifts, mild ones and tones for others.
+    "hflip",
+    *(text for shift in _DIAGONAL[:2] for text in (shift, f"hflip+{shift}")),
+    *_STRAIGHT[:2],
+    *(f"hflip+{shift}" for shift in _STRAIGHT[2:]),
+    *("gamma:0.85", "gamma:1.15", "hflip+gamma:1.15"),
+    *(text for shift in _DIAGONAL[2:] for text in (shift, f"hflip+{shift}")),
+    *_STRAIGHT[2:],
+    *(f"hflip+{shift}" for shift in _STRAIGHT[:2]),
+    *("rotate:3", "rotate:-3", "zoom:0.94", "zoom:1.06", "contrast:0.85", "contrast:1.15"),
+)
+"""What `choose_views` chooses from besides the image itself, for photographs, digits and signs."""
+
+
+def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None = 100) -> ViewSet:
+    """Return candidate views for a search, ordered from mild to strong and starting with the identity.
+
+    A smaller set is the beginning of a larger one.
+
+    Parameters
+    ----------
+    kind
+        'natural' for photographs, 'digits' for anything that must not be flipped, 'harmful' for views that break most
+        classifiers, or 'auto' for those that `choose_views` chooses from, the most useful first.
+    image_size
+        Side of the classifier's input in pixels. Shifts are whole pixels that grow with it: 1 at 32, 7 at 224.
+    n
+        Number of views, including the identity; None for all.
+    """
+    if kind not in CANDIDATE_KINDS:
+        known = ", ".join(CANDIDATE_KINDS)
+        raise DiagnosisError(
+            f"unknown kind of candidates {kind!r}; expected one of: {known}.{did_you_mean(kind, CANDIDATE_KINDS)}"
+        )
+    if image_size < 1:
+        expected = "is out of range; expected the side of the images in pixels, at least 1"
+        raise DiagnosisError(expected, argument="image_size", value=image_size)
+    texts = CANDIDATE_KINDS[kind](max(1, round(image_size / 32)))
+    views = list(dict.fromkeys([View(), *map(View.parse, texts)]))
+    if n is not None and not 2 <= n <= len(views):
+        raise DiagnosisError(
+            f"is out of range; expected 2 to {len(views)} candidates of kind {kind!r} (including the identity), or "
+            "None for all",
+            argument="n",
+            value=n,
+        )
+    return ViewSet(views[:n])
+
+
+def _natural_views(unit: int) -> list[str]:
+    return ["hflip", *(text for mild in _unflipped_views(unit) for text in (mild, f"hflip+{mild}"))]
+
+
+def _unflipped_views(unit: int) -> list[str]:
+    """Return views of increasing strength; `unit` is the number of pixels of the smallest shift."""
+    views: list[str] = []
+    for level in range(1, LAST_LEVEL + 1):
+        near, far = _shifts((2 * level - 1) * unit), _shifts(2 * level * unit)
+        rotations = [f"rotate:{2 * level}", f"rotate:{-2 * level}"]
+        zoom_in, zoom_out = f"zoom:{1 + 0.04 * level:g}", f"zoom:{1 - 0.04 * level:g}"
+        darker, brighter = f"gamma:{1 + 0.2 * level:g}", f"gamma:{0.85**level:.2g}"
+        more_contrast, less_contrast = f"contrast:{1 + 0.15 * level:g}", f"contrast:{0.85**level:.2g}"
+        views += [*near, *far, *rotations, zoom_in, zoom_out, brighter, darker, less_contrast, more_contrast]
+        views += [f"{rotations[0]}+{near[0]}", f"{rotations[1]}+{near[1]}", f"{zoom_in}+{brighter}"]
+        views += [f"{zoom_in}+{rotations[1]}", f"{brighter}+{near[2]}", f"{less_contrast}+{near[3]}"]
+    return views
+
+
+def _harmful_views(unit: int) -> list[str]:
+    rotations = ["rotate:90", "rotate:45", "rotate:-135"]
+    shifts = [f"shift:{14 * unit},{-14 * unit}", f"shift:{-16 * unit},0"]
+    return ["vflip", "hflip+vflip", "channels:bgr", "channels:gbr", "channels:brg", *rotations, *shifts]
+
+
+def _shifts(distance: int) -> list[str]:
+    """Return the shifts by that many pixels to the right, left, down and up, then along both diagonals."""
+    straight = [(distance, 0), (-distance, 0), (0, distance), (0, -distance)]
+    diagonal = [(x, y) for x in (distance, -distance) for y in (distance, -distance)]
+    return [f"shift:{x},{y}" for x, y in straight + diagonal]
+
+
+CANDIDATE_KINDS: dict[str, Callable[[int], list[str]]] = {
+    "natural": _natural_views,
+    "digits": _unflipped_views,
+    "harmful": _harmful_views,
+    "auto": lambda _: list(AUTO_POOL),
+}
+"""Candidates from mild to strong, by kind; they get the number of pixels of the smallest shift."""
 
 
 class ViewChoice(FrozenRecord):
@@ -128,9 +224,13 @@ def choose_views(
 
 def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> ViewChoice:
     pool = read_pool(preds, top_k)
-    reasons = {text: _find_reason(pool, position, max_strain) for position, text in enumerate(pool.views.texts)}
-    set_aside = {text: reason for text, reason in reasons.items() if reason is not None}
-    chosen = tuple(text for text in reasons if text not in set_aside)[: budget + 1]
+    set_aside = {}
+    for position, text in enumerate(pool.views.texts):
+        status, reason, _ = assess_view(pool, position)
+        reason = reason if status == "harmful" else find_strain(pool, position, max_strain)
+        if reason is not None:
+            set_aside[text] = reason
+    chosen = tuple(text for text in pool.views.texts if text not in set_aside)[: budget + 1]
     note = _describe_loss(pool, chosen)
     return ViewChoice(
         views=chosen[:1] if note else chosen,
@@ -141,18 +241,13 @@ def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> V
     )
 
 
-def _find_reason(pool: Pool, position: int, max_strain: float) -> str | None:
-    """Return why a view is set aside, or None."""
-    status, reason, _ = assess_view(pool, position)
-    return reason if status == "harmful" else find_strain(pool, position, max_strain)
-
-
 def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:
     """Return by how much the mean over views is measurably worse than the image alone in AUROC, or None."""
     if pool.view_correct is None or pool.correct.all() or not pool.correct.any():
         return None
     # A mean of probabilities may round to slightly more than 1.
-    mean, image = (np.clip(pool.mean_confidence(one), 0.0, 1.0) for one in (views, views[:1]))
+    positions = [pool.views.texts.index(view) for view in views]
+    mean, image = (np.clip(pool.class_mass[some].mean(axis=0), 0.0, 1.0) for some in (positions, positions[:1]))
     metric = parse_metric("auroc")
 
     def compute(_: str, ranking: Ranking) -> list[float]:
@@ -171,17 +266,6 @@ def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:
     return f"the mean over {count_views(len(views) - 1)} is worse than the image alone, AUROC {difference} {ends}"
 
 
-@dataclass(frozen=True, eq=False)
-class CollectedViews:
-    """Predictions for all images of a source, and which of the images are set apart for tuning."""
-
-    preds: Predictions
-    tuning: IntArray
-    """Positions of the tuning images in the predictions; empty if there are fewer than four images. int64 [n]"""
-    choice: ViewChoice | None
-    """How the views were chosen on the tuning images; None if they were given."""
-
-
 def collect_views(
     classifier: Classifier,
     source: Source,
@@ -190,13 +274,15 @@ def collect_views(
     top_k: int = 1,
     store: Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
-) -> CollectedViews:
-    """Collect predictions for given views; "auto" chooses views first.
+) -> tuple[Predictions, IntArray, ViewChoice | None]:
+    """Collect predictions for given views; "auto" chooses views first, on tuning images that are set apart.
 
-    Views are chosen in two steps: the pool is classified for a few hundred of the tuning images, and the views that
-    pass are checked again on all tuning images.
+    Also returns the positions of the tuning images in the predictions, int64 [n], none if there are fewer than four
+    images; and how the views were chosen, if they were not given. The pool is classified for a few hundred of the
+    tuning images, and the views that pass are checked again on all of them.
     """
-    indices, choice = choose_tuning_images(source), None
+    distinct = np.delete(np.arange(len(source)), source.find_duplicates())  # never a copy of another image
+    indices, choice = distinct[tuning_positions(len(distinct))], None
     if isinstance(views, str) and views == AUTO:
         # Fewer than four images are too few to set one apart, and to certify anything.
         sample = source.select(indices) if len(indices) else source
@@ -209,10 +295,4 @@ def collect_views(
     if choice is not None:
         choice = choice.refine(preds.select(images=tuning) if len(tuning) else preds, top_k=top_k)
         preds = preds.select(views=list(choice.views))
-    return CollectedViews(preds, tuning, choice)
-
-
-def choose_tuning_images(source: Source) -> IntArray:
-    """Return the positions of the images of a source to set apart, ascending; never a copy of another. -> int64 [n]"""
-    distinct = np.delete(np.arange(len(source)), source.find_duplicates())
-    return distinct[tuning_positions(len(distinct))]
+    return preds, tuning, choice

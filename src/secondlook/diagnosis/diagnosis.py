@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -28,8 +28,6 @@ CLEAR = 2.0
 """Standard errors beyond which a difference of means counts."""
 MIN_IMAGES = 30
 """With fewer images a standard error says little, and only changed predictions count."""
-MAX_IMAGES_FOR_WARNINGS = 10_000
-"""More images would not make a warning more certain; this bounds the memory."""
 
 Status = Literal["usable", "weak", "harmful"]
 
@@ -53,24 +51,15 @@ class Pool:
     @property
     def correct(self) -> BoolArray:
         """Whether the prediction from the image itself is correct; needs labels. bool [N]"""
-        view_correct: Any = self.view_correct
-        correct: BoolArray = view_correct[0]
+        assert self.view_correct is not None, "there are labels"
+        correct: BoolArray = self.view_correct[0]
         return correct
-
-    def mean_confidence(self, views: Sequence[str]) -> Float64Array:
-        """Return the confidence 'mean' of some of the views. -> float64 [N]"""
-        positions = [self.views.texts.index(view) for view in views]
-        mean: Float64Array = self.class_mass[positions].mean(axis=0)
-        return mean
 
 
 def read_pool(preds: Predictions, top_k: int = 1) -> Pool:
     """Read predictions once; for an ensemble, the mean over its members."""
     if not isinstance(preds, Predictions):
-        raise DiagnosisError(
-            f"expected Predictions of the views to diagnose or choose from, got {type(preds).__name__}; collect() "
-            "returns them."
-        )
+        raise DiagnosisError(f"expected the Predictions that collect() returns, got {type(preds).__name__}.")
     shape = preds.n_views, preds.n_images
     mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
     agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
@@ -141,15 +130,25 @@ class Diagnosis:
     @property
     def weak(self) -> dict[str, str]:
         """Views that measurably lower the probability of the label, with the reason."""
-        return self._reasons("weak")
+        return {row.view: row.reason or "" for row in self.rows if row.status == "weak"}
 
     @property
     def harmful(self) -> dict[str, str]:
         """Views that break the classifier, with the reason; they are never chosen."""
-        return self._reasons("harmful")
+        return {row.view: row.reason or "" for row in self.rows if row.status == "harmful"}
 
-    def _reasons(self, status: Status) -> dict[str, str]:
-        return {row.view: row.reason or "" for row in self.rows if row.status == status}
+    def describe_harmful(self) -> str | None:
+        """Return one sentence about the harmful views, the worst first, or None where there are none."""
+        harmful = [row for row in self.rows if row.status == "harmful"]
+        if not harmful:
+            return None
+        harmful.sort(key=lambda row: (row.agreement.confident, -row.agreement.doubt_growth))
+        worst, views = harmful[0], list_first([row.view for row in harmful])
+        verb, which = ("is", "") if len(harmful) == 1 else ("are", f"{worst.view!r}: ")
+        return (
+            f"{count_views(len(harmful))} {verb} likely to make the confidence worse: {views} ({which}{worst.reason}); "
+            "the views 'auto' leave out harmful ones."
+        )
 
     def __iter__(self) -> Iterator[ViewDiagnosis]:
         return iter(self.rows)
@@ -182,13 +181,16 @@ class Diagnosis:
         return format_html(self._blocks())
 
 
-def diagnose_views(preds: Predictions, *, top_k: int = 1) -> Diagnosis:
+def diagnose_views(preds: Predictions, *, top_k: int = 1, max_images: int | None = None) -> Diagnosis:
     """Diagnose what each view of the predictions does to the classifier.
 
     A view is harmful if it changes more than a tenth of the confident predictions, or if the doubt (1 - mean largest
     probability) grows by more than 40 %; with labels, if the errors do, whatever the doubt says. It is weak if the
-    probability of the label drops. All of it must be more than chance explains.
+    probability of the label drops. All of it must be more than chance explains. `max_images` bounds the memory: of more
+    images, some are read, evenly spread.
     """
+    if max_images is not None and preds.n_images > max_images:
+        preds = preds.select(images=np.arange(0, preds.n_images, -(-preds.n_images // max_images)))
     pool = read_pool(preds, top_k)
     return Diagnosis(tuple(_diagnose_view(pool, position) for position in range(len(pool.views))))
 
@@ -202,25 +204,6 @@ def _diagnose_view(pool: Pool, position: int) -> ViewDiagnosis:
             with_image = auroc(pool.correct, pool.class_mass[[0, position]].mean(axis=0))
     text, agreement = pool.views.texts[position], compute_agreement(pool, position)
     return ViewDiagnosis(text, agreement, accuracy, alone, with_image, *assess_view(pool, position))
-
-
-def describe_harmful_views(preds: Predictions, *, top_k: int = 1) -> str | None:
-    """Return one sentence about the views that are harmful, or None where there are none; uses labels if there are any.
-
-    At most 10,000 images are read, which bounds the memory.
-    """
-    step = -(-preds.n_images // MAX_IMAGES_FOR_WARNINGS)
-    read = preds if step == 1 else preds.select(images=np.arange(0, preds.n_images, step))
-    harmful = [row for row in diagnose_views(read, top_k=top_k) if row.status == "harmful"]
-    if not harmful:
-        return None
-    harmful.sort(key=lambda row: (row.agreement.confident, -row.agreement.doubt_growth))
-    worst, views = harmful[0], list_first([row.view for row in harmful])
-    verb, which = ("is", "") if len(harmful) == 1 else ("are", f"{worst.view!r}: ")
-    return (
-        f"{count_views(len(harmful))} {verb} likely to make the confidence worse: {views} ({which}{worst.reason}); the "
-        "views 'auto' leave out harmful ones."
-    )
 
 
 def count_views(number: int) -> str:
@@ -242,7 +225,8 @@ def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
     if pool.view_correct is None or pool.label_mass is None:
         return "harmful" if reason else "usable", reason, 0.0
     before, after = pool.label_mass[0], pool.label_mass[position]
-    drop = _drop_in_standard_errors(before, after)
+    difference, deviation = before - after, float((before - after).std())
+    drop = 0.0 if deviation == 0 else float(difference.mean()) / deviation * len(difference) ** 0.5
     growth = _compare_errors(pool, position)
     if growth > 0:  # whatever the label-free rule says
         reason = f"the errors grow {_format_change(~pool.correct, ~pool.view_correct[position])} of the images"
@@ -321,13 +305,6 @@ def _compare_mean(differences: Float64Array, limit: float, standard_errors: floa
 
 def _format_change(before: Array, after: Array) -> str:
     return f"from {100 * before.mean():.1f} % to {100 * after.mean():.1f} %"
-
-
-def _drop_in_standard_errors(before: Float64Array, after: Float64Array) -> float:
-    """Return how far the mean over the same images drops, in standard errors of the difference. [N], [N]"""
-    difference = before - after
-    deviation = float(difference.std())
-    return 0.0 if deviation == 0 else float(difference.mean()) / deviation * len(difference) ** 0.5
 
 
 def _format_row(row: ViewDiagnosis) -> list[str]:

@@ -94,11 +94,11 @@ def find_changes(reading: Preprocessing, given: Preprocessing) -> dict[str, Any]
 
     Mean and std belong together, so both are returned if one of them differs; and one that is back at its default too.
     """
-    names = [field.name for field in dataclasses.fields(Preprocessing)]
-    changed = {name: getattr(reading, name) for name in names if getattr(reading, name) != getattr(given, name)}
-    if "mean" in changed or "std" in changed:
-        changed |= {"mean": reading.mean, "std": reading.std}
-    return {name: changed[name] for name in names if name in changed}
+    settings = {field.name: getattr(reading, field.name) for field in dataclasses.fields(Preprocessing)}
+    changed = {name for name, value in settings.items() if value != getattr(given, name)}
+    if changed & {"mean", "std"}:
+        changed |= {"mean", "std"}
+    return {name: value for name, value in settings.items() if name in changed}
 
 
 def format_changes(changes: Settings) -> str:
@@ -122,8 +122,8 @@ class Trial:
     preprocessing: Preprocessing
     probabilities: Float64Array
     """float64 [N, C], in the order of the outputs."""
-    labels: IntArray | None
-    """int64 [N] as the data have them, or None."""
+    labels: IntArray
+    """int64 [N] as the data have them; empty if they have none."""
     order: IntArray | None
     """The output for each class of the data, int64 [C]; None if it is the order of the data."""
     correct: BoolArray
@@ -134,17 +134,12 @@ class Trial:
 
     @classmethod
     def create(
-        cls,
-        name: str,
-        preprocessing: Preprocessing,
-        probabilities: Array,
-        labels: IntArray | None,
-        order: IntArray | None = None,
+        cls, name: str, preprocessing: Preprocessing, probabilities: Array, labels: IntArray, order: IntArray | None
     ) -> Self:
-        """Return the trial of a reading in a known class order; `labels` may be those of more images."""
-        labels = None if labels is None else labels[: len(probabilities)]
-        trial = cls(name, preprocessing, probabilities.astype(np.float64), labels, order, np.empty(0, dtype=np.bool_))
-        return trial if labels is None else dataclasses.replace(trial, correct=trial.predicted == trial.outputs)
+        """Return the trial of a reading in a known class order; `labels` may be those of more images, or empty."""
+        labels = labels[: len(probabilities)]
+        correct = probabilities[: len(labels)].argmax(axis=1) == (labels if order is None else order[labels])
+        return cls(name, preprocessing, probabilities.astype(np.float64), labels, order, correct)
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -157,10 +152,8 @@ class Trial:
 
     @property
     def outputs(self) -> IntArray:
-        """The output of the true class, if there are labels. int64 [N]"""
-        labels: Any = self.labels
-        outputs: IntArray = labels if self.order is None else self.order[labels]
-        return outputs
+        """The output of the true class. int64 [N]"""
+        return self.labels if self.order is None else self.order[self.labels]
 
     @property
     def accuracy(self) -> float:

@@ -24,9 +24,6 @@ from secondlook.progress import progress_bar
 from secondlook.sources import SOURCES, ArraySource, Source, open_labeled
 from secondlook.tables import format_table
 
-Geometry = tuple[object, ...]
-"""How images are resized and cropped."""
-
 DEFAULT_IMAGES = 256
 IMAGES_AT_ONCE = 16
 """Number of images held at their original size."""
@@ -182,23 +179,21 @@ def _check_member(
     classifier: Classifier, source: Source, n_images: int, quick: bool, execution: Execution
 ) -> SetupCheck:
     search = _Search(classifier, source, n_images, execution)
-    is_labeled = search.labels is not None
-    better = search.find_better(quick) if is_labeled else search.find_more_confident()
+    is_labeled = len(search.labels) > 0
+    best = search.find_better(quick) if is_labeled else search.find_more_confident()
     readings = tuple(search.make_reading(trial) for trial in search.trials)
-    given, found = readings[0], None if better is None else search.make_reading(better)
+    given, better = readings[0], None if best is None else search.make_reading(best)
     sentences = [_describe_sigmoids(classifier)] if search.has_sigmoids else []
-    verdict = _describe_given(given, len(readings) - 1)
-    if found is not None and not is_labeled:
-        verdict = _describe_hint(classifier, given, found)
-    elif found is not None:
-        sentences.append(_describe_better(classifier, source, given, found))
+    if better is not None and is_labeled:
+        sentences.append(_describe_better(classifier, source, given, better))
+    verdict = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
     return SetupCheck(
         classifier=classifier.name,
         data=source.spec,
         readings=readings,
-        better=found if is_labeled else None,
+        better=better if is_labeled else None,
         warnings=tuple(sentences),
-        verdict=" ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) or verdict,
+        verdict=verdict or _describe_given(classifier, given, better, len(readings) - 1),
         classified=search.classified,
     )
 
@@ -215,16 +210,16 @@ class _Search:
         self._source = source.spread(min(n_images, max(IMAGES_AT_ONCE, largest)))
         self._execution = Execution(batch_size=execution.batch_size, progress=execution.progress)
         self._sizes: set[tuple[int, ...]] = set()
-        self._fitted: dict[Geometry, Array] = {}
+        self._fitted: dict[tuple[object, ...], Array] = {}
         preds = collect(classifier, self._source, "identity", execution=self._execution)
         # Rows that sum to 1 are rejected as logits, so these are the sigmoid outputs of several classes.
         self.has_sigmoids = (
             preds.has_logits and len(preds) > 1 and bool(preds.logits.min() >= 0 and preds.logits.max() <= 1)
         )
-        self.labels: IntArray | None = preds.labels if preds.has_labels else None
+        self.labels: IntArray = preds.labels if preds.has_labels else np.empty(0, dtype=np.int64)
         self.classified = len(preds)
         self._orders = propose_orders(preds.n_classes, source.class_names)
-        self.given = Trial.create("as given", describe_input(classifier), preds.probabilities[:, 0], self.labels)
+        self.given = Trial.create("as given", describe_input(classifier), preds.probabilities[:, 0], self.labels, None)
         self.trials = [self.given]
 
     def find_better(self, quick: bool) -> Trial | None:
@@ -254,13 +249,13 @@ class _Search:
         return best if best.confidence >= given.confidence + CONFIDENCE_GAIN else None
 
     def make_reading(self, trial: Trial) -> Reading:
-        """Return what is published about a trial."""
-        is_tested = trial is not self.given and trial.labels is not None and len(trial) == len(self.given)
+        is_labeled = len(trial.labels) > 0
+        is_tested = trial is not self.given and is_labeled and len(trial) == len(self.given)
         return Reading(
             name=trial.name,
             settings=find_changes(trial.preprocessing, self.given.preprocessing),
             images=len(trial),
-            accuracy=None if trial.labels is None else trial.accuracy,
+            accuracy=trial.accuracy if is_labeled else None,
             confidence=trial.confidence,
             p_value=trial.compute_p_value(self.given) if is_tested else None,
             class_order=None if trial.order is None else tuple(trial.order.tolist()),
@@ -283,21 +278,22 @@ class _Search:
     def _propose_readings(self, given: Preprocessing) -> dict[str, Preprocessing]:
         """Return preprocessings that differ from a given one in one respect, by name."""
         self._fit([given])
-        proposed = propose_readings(given, self._fitted[_geometry_of(given)].shape[3], self._sizes)
+        proposed = propose_readings(given, self._get_fitted(given).shape[3], self._sizes)
         self._fit(proposed.values())
         return proposed
 
     def _fit(self, preprocessings: Iterable[Preprocessing]) -> None:
         """Read, resize and crop the images for each geometry that is new, in one pass over the source."""
-        new = {_geometry_of(each): each for each in preprocessings if _geometry_of(each) not in self._fitted}
-        if not new:
-            return
-        parts: dict[Geometry, list[Array]] = {geometry: [] for geometry in new}
-        for batch in self._source.batches(IMAGES_AT_ONCE):
+        geometries = {tuple(each.geometry.values()): each for each in preprocessings}
+        parts: dict[tuple[object, ...], list[Array]] = {one: [] for one in geometries if one not in self._fitted}
+        for batch in self._source.batches(IMAGES_AT_ONCE) if parts else ():
             self._sizes |= {image.shape[:2] for image in batch.images}
-            for geometry, preprocessing in new.items():
-                parts[geometry].append(preprocessing.fit(batch.images))
+            for geometry, arrays in parts.items():
+                arrays.append(geometries[geometry].fit(batch.images))
         self._fitted |= {geometry: np.concatenate(arrays) for geometry, arrays in parts.items()}
+
+    def _get_fitted(self, preprocessing: Preprocessing) -> Array:
+        return self._fitted[tuple(preprocessing.geometry.values())]
 
     def _try_all(self, given: Trial, readings: dict[str, Preprocessing], count: int) -> list[Trial]:
         """Classify the first `count` images under each reading; readings under which the model fails are left out."""
@@ -312,7 +308,7 @@ class _Search:
 
     def _classify(self, preprocessing: Preprocessing, count: int) -> Array | None:
         """Return the probabilities of the first images, or None if the model fails. [count, C]"""
-        images = ArraySource(self._fitted[_geometry_of(preprocessing)][:count])
+        images = ArraySource(self._get_fitted(preprocessing)[:count])
         self.classified += len(images)
         try:
             # A model may do anything with an input that it was not made for.
@@ -339,7 +335,6 @@ class _Search:
     def _reorder(self, trial: Trial) -> list[Trial]:
         """Return a trial under other class orders, the simplest first."""
         labels, predicted = trial.labels, trial.predicted
-        assert labels is not None
         name = ANOTHER_ORDER if trial is self.given else f"{trial.name.removesuffix(SUFFIX)}{SUFFIX}"
         reordered = []
         for complexity, fit in enumerate(self._orders, start=1):
@@ -367,37 +362,26 @@ class _Search:
 
 def _count_reordered(trial: Trial) -> int:
     """Return the number of correct predictions in the best class order."""
-    assert trial.labels is not None
     order = fit_best_order(trial.labels, trial.predicted, trial.probabilities.shape[1])
     return int((order[trial.labels] == trial.predicted).sum())
 
 
-def _geometry_of(preprocessing: Preprocessing) -> Geometry:
-    return tuple(preprocessing.geometry.values())
-
-
-def _describe_given(given: Reading, others: int) -> str:
-    """Return the verdict on a setup that nothing is clearly better than."""
+def _describe_given(classifier: Classifier, given: Reading, better: Reading | None, others: int) -> str:
+    """Return the verdict on a setup that nothing is clearly better than; unlabeled images can give a hint."""
     count = f"none of {others} other readings" if others else "no other reading"
-    if given.accuracy is None:
-        return (
-            f"Mean confidence {_format_share(given.confidence)} on {given.images} images, and {count} is much more "
-            "confident; only labeled images can tell whether the setup is right."
-        )
-    return f"Accuracy {_format_share(given.accuracy)} on {given.images} images; {count} is clearly better."
-
-
-def _describe_hint(classifier: Classifier, given: Reading, better: Reading) -> str:
-    """Return the verdict on unlabeled images for which another reading is more confident."""
+    if given.accuracy is not None:
+        return f"Accuracy {_format_share(given.accuracy)} on {given.images} images; {count} is clearly better."
+    start = f"Mean confidence {_format_share(given.confidence)} on {given.images} images"
+    if better is None:
+        return f"{start}, and {count} is much more confident; only labeled images can tell whether the setup is right."
     return (
-        f"Mean confidence {_format_share(given.confidence)} on {given.images} images without labels; "
-        f"{_describe_repair(classifier, better)} it would be {_format_share(better.confidence)}, which may be a sign "
-        "of another preprocessing in training: check with labeled images."
+        f"{start} without labels; {_describe_repair(classifier, better)} it would be "
+        f"{_format_share(better.confidence)}, which may be a sign of another preprocessing in training: check with "
+        "labeled images."
     )
 
 
 def _describe_better(classifier: Classifier, source: Source, given: Reading, better: Reading) -> str:
-    """Return the warning that another reading is clearly more accurate."""
     causes = [_describe_repair(classifier, better)] if better.settings else []
     causes += [] if better.class_order is None else [f"in {ANOTHER_ORDER}"]
     sentence = (
@@ -414,7 +398,6 @@ def _describe_better(classifier: Classifier, source: Source, given: Reading, bet
 
 
 def _describe_sigmoids(classifier: Classifier) -> str:
-    """Return the warning that outputs declared as logits look like those of a multi-label model."""
     return (
         f"{SetupWarning.START}all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits; "
         "the sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly one class, "
@@ -431,11 +414,11 @@ def _describe_repair(classifier: Classifier, reading: Reading) -> str:
 def _describe_class_order(order: tuple[int, ...], source: Source) -> str:
     names = source.class_names
     scheme = SOURCES.get(source.spec.partition(":")[0])  # specs of custom sources need not follow the grammar
-    difference = describe_order(order, names)
     if scheme is not None and "classes" in scheme.options:
-        return (
-            f"{difference}; rename the classes, or list their names in the order of the classifier with ?classes=FILE, "
-            f"one per line: {list_in_order(order, names)}"
+        repair = (
+            "rename the classes, or list their names in the order of the classifier with ?classes=FILE, one per line"
         )
-    array = f"np.array({list(order)})[labels]" if len(order) <= MAX_LISTED else "np.array(class_order)[labels]"
-    return f"{difference}; number the labels in the order of the classifier, {array}: {list_in_order(order, names)}"
+    else:
+        array = list(order) if len(order) <= MAX_LISTED else "class_order"
+        repair = f"number the labels in the order of the classifier, np.array({array})[labels]"
+    return f"{describe_order(order, names)}; {repair}: {list_in_order(order, names)}"

@@ -1,8 +1,6 @@
 """Predicted classes and confidences as operators of ONNX, in float64 as in the library."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ from secondlook.extension import (
     METHODS,
     PROBABILITY_FLOORS,
     ExportError,
+    Output,
     Policy,
     ViewSet,
     compile_method,
@@ -22,61 +21,51 @@ VIEWS, CLASSES = 1, 2
 """Axes of outputs."""
 
 
-@dataclass(frozen=True)
 class LookOutputs:
     """What looks at n images gave, and the policy that is applied to it."""
 
-    graph: Graph
-    """The graph that everything is added to."""
-    policy: Policy
-    logits: tuple[Tensor | None, ...]
-    """Of each member, float64 [n, views, classes]; None where a member has none."""
-    probabilities: tuple[Tensor, ...]
-    views: ViewSet
-    """In the order of looks."""
-    n_classes: int
-
-    @classmethod
-    def from_outputs(
-        cls, graph: Graph, policy: Policy, outputs: Tensor, kinds: tuple[str, ...], views: ViewSet, n_classes: int
-    ) -> "LookOutputs":
+    def __init__(
+        self, graph: Graph, policy: Policy, outputs: Tensor, kinds: Sequence[Output], views: ViewSet, n_classes: int
+    ) -> None:
         """Convert outputs of all members side by side, float32 [n, views, members * classes]; `kinds` names theirs."""
-        members = [outputs]
-        if len(kinds) > 1:
-            members = graph.op_with_outputs(
-                "Split", outputs, dtypes=[None] * len(kinds), axis=CLASSES, num_outputs=len(kinds)
-            )
+        self.graph, self.policy, self.views, self.n_classes = graph, policy, views, n_classes
+        members, count = [outputs], len(kinds)
+        if count > 1:
+            members = graph.op_with_outputs("Split", outputs, dtypes=[None] * count, axis=CLASSES, num_outputs=count)
         exact = [member.cast(np.float64) for member in members]
-        logits = tuple(one if kind == "logits" else None for one, kind in zip(exact, kinds, strict=True))
-        probabilities = tuple(
+        self.logits = [one for one, kind in zip(exact, kinds, strict=True) if kind == "logits"]
+        """Of each member that has them, float64 [n, views, classes]."""
+        self.probabilities = [
             # Rounding errors below 0 are set to 0, as for every classifier.
             graph.op("Softmax", one, axis=CLASSES) if kind == "logits" else graph.op("Max", one, 0.0)
             for one, kind in zip(exact, kinds, strict=True)
-        )
-        return cls(graph, policy, logits, probabilities, views, n_classes)
+        ]
+        """Of each member, float64 [n, views, classes]."""
+        self.floors = [PROBABILITY_FLOORS[kind] for kind in kinds]
+        """What a probability of 0 counts as, for each member."""
 
-    @cached_property
+    @property
     def averaged(self) -> Tensor:
         """The mean of the members' probabilities. float64 [n, views, classes]"""
         return _average(self.probabilities)
 
-    @cached_property
+    @property
     def first(self) -> Tensor:
         """The probabilities for the image itself. float64 [n, classes]"""
         return self.take_view(self.averaged, 0)
 
-    @cached_property
+    @property
     def mean(self) -> Tensor:
         """The mean of the probabilities over the views. float64 [n, classes]"""
         return self.averaged.reduce("Mean", VIEWS)
 
-    @cached_property
+    @property
     def classes(self) -> Tensor:
         """The predicted classes, best first. int64 [n, k]"""
         values = self.first if self.policy.predict_from == "image" else self.mean
         return add_top_classes(values, self.policy.top_k)
 
-    @cached_property
+    @property
     def mask(self) -> Tensor:
         """1 for predicted classes and 0 for all others. float64 [n, classes]"""
         columns = self.graph.op("Unsqueeze", self.classes, [2])
@@ -84,26 +73,9 @@ class LookOutputs:
         numbers = self.graph.op("Range", *(self.graph.constant(one, np.int64) for one in (0, self.n_classes, 1)))
         return self.graph.op("Equal", columns, numbers).cast(np.float64).reduce("Max", 1)
 
-    @property
-    def floors(self) -> list[float]:
-        """What a probability of 0 counts as, for each member."""
-        return [PROBABILITY_FLOORS["probabilities" if logits is None else "logits"] for logits in self.logits]
-
     def take_view(self, values: Tensor, position: int) -> Tensor:
         """Take one view. [n, views, ...] -> [n, ...]"""
         return self.graph.op("Gather", values, self.graph.constant(position, np.int64), axis=VIEWS)
-
-    def select_views(self, views: ViewSet) -> "LookOutputs":
-        """Return the outputs for some views; the predicted classes are those of all views."""
-        positions = [self.views.index(view) for view in views]
-
-        def select(values: Tensor) -> Tensor:
-            return self.graph.op("Gather", values, positions, axis=VIEWS)
-
-        logits = tuple(None if one is None else select(one) for one in self.logits)
-        selected = replace(self, logits=logits, probabilities=tuple(map(select, self.probabilities)), views=views)
-        vars(selected)["classes"] = self.classes  # a cached property
-        return selected
 
     def sum_predicted(self, values: Tensor) -> Tensor:
         """Sum the values of the predicted classes. float64 [n, classes] -> [n]"""
@@ -126,15 +98,13 @@ def add_confidence(outputs: LookOutputs) -> Tensor:
 
 def check_method(policy: Policy) -> None:
     """Raise for a method that has no ONNX form, or that lacks fitted numbers."""
-    name, known = find_method(policy.method).name, ", ".join(CONFIDENCES)
-    if name not in CONFIDENCES:
+    if find_method(policy.method).name not in CONFIDENCES:
+        known = ", ".join(CONFIDENCES)
         raise ExportError(f"method {policy.method!r} has no ONNX form; calibrate with one of: {known}.")
     for option, value in policy.options.items():
         if value == "fit":
-            raise ExportError(
-                f"option {option}={value!r} of method {policy.method!r} is fitted to labeled images, which a file does "
-                "not have; calibrate with a number."
-            )
+            fault = f"of method {policy.method!r} is fitted to labeled images, which a file does not have"
+            raise ExportError(fault, argument=option, value=value, repair="calibrate with a number")
 
 
 def add_sigmoid(values: Tensor) -> Tensor:
@@ -179,16 +149,18 @@ def _add_view(outputs: LookOutputs, text: str = "identity", *, temperature: floa
 
 
 def _add_mean(outputs: LookOutputs, *, views: Any = None, temperature: float | None = None) -> Tensor:
-    if views is not None:
-        outputs = outputs.select_views(ViewSet.with_identity(views, outputs.views))
-    return outputs.sum_predicted(_mean_output(outputs, "views", temperature))
+    if views is None:
+        return outputs.sum_predicted(_mean_output(outputs, "views", temperature))
+    positions = [outputs.views.index(view) for view in ViewSet.with_identity(views, outputs.views)]
+    selected = outputs.graph.op("Gather", outputs.averaged, positions, axis=VIEWS)
+    return outputs.sum_predicted(_scale(selected, temperature).reduce("Mean", VIEWS))
 
 
 def _mean_output(outputs: LookOutputs, on: str, temperature: float | None) -> Tensor:
     """Return s(x) or s(D), with a temperature applied before the mean over the views. float64 [n, classes]"""
     if on == "image":
         return _scale(outputs.first, temperature)
-    return outputs.mean if temperature is None else _scale(outputs.averaged, temperature).reduce("Mean", VIEWS)
+    return _scale(outputs.averaged, temperature).reduce("Mean", VIEWS)
 
 
 def _add_entropy(outputs: LookOutputs, *, on: str = "image", temperature: float | None = None) -> Tensor:
@@ -209,13 +181,12 @@ def _add_doctor(outputs: LookOutputs, *, on: str = "image", temperature: float |
 
 def _mean_logits(outputs: LookOutputs, on: str) -> Tensor:
     """Return the mean logits over members and views, or those of the image itself. float64 [n, classes]"""
-    known = [one for one in outputs.logits if one is not None]
-    if len(known) < len(outputs.logits):
+    if len(outputs.logits) < len(outputs.probabilities):
         raise ExportError(
             f"method {outputs.policy.method!r} needs logits, but a classifier of the policy outputs probabilities; use "
             "another method."
         )
-    logits = _average(known)
+    logits = _average(outputs.logits)
     return outputs.take_view(logits, 0) if on == "image" else logits.reduce("Mean", VIEWS)
 
 

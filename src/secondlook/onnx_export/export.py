@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from secondlook.extension import (
     ExportedFile,
     ExportError,
     ExportRecord,
-    Frame,
     OnnxClassifier,
     OnnxFile,
     PixelType,
@@ -31,14 +30,6 @@ from secondlook.extension import (
     short_name,
     write_bytes_atomically,
 )
-from secondlook.onnx_export.confidence_graph import check_method
-from secondlook.onnx_export.decision_graph import Parts, add_decision
-from secondlook.onnx_export.graph import Graph, describe_failures, describe_value
-from secondlook.onnx_export.image_graph import ImageShape, add_fit, find_image_shape
-from secondlook.onnx_export.networks import make_networks
-
-if TYPE_CHECKING:
-    import onnx
 
 CHECKED_IMAGES = 2
 """Random images that a file decides about before it is written: more than one, since a batch can be fixed to that."""
@@ -115,6 +106,12 @@ def export_onnx(
         Whether to replace an existing file.
     """
     import_extra("onnx", feature="export to ONNX", extra="export")
+    from secondlook.onnx_export.confidence_graph import check_method
+    from secondlook.onnx_export.decision_graph import DecisionGraph
+    from secondlook.onnx_export.graph import describe_failures
+    from secondlook.onnx_export.image_graph import find_image_shape
+    from secondlook.onnx_export.networks import make_networks, measure_files
+
     path = Path(out)
     _check_arguments(path, pixels, overwrite=overwrite)
     if isinstance(policy, Policy):
@@ -125,28 +122,32 @@ def export_onnx(
     _check_inputs_are_kept(path, policy, members)
     shape = find_image_shape(plan.classifier.preprocessing, image_shape)
     networks = make_networks(members, shape.fitted)
-    parts = Parts(loaded, plan.views, Frame(*shape.fitted), tuple(members), tuple(networks))
+    graph = DecisionGraph(plan, shape, networks)
     record = ExportRecord(
         secondlook=__version__,
         pixels=pixels,
         image_shape=shape.given,  # type: ignore[arg-type] # 1 or 3 channels
         members=len(members),
-        outputs=tuple(member.output for member in members),
-        classes=parts.n_classes,
+        outputs=tuple(plan.kinds),
+        classes=graph.n_classes,
         adaptive=loaded.schedule is not None,
         mismatch=plan.mismatch,
     )
     guarantee = loaded.guarantee_text if plan.mismatch is None else f"none, since {plan.mismatch}"
     with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
-        model = _make_model(parts, shape, record, _describe(plan, guarantee))
+        model = graph.make_model(record, _describe(plan, guarantee))
         content = OnnxFile.seal(model.SerializeToString())
-    _check_content(content, shape, path)
+    _check_content(content, shape.given, path)
     write_bytes_atomically(path, content)
+    own = sum(
+        measure_files(member) if isinstance(member, OnnxClassifier) else network.ByteSize()
+        for member, network in zip(members, networks, strict=True)
+    )
     return ExportSummary(
         path=path,
         size=len(content),
-        added=len(content) - sum(network.size for network in networks),
-        opset=parts.opset,
+        added=len(content) - own,
+        opset=graph.opset,
         image_shape=shape.given,
         pixels=pixels,
         adaptive=record.adaptive,
@@ -187,46 +188,10 @@ def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
 
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
     """Raise if the file would replace one that it is made from."""
-    used = {file: "the classifier" for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()}
-    if isinstance(policy, str | Path):
-        used[Path(policy)] = "the policy"
-    for file, what in used.items():
-        if path.exists() and path.samefile(file):
-            raise ExportError(f"the file {str(path)!r} would replace {what} that it is made from; choose another name.")
-
-
-def _make_model(parts: Parts, shape: ImageShape, record: ExportRecord, description: str) -> "onnx.ModelProto":
-    """Return the model, which is checked."""
-    from onnx import checker, helper
-
-    graph = Graph(parts.opset)
-    images = graph.tensor(ExportRecord.INPUT, record.pixels)
-    fitted = add_fit(graph, images, parts.members[0].preprocessing, shape)
-    decided = add_decision(graph, fitted, parts)
-    sizes = {
-        "probabilities": [parts.n_classes],
-        "view_outputs": [len(parts.views), parts.n_outputs],
-        "labels": [parts.policy.top_k],
-    }
-    named = [graph.rename(decided[name], name) for name in ExportRecord.list_outputs(parts.policy)]
-    outputs = [describe_value(one.name, one.dtype, ["batch", *sizes.get(one.name, [])]) for one in named]
-    free = ("height", "width", "channels")
-    given = [name if size is None else size for name, size in zip(free, shape.given, strict=True)]
-    inputs = [describe_value(ExportRecord.INPUT, images.dtype, ["batch", *given])]
-    models = [network.model for network in parts.networks]
-    domains = {one.domain: one.version for model in models for one in model.opset_import if one.domain}
-    model = helper.make_model(
-        graph.build("decide", inputs, outputs),
-        opset_imports=[helper.make_opsetid(*one) for one in {**domains, "": graph.opset}.items()],
-        ir_version=max(model.ir_version for model in models),
-        producer_name="secondlook",
-        producer_version=__version__,
-        doc_string=description,
-    )
-    metadata = {Policy.METADATA: parts.policy.model_dump_json(), ExportRecord.METADATA: record.model_dump_json()}
-    helper.set_model_props(model, metadata)
-    checker.check_model(model, full_check=True)
-    return model
+    used = [file for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()]
+    used += [Path(policy)] if isinstance(policy, str | Path) else []
+    if path.exists() and any(path.samefile(file) for file in used):
+        raise ExportError(f"the file {str(path)!r} would replace one that it is made from; choose another name.")
 
 
 def _describe(plan: Plan, guarantee: str) -> str:
@@ -234,21 +199,18 @@ def _describe(plan: Plan, guarantee: str) -> str:
     policy, name, n_views = plan.given, plan.classifier.name, len(plan.views)
     for full in (policy.known_classifier.name, name):
         guarantee = guarantee.replace(repr(full), repr(short_name(full)))
-    looks = f"All {n_views} views of every image are classified."
+    looks = f"All {n_views} views of every image are classified"
     if policy.schedule is not None:
-        looks = (
-            f"Each image is looked at until its decision is clear, at most {n_views} times; images of a batch that are "
-            "decided are not looked at again."
-        )
+        looks = f"Each image of a batch is looked at until its decision is clear, at most {n_views} times"
     return (
-        f"Decides whether to accept the prediction of {short_name(name)}. {looks} {policy.describe_threshold()}. "
+        f"Decides whether to accept the prediction of {short_name(name)}. {looks}. {policy.describe_threshold()}. "
         f"Guarantee: {guarantee}."
     )
 
 
-def _check_content(content: bytes, shape: ImageShape, path: Path) -> None:
+def _check_content(content: bytes, image_shape: Sequence[int | None], path: Path) -> None:
     """Run the file on random images: what ONNX Runtime does not take is an error before anything is written."""
-    sizes = [size or default for size, default in zip(shape.given, (64, 64, 3), strict=True)]
+    sizes = [size or default for size, default in zip(image_shape, (64, 64, 3), strict=True)]
     images = np.random.default_rng(0).integers(0, 256, (CHECKED_IMAGES, *sizes), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "decide.onnx"

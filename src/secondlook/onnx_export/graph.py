@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import DTypeLike
+from onnx import helper, numpy_helper
 
 from secondlook.extension import ExportError, SecondLookError, shorten_reason
-
-if TYPE_CHECKING:
-    import onnx
 
 PREFIX = "sl:"
 """What the names of our tensors start with, unlike those of the classifier; short, since they are many."""
@@ -53,7 +52,9 @@ class Tensor:
     def cast(self, dtype: DTypeLike) -> "Tensor":
         """Return the values as numbers of another type."""
         wanted: np.dtype[Any] = np.dtype(dtype)
-        return self if wanted == self.dtype else self.graph.op("Cast", self, dtype=wanted, to=_to_onnx_type(wanted))
+        if wanted == self.dtype:
+            return self
+        return self.graph.op("Cast", self, dtype=wanted, to=helper.np_dtype_to_tensor_dtype(wanted))
 
     def reduce(self, kind: str, *axes: int, keepdims: int = 0) -> "Tensor":
         """Return the 'Sum', 'Mean' or 'Max' over axes."""
@@ -90,22 +91,12 @@ class Graph:
         """Results by operator and their number, so that the same one is not added twice."""
         self._numbers: Iterator[int] = count() if outer is None else outer._numbers
 
-    def make_inner(self) -> "Graph":
-        """Return an empty graph inside of this one: a branch, or the body of a loop."""
-        return Graph(self.opset, self)
-
-    def tensor(self, name: str, dtype: DTypeLike) -> Tensor:
-        """Return a tensor that has a name already: an input, or one of an outer graph or of the classifier."""
-        return Tensor(self, name, dtype)
-
     def use(self, outer: Tensor) -> Tensor:
         """Return a tensor of an outer graph for computations in this one."""
         return Tensor(self, outer.name, outer.dtype)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None) -> Tensor:
         """Return a constant; equal ones are stored once."""
-        from onnx import numpy_helper
-
         if self.outer is not None:
             return self.use(self.outer.constant(value, dtype))
         array = np.asarray(value, dtype=dtype)
@@ -128,8 +119,6 @@ class Graph:
 
     def op_with_outputs(self, kind: str, *inputs: Any, dtypes: Sequence[Any], **attributes: Any) -> list[Tensor]:
         """Add an operator with several results, one for each type; None for the type that `op` chooses."""
-        from onnx import helper
-
         first = next((one for one in inputs if isinstance(one, Tensor)), None)
         node = helper.make_node(kind, [self._name_input(one, first) for one in inputs], [], **attributes)
         # The weights of a network can be in an inner graph, which is too large for a key.
@@ -147,8 +136,6 @@ class Graph:
 
     def rename(self, tensor: Tensor, name: str) -> Tensor:
         """Return the same values under a given name, such as that of an output."""
-        from onnx import helper
-
         self.nodes.append(helper.make_node("Identity", [tensor.name], [name]))
         return Tensor(self, name, tensor.dtype)
 
@@ -157,11 +144,9 @@ class Graph:
         return f"{PREFIX}{next(self._numbers):x}"
 
     def build(
-        self, name: str, inputs: "Sequence[onnx.ValueInfoProto]", outputs: "Sequence[onnx.ValueInfoProto]"
-    ) -> "onnx.GraphProto":
+        self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
+    ) -> onnx.GraphProto:
         """Return the finished graph."""
-        from onnx import helper
-
         return helper.make_graph(
             self.nodes, name, list(inputs), list(outputs), self.initializers, value_info=list(self.described.values())
         )
@@ -179,17 +164,9 @@ class Graph:
         return self.constant(array).name
 
 
-def describe_value(name: str, dtype: DTypeLike, shape: Sequence[int | str | None]) -> "onnx.ValueInfoProto":
+def describe_value(name: str, dtype: DTypeLike, shape: Sequence[int | str | None]) -> onnx.ValueInfoProto:
     """Return the description of an input or output; sizes that vary have a name, or None."""
-    from onnx import helper
-
-    return helper.make_tensor_value_info(name, _to_onnx_type(np.dtype(dtype)), list(shape))
-
-
-def _to_onnx_type(dtype: "np.dtype[Any]") -> int:
-    from onnx import helper
-
-    return int(helper.np_dtype_to_tensor_dtype(dtype))
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))
 
 
 @contextmanager

@@ -1,15 +1,20 @@
-"""Classifiers as ONNX networks: converted from ONNX files, torch modules and scikit-learn, simplified and embedded."""
+"""Classifiers as ONNX networks: converted from ONNX files, torch modules and scikit-learn, simplified and embedded.
+
+A network is an ONNX model with one input, one output and a dynamic batch axis, which contains its weights and has no
+functions of its own.
+"""
 
 import contextlib
 import io
 import logging
 import warnings
 from collections.abc import Iterator, MutableSequence, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
+import onnxruntime
+from onnx import checker, helper, inliner, shape_inference, version_converter
 
 from secondlook.extension import (
     Array,
@@ -25,7 +30,6 @@ from secondlook.extension import (
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_failures
 
 if TYPE_CHECKING:
-    import onnx
     import torch
 
 BATCH_NAME = "looks"
@@ -49,66 +53,50 @@ EXAMPLE_IMAGES = 2
 """Images in the example that torch traces a module with; of 1, torch would make a fixed batch size."""
 
 
-@dataclass(frozen=True)
-class Network:
-    """A classifier as an ONNX model, ready to be embedded."""
-
-    model: "onnx.ModelProto"
-    """Has one input, one output and a dynamic batch axis, contains its weights, and uses no functions of its own."""
-    takes_features: bool
-    """Whether the input is [n, H * W * C], flattened from NHWC, instead of images."""
-    n_classes: int
-    """Number of classes; the output is [n, n_classes]."""
-    size: int
-    """Bytes of the classifier as a file of its own."""
-
-
-def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, int]) -> list[Network]:
-    """Convert the members of an ensemble, or a single classifier, to ONNX models, all with the same opset.
+def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, int]) -> list[onnx.ModelProto]:
+    """Convert the members of an ensemble, or a single classifier, to networks, all with the same opset.
 
     `image_shape` is height, width and channels at input size. All names in a network begin with the number of its
     member, so that they differ from those of other members and of the rest of the exported file.
     """
-    import_extra("onnx", feature="export to ONNX", extra="export")
     _check_size(members)
     # Not pixels: thresholds of trees are pixels as well, and a rounding error would decide on which side these are.
     images = np.random.default_rng(0).random((CHECKED_IMAGES, *image_shape), dtype=np.float32)
-    models = [_simplify(load_or_convert(member, images), member.name) for member in members]
+    models = [_simplify(_load_or_convert(member, images), member.name) for member in members]
     opset = max(LOWEST_OPSET, *(get_versions(model)[""] for model in models))
     models = [_convert_opset(model, opset, member.name) for model, member in zip(models, members, strict=True)]
     _check_versions(models, members)
-    for number, model in enumerate(models):
+    for number, (model, member) in enumerate(zip(models, members, strict=True)):
         _add_prefix(model.graph, f"{number}/")
-    return [_make_network(model, member, images) for model, member in zip(models, members, strict=True)]
+        _check_outputs(model, member, images)
+    return models
 
 
-def embed_network(graph: Graph, network: Network, inputs: Tensor) -> Tensor:
+def embed_network(graph: Graph, network: onnx.ModelProto, inputs: Tensor) -> Tensor:
     """Add the nodes and weights of a network to a graph, and return its output, float32 [n, n_classes].
 
     `inputs` are normalized images in the layout of the classifier, or features.
     """
-    embedded = network.model.graph
+    embedded = network.graph
     (network_input,), (output,) = embedded.input, embedded.output
     given = inputs.cast(_get_dtype(network_input))
     _name_batch(graph, given, network_input)
     graph.rename(given, network_input.name)
     graph.nodes.extend(embedded.node)
     graph.initializers.extend(embedded.initializer)
-    return graph.tensor(output.name, _get_dtype(output)).cast(np.float32)
+    return Tensor(graph, output.name, _get_dtype(output)).cast(np.float32)
 
 
-def _name_batch(graph: Graph, inputs: Tensor, network_input: "onnx.ValueInfoProto") -> None:
+def _name_batch(graph: Graph, inputs: Tensor, network_input: onnx.ValueInfoProto) -> None:
     """Give the number of images in the input of a network a name.
 
     Without it, ONNX Runtime cannot tell that tensors inside of the network have the same size, and copies them where it
     would add to them in place: a ResNet-50 takes 4 % longer. The name must be at the tensor that becomes the input,
     since ONNX Runtime replaces the input by it.
     """
-    from onnx import ValueInfoProto
-
     if not any(inputs.name in node.output for node in graph.nodes):  # an input, or of an outer graph
         return
-    described = ValueInfoProto()
+    described = onnx.ValueInfoProto()
     described.CopyFrom(network_input)
     described.name = inputs.name
     for place, size in enumerate(described.type.tensor_type.shape.dim):
@@ -119,9 +107,7 @@ def _name_batch(graph: Graph, inputs: Tensor, network_input: "onnx.ValueInfoProt
     graph.described[inputs.name] = described
 
 
-def _get_dtype(value: "onnx.ValueInfoProto") -> "np.dtype[Any]":
-    from onnx import helper
-
+def _get_dtype(value: onnx.ValueInfoProto) -> "np.dtype[Any]":
     dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     return dtype
 
@@ -129,10 +115,8 @@ def _get_dtype(value: "onnx.ValueInfoProto") -> "np.dtype[Any]":
 # --- Simplification ---
 
 
-def _simplify(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
+def _simplify(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """Return a model with its last output only, and without functions, descriptions, and what is not used."""
-    from onnx import inliner, shape_inference
-
     model.ir_version = max(model.ir_version, LOWEST_IR_VERSION)
     if model.functions:
         with describe_failures(f"cannot inline the functions of classifier {name!r}", "export it without functions."):
@@ -146,7 +130,11 @@ def _simplify(model: "onnx.ModelProto", name: str) -> "onnx.ModelProto":
     del graph.output[:-1]
     _remove_unused(graph)
     _remove_descriptions(graph)
-    _set_versions(model)
+    # Each set of operators is imported once, and only if it is in use.
+    used = {"", *(node.domain for each in iterate_graphs(graph) for node in each.node)}
+    imports = [helper.make_opsetid(*one) for one in get_versions(model).items() if one[0] in used]
+    model.ClearField("opset_import")
+    model.opset_import.extend(imports)
     return model
 
 
@@ -156,7 +144,7 @@ def _keep(items: MutableSequence[Any], is_kept: Sequence[bool]) -> None:
             del items[index]
 
 
-def _remove_unused(graph: "onnx.GraphProto") -> None:
+def _remove_unused(graph: onnx.GraphProto) -> None:
     """Remove what the output does not need: ONNX Runtime would compute it."""
     needed = {value.name for value in graph.output}
     is_kept = []
@@ -164,13 +152,13 @@ def _remove_unused(graph: "onnx.GraphProto") -> None:
         is_kept.append(not needed.isdisjoint(node.output))
         if is_kept[-1]:
             needed.update(node.input)
-            needed.update(name for inner in iterate_inner(node) for each in inner.node for name in each.input)
+            needed.update(name for inner in _iterate_inner(node) for each in inner.node for name in each.input)
             needed.discard("")  # stands for an optional input or output that is not used
     _keep(graph.node, is_kept[::-1])
     _keep(graph.initializer, [tensor.name in needed for tensor in graph.initializer])
 
 
-def _remove_descriptions(graph: "onnx.GraphProto") -> None:
+def _remove_descriptions(graph: onnx.GraphProto) -> None:
     """Remove shapes, which may be those of one batch size, and stack traces with the paths of someone's machine."""
     for each in iterate_graphs(graph):
         each.ClearField("value_info")
@@ -179,7 +167,7 @@ def _remove_descriptions(graph: "onnx.GraphProto") -> None:
             item.ClearField("metadata_props")
 
 
-def _add_prefix(graph: "onnx.GraphProto", prefix: str) -> None:
+def _add_prefix(graph: onnx.GraphProto, prefix: str) -> None:
     """Put a prefix before all names. `onnx.compose` would miss those in branches of branches."""
     for each in iterate_graphs(graph):
         for item in (*each.input, *each.output, *each.initializer, *each.node):
@@ -190,25 +178,13 @@ def _add_prefix(graph: "onnx.GraphProto", prefix: str) -> None:
                 names[:] = [name and f"{prefix}{name}" for name in names]
 
 
-def _set_versions(model: "onnx.ModelProto") -> None:
-    """Import each set of operators once, and only those in use."""
-    from onnx import helper
-
-    used = {"", *(node.domain for graph in iterate_graphs(model.graph) for node in graph.node)}
-    versions = {domain: version for domain, version in get_versions(model).items() if domain in used}
-    model.ClearField("opset_import")
-    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
-
-
-def get_versions(model: "onnx.ModelProto") -> dict[str, int]:
+def get_versions(model: onnx.ModelProto) -> dict[str, int]:
     """Return the version of each set of operators; '' are those of ONNX itself."""
     stated = {"" if each.domain == "ai.onnx" else each.domain: each.version for each in model.opset_import}
     return {"": LOWEST_OPSET, **stated}
 
 
-def _convert_opset(model: "onnx.ModelProto", opset: int, name: str) -> "onnx.ModelProto":
-    from onnx import checker, version_converter
-
+def _convert_opset(model: onnx.ModelProto, opset: int, name: str) -> onnx.ModelProto:
     own = get_versions(model)[""]
     problem = f"cannot convert classifier {name!r} from opset {own} to {opset}"
     with describe_failures(problem, f"export it again with opset {opset}."):
@@ -218,10 +194,52 @@ def _convert_opset(model: "onnx.ModelProto", opset: int, name: str) -> "onnx.Mod
     return converted
 
 
+def iterate_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph, and all graphs inside of it: branches and bodies of loops."""
+    yield graph
+    for node in graph.node:
+        yield from _iterate_inner(node)
+
+
+def _iterate_inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            yield from iterate_graphs(inner)
+
+
 # --- Checks ---
 
 
-def _check_versions(models: "Sequence[onnx.ModelProto]", members: Sequence[Classifier]) -> None:
+def _check_size(members: Sequence[Classifier]) -> None:
+    """Raise if the members are too large for one file, before any of them is converted."""
+    size = 0
+    for member in members:
+        if isinstance(member, TorchClassifier):
+            size += sum(weight.nbytes for weight in _list_weights(member.module))
+        elif isinstance(member, OnnxClassifier):
+            size += measure_files(member)
+    if size > MAX_BYTES:
+        names = " + ".join(repr(member.name) for member in members)
+        raise ExportError(
+            f"classifier {names} has {size / 1e9:.1f} GB of weights, but an ONNX file has at most "
+            f"{MAX_BYTES / 1e9:.1f} GB; use a smaller one."
+        )
+
+
+def measure_files(classifier: OnnxClassifier) -> int:
+    """Return the bytes of the files of a classifier."""
+    return sum(file.stat().st_size for file in classifier.list_files())
+
+
+def _check_batch_size(batch_size: int | None, name: str) -> None:
+    if batch_size is not None:
+        raise ExportError(
+            f"classifier {name!r} has a fixed batch size of {batch_size}, but the batch axis of a network to export "
+            "must be dynamic; export it again with a dynamic batch axis."
+        )
+
+
+def _check_versions(models: Sequence[onnx.ModelProto], members: Sequence[Classifier]) -> None:
     """Raise if members use different versions of operators outside of ONNX itself, which cannot be converted."""
     versions = [get_versions(model) for model in models]
     for found, member in zip(versions, members, strict=True):
@@ -234,40 +252,34 @@ def _check_versions(models: "Sequence[onnx.ModelProto]", members: Sequence[Class
                 )
 
 
-def _make_network(model: "onnx.ModelProto", classifier: Classifier, images: Array) -> Network:
-    """Return a network, which must have the outputs of its classifier."""
-    expected, is_file = classifier(images), isinstance(classifier, OnnxClassifier)
-    size = compute_size(classifier) if is_file else model.ByteSize()
-    network = Network(model, isinstance(classifier, SklearnClassifier), expected.shape[1], size)
+def _check_outputs(network: onnx.ModelProto, classifier: Classifier, images: Array) -> None:
+    """Raise if a network has other outputs than its classifier."""
+    expected, inputs = classifier(images), classifier.preprocessing.normalize(images)
+    inputs = inputs.reshape(len(inputs), -1) if isinstance(classifier, SklearnClassifier) else inputs
     problem = f"classifier {classifier.name!r} fails in ONNX Runtime on a batch of {len(images)} images"
     with describe_failures(problem, "check that its batch axis is dynamic, and export it again."):
-        found = _run(network, classifier.preprocessing.normalize(images))
+        found = _run(network, inputs)
     atol = TOLERANCES[classifier.output]
     if found.shape != expected.shape or not np.allclose(found, expected, rtol=RELATIVE_TOLERANCE, atol=atol):
         raise ExportError(
             f"classifier {classifier.name!r} has other outputs as an ONNX model than by itself, so its conversion to "
             "ONNX is not faithful; convert it yourself, and calibrate a policy for 'onnx:FILE'."
         )
-    return network
 
 
-def _run(network: Network, inputs: Array) -> Array:
-    import onnxruntime
-
+def _run(network: onnx.ModelProto, inputs: Array) -> Array:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
-    content = network.model.SerializeToString()
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    features = inputs.reshape(len(inputs), -1) if network.takes_features else inputs
-    features = features.astype(_get_dtype(network.model.graph.input[0]))
-    outputs: Array = session.run(None, {session.get_inputs()[0].name: features})[0]
+    session = onnxruntime.InferenceSession(network.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    given = network.graph.input[0]
+    outputs: Array = session.run(None, {given.name: inputs.astype(_get_dtype(given))})[0]
     return outputs
 
 
 # --- Conversion ---
 
 
-def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
+def _load_or_convert(classifier: Classifier, images: Array) -> onnx.ModelProto:
     """Return a classifier, not an ensemble, as an ONNX model whose last output is the one in use.
 
     `images` are any at input size, uint8|float32 [n, H, W, C].
@@ -280,53 +292,15 @@ def load_or_convert(classifier: Classifier, images: Array) -> "onnx.ModelProto":
         return _convert_estimator(classifier, n_features=images[0].size)
     raise ExportError(
         f"classifier {classifier.name!r} is a {type(classifier).__name__}, which cannot be part of an ONNX file; "
-        " export the model itself to ONNX, and calibrate a policy for 'onnx:FILE'."
+        "export the model itself to ONNX, and calibrate a policy for 'onnx:FILE'."
     )
 
 
-def _check_size(members: Sequence[Classifier]) -> None:
-    """Raise if the members are too large for one file, before any of them is converted."""
-    size = sum(map(compute_size, members))
-    if size > MAX_BYTES:
-        names = " + ".join(repr(member.name) for member in members)
-        raise ExportError(
-            f"classifier {names} has {size / 1e9:.1f} GB of weights, but an ONNX file has at most "
-            f"{MAX_BYTES / 1e9:.1f} GB; use a smaller one."
-        )
-
-
-def compute_size(classifier: Classifier) -> int:
-    """Return the bytes of the weights, or of a model's files, as far as they are known before the conversion."""
-    if isinstance(classifier, TorchClassifier):
-        return sum(weight.nbytes for weight in _list_weights(classifier.module))
-    files = classifier.list_files() if isinstance(classifier, OnnxClassifier) else []
-    return sum(file.stat().st_size for file in files)
-
-
-def iterate_graphs(graph: "onnx.GraphProto") -> "Iterator[onnx.GraphProto]":
-    """Yield a graph, and all graphs inside of it: branches and bodies of loops."""
-    yield graph
-    for node in graph.node:
-        yield from iterate_inner(node)
-
-
-def iterate_inner(node: "onnx.NodeProto") -> "Iterator[onnx.GraphProto]":
-    """Yield all graphs inside of a node."""
-    for attribute in node.attribute:
-        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            yield from iterate_graphs(inner)
-
-
-def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
-    import onnx
-
+def _load_file(classifier: OnnxClassifier) -> onnx.ModelProto:
     _check_batch_size(classifier.model_input.batch_size, classifier.name)
-    files = classifier.list_files()
     with describe_failures(f"cannot read classifier {classifier.name!r}", "check or re-export the file."):
         model = onnx.load(classifier.file, load_external_data=False)
-        for tensor in _iterate_tensors(model):
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                _load_external_data(tensor, files)
+        _load_external_data(model, classifier)
     if not classifier.is_unchanged():
         raise ExportError(
             f"the file of classifier {classifier.name!r} was changed after it was loaded; load it again, so that it is "
@@ -339,43 +313,28 @@ def _load_file(classifier: OnnxClassifier) -> "onnx.ModelProto":
     return model
 
 
-def _iterate_tensors(model: "onnx.ModelProto") -> "Iterator[onnx.TensorProto]":
-    """Yield the tensors that can be external data: weights, and constants of nodes."""
-    graphs = list(iterate_graphs(model.graph))
-    for graph in graphs:
-        yield from graph.initializer
-    for node in (node for part in (*graphs, *model.functions) for node in part.node):
-        for attribute in node.attribute:
-            yield from [attribute.t] if attribute.HasField("t") else attribute.tensors
+def _load_external_data(model: onnx.ModelProto, classifier: OnnxClassifier) -> None:
+    """Read weights and constants of nodes. `onnx.load` would not read those of a model in a cache, which are links."""
+    files, graphs = classifier.list_files(), list(iterate_graphs(model.graph))
+    tensors = [tensor for graph in graphs for tensor in graph.initializer]
+    for attribute in (each for part in (*graphs, *model.functions) for node in part.node for each in node.attribute):
+        tensors += [attribute.t] if attribute.HasField("t") else attribute.tensors
+    for tensor in tensors:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        file = files[0].parent / entries["location"]
+        if file not in files:
+            raise ValueError(f"the weights {tensor.name!r} are not in the folder of the model")
+        with file.open("rb") as stream:
+            stream.seek(int(entries.get("offset", 0)))
+            tensor.raw_data = stream.read(int(entries.get("length", -1)))
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
 
 
-def _load_external_data(tensor: "onnx.TensorProto", files: Sequence[Path]) -> None:
-    """Read the values of a tensor. `onnx.load` would not read those of a model in a cache, which are links."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    file = files[0].parent / entries["location"]
-    if file not in files:
-        raise ValueError(f"the weights {tensor.name!r} are not in the folder of the model")
-    with file.open("rb") as stream:
-        stream.seek(int(entries.get("offset", 0)))
-        tensor.raw_data = stream.read(int(entries.get("length", -1)))
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
-
-
-def _check_batch_size(batch_size: int | None, name: str) -> None:
-    if batch_size is not None:
-        raise ExportError(
-            f"classifier {name!r} has a fixed batch size of {batch_size}, but the batch axis of a network to export "
-            "must be dynamic; export it again with a dynamic batch axis."
-        )
-
-
-# --- Torch ---
-
-
-def _convert_module(classifier: TorchClassifier, inputs: Array) -> "onnx.ModelProto":
+def _convert_module(classifier: TorchClassifier, inputs: Array) -> onnx.ModelProto:
     import_extra("onnxscript", feature="export of a torch classifier to ONNX", extra="export")
-    import onnx
     import torch
 
     _check_batch_size(classifier.batch_size, classifier.name)
@@ -424,10 +383,7 @@ def _silence_torch() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# --- scikit-learn ---
-
-
-def _convert_estimator(classifier: SklearnClassifier, n_features: int) -> "onnx.ModelProto":
+def _convert_estimator(classifier: SklearnClassifier, n_features: int) -> onnx.ModelProto:
     """Return a model with the outputs label and probabilities."""
     feature = "export of a scikit-learn classifier to ONNX"
     skl2onnx = import_extra("skl2onnx", feature=feature, extra="sklearn-onnx")

@@ -3,9 +3,9 @@
 import heapq
 import math
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,7 +56,8 @@ Cause = Literal["decision", "class", "looks"]
 CLOSE_TO: dict[Cause, str] = {"decision": "threshold", "class": "tie of classes", "looks": "limit to look again"}
 
 
-class ComparedDecision(NamedTuple):
+@dataclass(frozen=True)
+class ComparedDecision:
     """One of two decisions about an image."""
 
     label: int | list[int]
@@ -70,7 +71,7 @@ class ComparedDecision(NamedTuple):
         return f"{'accept' if self.accept else 'reject'} {label}, {self.confidence:.6f}, {looks}"
 
 
-def _list_compared(decided: Decisions | FileOutputs) -> tuple[Any, ...]:
+def _list_compared(decided: Decisions | FileOutputs) -> tuple[Array, ...]:
     """Return the values of `ComparedDecision` for all images."""
     return decided.labels, decided.confidence, decided.accept, decided.looks
 
@@ -90,12 +91,9 @@ class DifferingImage:
     """How far the library was from the other result: from the threshold, a tie of classes, or a limit of a look."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return JSON values."""
-        values = {**vars(self), "library": self.library._asdict(), "file": self.file._asdict()}
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
+        """Return JSON values; a distance that is infinite is None."""
+        distance = self.threshold_distance if math.isfinite(self.threshold_distance) else None
+        return {**asdict(self), "threshold_distance": distance}
 
 
 @dataclass(frozen=True)
@@ -135,14 +133,10 @@ class Verification:
         """Whether the file passed, in words."""
         if self.passed:
             return "passed: the file decides as the library does"
+        what = "confidence" if self.largest_difference > self.tolerance else "probability"
+        fault = f"a {what} differs by more than {self.tolerance:g}"
         if self.unexplained:
-            fault = (
-                f"{self.unexplained:,} images differ that are further than {self.tolerance:g} from where the result "
-                "changes"
-            )
-        else:
-            what = "confidence" if self.largest_difference > self.tolerance else "probability"
-            fault = f"a {what} differs by more than {self.tolerance:g}"
+            fault = f"{self.unexplained:,} images differ further than {self.tolerance:g} from where the result changes"
         distances = [image.distance for image in self.differing]
         largest = max(self.largest_difference, self.largest_probability_difference, *distances)
         if self.interpolates and largest <= ROUNDING_DIFFERENCE:
@@ -259,11 +253,8 @@ def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None
     if not OnnxFile.has_suffix(path):
         raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
     if not (is_number(tolerance) and tolerance >= 0):
-        raise DecisionError(
-            f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}",
-            argument="tolerance",
-            value=tolerance,
-        )
+        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
+        raise DecisionError(fault, argument="tolerance", value=tolerance)
     if limit is not None and not (is_whole_number(limit) and limit > 0):
         raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
@@ -287,8 +278,7 @@ class _Differences:
         """Which images differ in class, decision and number of looks. bool [3, n] each"""
         self.confidences: list[Array] = []
         """Differences of the confidence of images with the same class and number of looks."""
-        self.largest_probability = 0.0
-        self.unexplained = 0
+        self.largest_probability, self.unexplained = 0.0, 0
         self.images: list[DifferingImage] = []
 
     def add(self, preds: Predictions, decided: FileOutputs) -> None:
@@ -302,10 +292,8 @@ class _Differences:
         self.largest_probability = max(self.largest_probability, float(probabilities.max(initial=0.0)))
         differing = []
         for position in np.flatnonzero(labels | looks | decisions).tolist():
-            mine, theirs = (
-                ComparedDecision(*(values[position].tolist() for values in _list_compared(each)))
-                for each in (library, decided)
-            )
+            values = ([one[position].tolist() for one in _list_compared(each)] for each in (library, decided))
+            mine, theirs = (ComparedDecision(*each) for each in values)
             differing.append(self._explain(preds.select(images=[position]), mine, theirs))
         self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
         self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import secondlook
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.diagnosis import SetupWarning, collect_views, describe_harmful_views
+from secondlook.diagnosis import SetupWarning, collect_views, diagnose_views
 from secondlook.diagnosis import check_setup as check_classifier_setup
 from secondlook.errors import ANY, Repair, ReportError, SecondLookError, SourceError
 from secondlook.estimators import needs_fitting
@@ -118,10 +118,9 @@ def create_run(
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
     store = folder / PREDICTIONS
-    collected = collect_views(loaded, source, views, top_k=settings.top_k, store=store, execution=execution)
-    preds, choice = collected.preds, collected.choice
+    preds, tuning, choice = collect_views(loaded, source, views, top_k=settings.top_k, store=store, execution=execution)
     must_fit = any(map(needs_fitting, settings.methods or ()))
-    tuning = collected.tuning if choice is not None or must_fit else collected.tuning[:0]
+    tuning = tuning if choice is not None or must_fit else tuning[:0]
     evaluation = evaluate(
         preds,
         groups="class" if per_class else None,
@@ -132,8 +131,9 @@ def create_run(
         execution=execution,
         **vars(settings),
     )
-    harmful = describe_harmful_views(preds, top_k=settings.top_k) if choice is None else None
-    if harmful is not None:
+    if choice is None and (
+        harmful := diagnose_views(preds, top_k=settings.top_k, max_images=10_000).describe_harmful()
+    ):
         warnings.warn(harmful, ViewWarning, stacklevel=2)
         wrong = (*wrong, harmful)
     content = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from secondlook.arrays import Array
-from secondlook.diagnosis import describe_harmful_views
+from secondlook.diagnosis import diagnose_views
 from secondlook.errors import ReportError
 from secondlook.estimators import needs_fitting
 from secondlook.metrics import Interval
@@ -119,7 +119,7 @@ def write_study(
     findings = compute_findings(study, risk=risk, delta=delta)
     all_facts = {**_describe_settings(findings), **(facts or {})}
     if warnings is None:
-        harmful = describe_harmful_views(study.preds, top_k=study.settings.top_k)
+        harmful = diagnose_views(study.preds, top_k=study.settings.top_k, max_images=10_000).describe_harmful()
         warnings = () if harmful is None else (harmful,)
     has_plots = has_matplotlib()
     folder = target.with_name(f"{target.stem}-files")

@@ -19,7 +19,7 @@ from tests.diagnosis.setup_check.conftest import N_CLASSES, LinearModel, Photos
 
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 CIFAR10: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.247, 0.2435, 0.2616)}
-SHARED = Path(__file__).resolve().parents[3] / "shared"
+SHARED = Path(__file__).resolve().parents[4] / "shared"
 
 
 def check(model: object, photos: Photos, labels: Array | None = None, **options: Any) -> SetupCheck:

@@ -13,7 +13,7 @@ from secondlook.diagnosis.readings import Trial
 
 
 def outcome(predicted: Array, labels: Array, n_classes: int = 4) -> Trial:
-    return Trial.create("", Preprocessing(), np.eye(n_classes)[predicted] * 0.9 + 0.1 / n_classes, labels)
+    return Trial.create("", Preprocessing(), np.eye(n_classes)[predicted] * 0.9 + 0.1 / n_classes, labels, None)
 
 
 @settings(deadline=None, max_examples=50)
