@@ -12,7 +12,6 @@ from secondlook.estimators import (
     compile_method,
     confidence,
     confidence_interval,
-    other_class_mass,
     predicted_class_mass,
 )
 from secondlook.estimators.bootstrap import (
@@ -22,6 +21,7 @@ from secondlook.estimators.bootstrap import (
     plurality_order,
     view_resampling_counts,
 )
+from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]

@@ -18,7 +18,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float64Array, IntArray, is_number, is_whole_number
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import CompiledMethod, Resampling, compile_for, compile_method, method
+from secondlook.estimators.methods import CompiledMethod, compile_for, compile_method, method
 from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import PredictFrom, Predictions
 
@@ -36,20 +36,12 @@ PRODUCT_SIZE = 2**18
 _IMAGE_BITS = np.uint64(2**32 - 1)
 
 
-def resample_outputs(
-    n_members: int, n_views: int, *, resamples: int | None = None, window: int | None = None, seed: int = 0
-) -> Resampling:
-    """Return how `bootstrap` resamples the outputs of each image."""
-    return Resampling(_draw_counts(n_members, n_views, resamples, seed), window)
-
-
 @method(
     "bootstrap",
     symbol="BS(D)",
     summary="rank by bootstrapping the views and sliding-window plurality, evenly spaced from 1 to 0",
     needs=("two views",),
     is_rank=True,
-    resampling=resample_outputs,
 )
 def bootstrap(
     preds: Predictions,
@@ -66,8 +58,8 @@ def bootstrap(
     the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
     the mean of their ranks.
     """
-    sample = resample_outputs(preds.n_members, preds.n_views, resamples=resamples, window=window, seed=seed)
-    return plurality_confidence(other_class_mass(preds, predict_from, top_k), *sample)
+    counts = _draw_counts(preds.n_members, preds.n_views, resamples, seed)
+    return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
 
 
 @method(

@@ -1,10 +1,10 @@
-"""Methods that are functions of means over the views: the label-free `blend`, and `learned`, fitted to labels.
+"""Methods that are functions of means over the views: `mean`, the label-free `blend`, and `learned`, fitted to labels.
 
-Both start from a few statistics of each output (view, or member and view); their means over the outputs make the
+They start from a few statistics of each output (view, or member and view); their means over the outputs make the
 confidence, and their means over resampled outputs make its interval.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -12,9 +12,17 @@ import numpy as np
 from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.fitting import describe_shortage
-from secondlook.estimators.methods import ViewMeans, method
-from secondlook.estimators.probability_mass import Block, iter_blocks
+from secondlook.estimators.methods import Combine, method
+from secondlook.estimators.probability_mass import (
+    Block,
+    apply_temperature,
+    average_members,
+    class_mass,
+    iter_blocks,
+    sum_over_classes,
+)
 from secondlook.predictions import PredictFrom, Predictions
+from secondlook.views import ViewsLike
 
 WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
 """The numbers of `learned`: the constant, and the weight of each feature."""
@@ -24,15 +32,34 @@ Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
 """From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
 
 
-def _iter_blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Iterator[ViewMeans]:
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        yield ViewMeans(rows, _compute_statistics(block, _compute_margins), _combine_blend)
+def _compute_class_mass(block: Block, temperature: float | None = None, **_: object) -> tuple[Float64Array, Combine]:
+    outputs = block.outputs
+    if temperature is not None:  # it applies to the mean over the members, as in `mean`
+        outputs = [apply_temperature(average_members(outputs), temperature)]
+    mass = np.stack([class_mass(one, block.classes) for one in outputs], axis=1)
+    return mass[None], lambda means: means[0]
 
 
-def blend_block(block: Block) -> Float64Array:
-    """Return `blend` of the images of a block. [n]"""
-    confidences: Float64Array = _combine_blend(_average_outputs(_compute_statistics(block, _compute_margins)))[:, 0]
-    return confidences
+@method(
+    "mean",
+    symbol="MSR(D)",
+    summary="mean softmax output of the predicted class over the views; the method of the paper",
+    is_probability=True,
+    takes_block=True,
+    view_means=_compute_class_mass,
+)
+def mean(block: Block, *, views: ViewsLike | None = None, temperature: float | None = None) -> Float64Array:
+    """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [n]
+
+    `views` restricts the mean to some views and the identity, which the block has alone then; the predicted class does
+    not change.
+    """
+    outputs = apply_temperature(average_members(block.outputs), temperature)
+    return sum_over_classes(outputs.mean(axis=1), block.classes)
+
+
+def _compute_blend_means(block: Block) -> tuple[Float64Array, Combine]:
+    return _compute_statistics(block, _compute_margins), _combine_blend
 
 
 def _combine_blend(means: Float64Array) -> Float64Array:
@@ -44,33 +71,20 @@ def _combine_blend(means: Float64Array) -> Float64Array:
     "blend",
     symbol="B(D)",
     summary="log-odds of MSR(D) and mean log-margin over the views, in equal parts; needs no labels",
-    view_means=_iter_blend,
-    on_block=blend_block,
+    takes_block=True,
+    view_means=_compute_blend_means,
 )
-def blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
-    """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [N]
+def blend(block: Block) -> Float64Array:
+    """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [n]
 
     s is MSR(D), and 1 - s is summed from the other classes. For k > 1 s_c is the sum over the k predicted classes. The
     score lies between 0 and 1, but is not a probability.
     """
-    confidences = np.empty(preds.n_images)
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        confidences[rows] = blend_block(block)
-    return confidences
+    return _combine_blend(_average_outputs(_compute_statistics(block, _compute_margins)))[:, 0]
 
 
-def _iter_learned(
-    preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None
-) -> Iterator[ViewMeans]:
-    combine = partial(_combine_learned, weights=_check_weights(weights))
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        yield ViewMeans(rows, _compute_learned_statistics(block), combine)
-
-
-def learned_block(block: Block, **weights: float | None) -> Float64Array:
-    """Return `learned` of the images of a block. [n]"""
-    means = _average_outputs(_compute_learned_statistics(block))
-    return _combine_learned(means, _check_weights(weights))[:, 0]
+def _compute_learned_means(block: Block, **weights: float | None) -> tuple[Float64Array, Combine]:
+    return _compute_learned_statistics(block), partial(_combine_learned, weights)
 
 
 def _compute_learned_statistics(block: Block) -> Float64Array:
@@ -84,11 +98,12 @@ def _compute_learned_statistics(block: Block) -> Float64Array:
     return np.concatenate([values, image_log_odds[None]])
 
 
-def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Array:
+def _combine_learned(weights: Mapping[str, float | None], means: Float64Array) -> Float64Array:
     """Return the sigmoid of the weighted features, of which the constant is the first. [6, n, B] -> [n, B]"""
-    total = np.full(means.shape[1:], weights[0])
+    intercept, *others = _check_weights(weights)
+    total = np.full(means.shape[1:], intercept)
     # Not a matrix product, which adds up one image in another order than many.
-    for weight, feature in zip(weights[1:], _compute_features(means), strict=True):
+    for weight, feature in zip(others, _compute_features(means), strict=True):
         total += weight * feature
     return sigmoid(total)
 
@@ -107,10 +122,8 @@ def fit_weights(
 
     present = [name for name in WEIGHTS if given.get(name) is not None]
     if present:
-        raise ConfidenceError(
-            f"method 'learned' has {', '.join(present)} but not all of {', '.join(WEIGHTS)}; pass all of them, or none "
-            "to fit them."
-        )
+        fault = f"method 'learned' has {', '.join(present)} but not all of {', '.join(WEIGHTS)}"
+        raise ConfidenceError(fault, repair="pass all of them, or none to fit them")
     shortage = describe_shortage(preds, predict_from, top_k)
     if shortage:
         raise ConfidenceError(shortage)
@@ -130,22 +143,19 @@ def fit_weights(
     symbol="L(D)",
     summary="logistic regression on five means over the views, fitted to labeled images set apart",
     is_probability=True,
-    view_means=_iter_learned,
-    on_block=learned_block,
+    takes_block=True,
+    view_means=_compute_learned_means,
     fitted=WEIGHTS,
     fit=fit_weights,
 )
-def learned(preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None) -> Float64Array:
-    """Return sigmoid(intercept + sum of weight * feature); `fit_method` fits the weights. [N]
+def learned(block: Block, **weights: float | None) -> Float64Array:
+    """Return sigmoid(intercept + sum of weight * feature); `fit_method` fits the weights. [n]
 
     The features are log(s / (1 - s)) of MSR(D), and the means over views of log s_c - log s_next, of s_c - s_next and
     of the centered log s_c over the 2-norm of all, where s_next is the largest output of another class; and the
     log-odds of c on the image itself. For k > 1 s_c is the sum over the k predicted classes.
     """
-    confidences = np.empty(preds.n_images)
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        confidences[rows] = learned_block(block, **weights)
-    return confidences
+    return _combine_learned(weights, _average_outputs(_compute_learned_statistics(block)))[:, 0]
 
 
 def _compute_statistics(block: Block, compute: Statistics) -> Float64Array:
@@ -198,11 +208,9 @@ def _check_weights(weights: Mapping[str, float | None]) -> list[float]:
     for name in WEIGHTS:
         value = weights.get(name)
         if value is None:
-            raise ConfidenceError(
-                f"method 'learned' has no weights ({name} is missing); fit them to other labeled images with "
-                "fit_method(preds, 'learned') and pass them as options."
-            )
+            repair = "fit them to other labeled images with fit_method(preds, 'learned') and pass them as options"
+            raise ConfidenceError(f"method 'learned' has no weights ({name} is missing)", repair=repair)
         if not is_number(value):
-            raise ConfidenceError(f"{name} is {value!r}; expected the weight as a finite number.")
+            raise ConfidenceError("is invalid; expected the weight as a finite number", argument=name, value=value)
         checked.append(float(value))
     return checked

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, MetricError, Repair
-from secondlook.estimators import find_method, fit_methods, needs_fitting, tuning_positions
+from secondlook.estimators import FittedMethods, find_method, needs_fitting, tuning_positions
 from secondlook.evaluation.estimates import (
     Estimate,
     EstimateTable,
@@ -128,7 +128,7 @@ def compare(
         tuning = tuning_positions(first.n_images)
     entries, scores = {}, []
     for name, shared in paired.items():
-        fitted = fit_methods(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)
+        fitted = FittedMethods.fit(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)
         with fitted.select_judged(shared).show_progress(name, len(methods) + 1, enabled=execution.progress) as preds:
             correct = preds.correct(predict_from=predict_from, top_k=top_k)
             for method in methods:

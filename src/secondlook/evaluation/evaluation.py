@@ -11,11 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import Float64Array
 from secondlook.errors import ANY, MetricError, PredictionsError, Repair
-from secondlook.estimators import (
-    confidence,
-    find_method,
-    fit_methods,
-)
+from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
     Estimate,
@@ -202,7 +198,7 @@ def evaluate(
     resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     own = _check_own(methods, preds, ood) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
-    fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
+    fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
     selected = select_groups(groups, preds.n_images, fitted.judged)
     judged, outside = fitted.select_judged(preds), () if ood is None else (ood,)
     means: dict[str, Float64Array] = {}

@@ -184,7 +184,7 @@ class Schedule(FrozenRecord):
         if running.ndim != 2 or running.shape[1] < self.max_looks:
             raise DecisionError(
                 f"the running confidence has shape {list(running.shape)}, expected [images, {self.max_looks} or more "
-                "looks]; compute it with running_confidence from the views of the schedule."
+                "looks]; compute it with compile_method(...).running from the views of the schedule."
             )
         return running[:, : self.max_looks]
 

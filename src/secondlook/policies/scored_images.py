@@ -12,11 +12,10 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.estimators import (
     FittedMethods,
+    compile_method,
     compute_look_statistics,
     default_method,
-    fit_methods,
     resolve_tuning,
-    split_method,
     tuning_positions,
 )
 from secondlook.metrics import count_for_coverage, rank
@@ -229,10 +228,10 @@ def fit_on_tuning_images(
     if looking.adaptive is True:
         check_view_count(preds.n_views)  # first: the default method of one view cannot be adaptive
         for text in names:
-            check_adaptive_method(*split_method(text, options))
+            check_adaptive_method(text, options)
         tuning = tuning_positions(preds.n_images) if tuning is None else tuning
         check_image_count(len(resolve_tuning(tuning, preds.n_images)))
-    return fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
+    return FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
 
 
 def score_judged_images(
@@ -243,7 +242,7 @@ def score_judged_images(
     plan: Callable[[ScoredImages], float],
 ) -> ScoredImages:
     """Compute the confidence of the judged images; `plan` gives the threshold that a schedule is fitted for."""
-    name, options = split_method(text)[0], fitted.options[text]
+    name, options = compile_method(text).name, fitted.options[text]
     settings = Policy(
         threshold=math.inf,
         method=name,

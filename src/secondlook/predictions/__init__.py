@@ -21,8 +21,7 @@ from secondlook.predictions.validation import (
     check_class_names_match,
     check_classes,
     check_output_values,
-    check_predict_from,
-    check_top_k,
+    check_prediction,
     resolve_positions,
 )
 
@@ -51,8 +50,7 @@ __all__ = [
     "check_class_names_match",
     "check_classes",
     "check_output_values",
-    "check_predict_from",
-    "check_top_k",
+    "check_prediction",
     "choose_batch_size",
     "chunk_rows",
     "collect",

@@ -21,8 +21,7 @@ from secondlook.predictions.validation import (
     as_labels,
     as_outputs,
     check_members_match,
-    check_predict_from,
-    check_top_k,
+    check_prediction,
     resolve_positions,
     resolve_views,
 )
@@ -381,8 +380,7 @@ class Predictions:
         `predict_from="image"` uses the image itself, `predict_from="views"` the mean over all views. Ties go to the
         lower class.
         """
-        check_predict_from(predict_from)
-        check_top_k(top_k, self.n_classes)
+        check_prediction(predict_from, top_k, self.n_classes)
         if (predict_from, top_k) not in self._predicted:
             self._predicted[predict_from, top_k] = _freeze(self._predict(predict_from, top_k))
         classes = self._predicted[predict_from, top_k]

@@ -213,22 +213,14 @@ def _suggest_class_names(source: Source) -> str:
     return "in its class_names, and number its labels accordingly"
 
 
-def check_predict_from(predict_from: str) -> None:
-    """Check the value of a `predict_from` argument."""
+def check_prediction(predict_from: str, top_k: int, classes: int | None = None) -> None:
+    """Check the values of the arguments that tell which classes count as the prediction, of `classes` if known."""
     if predict_from not in ("image", "views"):
-        raise PredictionsError(
-            "is invalid; expected 'image', or 'views' for the mean over all views",
-            argument="predict_from",
-            value=predict_from,
-        )
-
-
-def check_top_k(top_k: int, classes: int) -> None:
-    """Check the value of a `top_k` argument."""
-    if not is_whole_number(top_k) or not 1 <= top_k <= classes:
-        raise PredictionsError(
-            f"is invalid; expected an integer from 1 to {classes}, the number of classes", argument="top_k", value=top_k
-        )
+        expected = "is invalid; expected 'image', or 'views' for the mean over all views"
+        raise PredictionsError(expected, argument="predict_from", value=predict_from)
+    if not is_whole_number(top_k) or top_k < 1 or (classes is not None and top_k > classes):
+        most = "" if classes is None else f", and at most {classes}, the number of classes"
+        raise PredictionsError(f"is invalid; expected an integer of at least 1{most}", argument="top_k", value=top_k)
 
 
 def resolve_positions(images: object, count: int) -> IntArray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
-from secondlook.estimators import find_method, split_method, tuning_positions
+from secondlook.estimators import compile_method, find_method, tuning_positions
 from secondlook.metrics import Ranking, count_for_coverage, rank
 from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
@@ -138,7 +138,7 @@ def _find_reason_against(study: Study, method: str) -> str | None:
         return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
     try:
         Policy(
-            threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method]
+            threshold=math.inf, method=compile_method(method).name, options=study.fitted.options[method]
         ).check_transfers()
     except DecisionError as error:
         return str(error)
@@ -235,7 +235,7 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
         try:
             frontier = Frontier.compute(
                 given,
-                split_method(able[0])[0],
+                compile_method(able[0]).name,
                 risk=risk,
                 delta=delta,
                 predict_from=study.settings.predict_from,

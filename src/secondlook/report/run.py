@@ -20,7 +20,7 @@ from secondlook.classifiers import Preprocessing
 from secondlook.decisions import resolve_classifier
 from secondlook.diagnosis import SetupWarning, ViewChoice
 from secondlook.errors import ANY, DecisionError, PredictionsError, Repair, ReportError, SecondLookError, SourceError
-from secondlook.estimators import split_method
+from secondlook.estimators import compile_method
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.files import (
     FrozenRecord,
@@ -359,23 +359,23 @@ class Run:
         terms: Mapping[str, Any],
     ) -> float | None:
         """Record a calibration; return the joint failure probability, with a warning, if there are others."""
-        asked = [split_method(text) for text in methods]
+        asked = [compile_method(text) for text in methods]
         try:
             new = [
                 RecordedCalibration(
                     images=self.record.data.digest,
                     predictions=self.record.predictions,
                     views=self.record.views,
-                    method=method,
+                    method=one.name,
                     # As asked for: fitted numbers follow from the images.
-                    options={**own, **options},  # type: ignore[dict-item]  # validated
+                    options={**one.options, **options},  # type: ignore[dict-item]  # validated
                     predict_from=policy.predict_from,
                     top_k=policy.top_k,
                     risk=stated.risk,
                     delta=stated.delta / len(methods),
                     **terms,
                 )
-                for method, own in asked
+                for one in asked
             ]
         except ValidationError as error:
             raise DecisionError(
