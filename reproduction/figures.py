@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -226,7 +226,7 @@ def _compute_resampling_curves(study: ResamplingStudy, column: Column, workspace
     def compute_row(varied: str, at: int, resamplings: int | None, window: int) -> ResultRow:
         values = []
         for seed in study.seeds:
-            options = {"resamples": resamplings, "window": window, "seed": seed}
+            options: dict[str, Any] = {"resamples": resamplings, "window": window, "seed": seed}
             values.append(aorc_joint(correct, sl.confidence(preds, "bootstrap", top_k=column.k, **options)))
             advance(1)
         return _make_resampling_row(study, column, correct, f"BS(D), {varied}", at, values)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from secondlook.arrays import Array, Output, default_ids, softmax
+from secondlook.arrays import Array, Output, default_ids, softmax, top_classes
 from secondlook.errors import PredictionsError
-from secondlook.predictions import PredictFrom, Predictions, top_classes
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.predictions.store import Table
 from secondlook.sources import open_source
 from secondlook.views import ViewSet
@@ -150,7 +150,7 @@ def test_only_selected_outputs_are_read_and_only_once() -> None:
 
     table = CountingTable()
     table.requests = []
-    preds = Predictions.from_table(table, VIEWS, ids="abcd")
+    preds = Predictions._from_table(table, VIEWS, ids="abcd")
     selected = preds.select(views=["shift:1,0"], images=[3, 1])
     assert table.requests == []
     assert selected.probabilities.shape == (2, 2, 2)
@@ -372,7 +372,7 @@ def test_softmax_of_a_small_table_is_computed_once_and_blocks_may_be_modified(mo
         calls.append(len(logits))
         return softmax(logits)
 
-    monkeypatch.setattr("secondlook.predictions.predictions.softmax", count)
+    monkeypatch.setattr("secondlook.predictions.store.softmax", count)
     preds = Predictions(logits=random_logits(7), views=VIEWS)
     expected = preds.probabilities
     for _, block in preds.blocks():

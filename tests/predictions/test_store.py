@@ -23,13 +23,12 @@ from secondlook.predictions import (
     DamagedChunkWarning,
     Execution,
     Predictions,
-    StoreEntry,
     batching,
     chunk_store,
     collect,
 )
 from secondlook.predictions.manifest import view_key
-from secondlook.predictions.store import Chunk, DamagedChunkError, group_rows
+from secondlook.predictions.store import Chunk, DamagedChunkError, StoreEntry, group_rows
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip")

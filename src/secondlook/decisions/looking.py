@@ -12,7 +12,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Fetch
-from secondlook.predictions import Predictions, group_views, read_ahead
+from secondlook.predictions import Predictions, read_ahead
 
 if TYPE_CHECKING:
     from secondlook.decisions.plan import Plan
@@ -158,7 +158,7 @@ class Looking:
         """Yield several views of few images, or one view of many, as `collect` does: outputs are equal to the bit."""
         positions, size = np.flatnonzero(self._is_open), self._inference.batch_size
         is_all = len(positions) == len(self._looks)
-        for looks in group_views(len(self._plan.views), len(positions), size):
+        for looks in self._inference.group_views(len(self._plan.views), len(positions)):
             views = self._plan.views.views[looks.start : looks.stop]
             for start in range(0, len(positions), size):
                 chosen = positions[start : start + size]

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
-from secondlook.errors import ANY, ConfidenceError, MetricError, PredictionsError, Repair
+from secondlook.arrays import Float64Array, IntArray, resolve_positions
+from secondlook.errors import ANY, ConfidenceError, MetricError, Repair
 from secondlook.estimators.methods import compile_for, compile_method, find_method, split_method
 from secondlook.estimators.probability_mass import TO_FIT, fit_temperature
-from secondlook.predictions import PredictFrom, Predictions, resolve_positions
+from secondlook.predictions import PredictFrom, Predictions
 
 SINGLE_VIEW_METHODS = ("msr",)
 MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "blend")
@@ -150,13 +150,7 @@ def tuning_positions(n_images: int, seed: int = 0) -> IntArray:
 
 def resolve_tuning(tuning: object, n_images: int) -> IntArray:
     """Return the positions that `tuning` selects, ascending; at least one image must remain to be judged. int64 [n]"""
-    values = np.asarray(tuning)
-    if values.size == 0 or (values.dtype == np.bool_ and values.shape == (n_images,) and not values.any()):
-        return np.array([], dtype=np.int64)
-    try:
-        positions = np.sort(resolve_positions(tuning, n_images))
-    except PredictionsError as error:
-        raise MetricError(f"is invalid: {error}", argument="tuning") from None
+    positions = np.sort(resolve_positions(tuning, n_images, "tuning", MetricError, allow_none=True))
     if len(positions) == n_images:
         fault = f"sets all {n_images:,} images apart"
         raise MetricError(fault, argument="tuning", repair="leave some of them to be judged")

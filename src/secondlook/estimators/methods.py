@@ -10,7 +10,7 @@ import numpy as np
 
 from secondlook.arrays import Float64Array, is_number
 from secondlook.errors import ANY, ConfidenceError, Repair
-from secondlook.estimators.probability_mass import TO_FIT, Block, iter_blocks, list_members, resolve_temperature
+from secondlook.estimators.probability_mass import TO_FIT, Block, fit_temperature, iter_blocks, list_members
 from secondlook.predictions import PredictFrom, Predictions, check_prediction
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import split_options
@@ -250,8 +250,9 @@ class CompiledMethod:
 
     def _fit_temperature(self, preds: Predictions) -> dict[str, Any]:
         """Return the options with a temperature that is to be fitted as a number."""
-        fitted = {"temperature": resolve_temperature(preds, TO_FIT)} if TO_FIT in self.options.values() else {}
-        return {**self.options, **fitted}
+        if self.options.get("temperature") != TO_FIT:
+            return dict(self.options)
+        return {**self.options, "temperature": fit_temperature(preds)}
 
     def _check_values(self, values: Float64Array, n_images: int) -> Float64Array:
         if values.shape != (n_images,) or values.dtype != np.float64:

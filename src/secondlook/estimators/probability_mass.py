@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray, Output, softmax
+from secondlook.arrays import Array, Float64Array, IntArray, Output, softmax, top_classes
 from secondlook.errors import ANY, ConfidenceError, Repair
-from secondlook.predictions import PredictFrom, Predictions, check_prediction, top_classes
+from secondlook.predictions import PredictFrom, Predictions, check_prediction
 from secondlook.views import ViewsLike
 
 TO_FIT = "fit"

@@ -15,7 +15,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators.methods import method
 from secondlook.estimators.probability_mass import predicted_classes
 from secondlook.imports import import_extra
-from secondlook.predictions import PredictFrom, Predictions, check_output_values
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def mc_dropout(
             f"passes has shape {list(outputs.shape)}; expected [at least 2 passes, {preds.n_images} images, "
             f"{preds.n_classes} classes], as returned by compute_mc_dropout_passes."
         )
-    check_output_values(outputs.swapaxes(0, 1), "probabilities", [f"pass {number}" for number in range(len(outputs))])
+    names = [f"pass {number}" for number in range(len(outputs))]
+    Predictions(probabilities=outputs.swapaxes(0, 1), views=names)  # raises where they are no probabilities
     if statistic not in ("variance", "mean"):
         raise ConfidenceError(f"statistic is {statistic!r}; expected 'variance' or 'mean'.")
     classes = predicted_classes(preds, predict_from, top_k)

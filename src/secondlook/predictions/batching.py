@@ -68,12 +68,6 @@ class Chunking:
         return range(number * self.rows, min((number + 1) * self.rows, self.images))
 
 
-def group_views(views: int, images: int, batch_size: int) -> list[range]:
-    """Divide the positions of views into groups that fill a batch: several views of few images, one view of many."""
-    size = max(1, batch_size // max(1, images))
-    return [range(start, min(start + size, views)) for start in range(0, views, size)]
-
-
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or its cause, is an out-of-memory error of any library."""
     if error is None:

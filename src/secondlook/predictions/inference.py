@@ -10,7 +10,7 @@ import numpy as np
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, Fetch
 from secondlook.errors import PredictionsError
-from secondlook.predictions.batching import group_views, is_out_of_memory
+from secondlook.predictions.batching import is_out_of_memory
 from secondlook.views import View
 
 _OUTSTANDING_BATCHES = 2
@@ -52,29 +52,10 @@ class Inference(ABC):
     def start(self, inputs: Any) -> Fetch:
         """Start to classify inputs, and return what waits for the outputs. -> float32 [V * n, classes]"""
 
-    def classify_views(self, images: Array, views: Sequence[View]) -> Float32Array:
-        """Classify views of a few images in as few calls as the batch size allows. -> float32 [n, V, classes]
-
-        The batches are those of `run_pipeline`, so that the outputs are the same to the last bit.
-        """
-        placed = self.place(images)
-        groups = group_views(len(views), len(images), self.batch_size)
-        fetches = [self.start(self.prepare(placed, views[group.start : group.stop])) for group in groups]
-        outputs = np.concatenate([fetch() for fetch in fetches])
-        return np.ascontiguousarray(outputs.reshape(len(views), len(images), -1).swapaxes(0, 1))
-
-    def classify_one_view_each(self, images: Array, views: Sequence[View]) -> Float32Array:
-        """Classify each image in the view that belongs to it, in as few calls as possible. -> float32 [n, classes]"""
-        positions: dict[View, list[int]] = {}
-        for position, view in enumerate(views):
-            positions.setdefault(view, []).append(position)
-        placed = self.place(images)
-        prepared = [self.prepare(placed[np.array(places)], [view]) for view, places in positions.items()]
-        fetches = [self.start(inputs) for inputs in self.join(prepared)]
-        outputs = np.concatenate([fetch() for fetch in fetches])
-        ordered = np.empty_like(outputs)
-        ordered[np.concatenate(list(positions.values()))] = outputs
-        return ordered
+    def group_views(self, views: int, images: int) -> list[range]:
+        """Divide the positions of views into groups that fill a batch: several views of few images, one of many."""
+        size = max(1, self.batch_size // max(1, images))
+        return [range(start, min(start + size, views)) for start in range(0, views, size)]
 
     def _halve(self, failed_size: int, error: Exception) -> None:
         if failed_size == 1:
@@ -162,6 +143,6 @@ class DeviceInference(Inference):
         """Split views of images into batches, in the order of their outputs."""
         size = self.batch_size
         if len(images) <= size:
-            return [(images, views[group.start : group.stop]) for group in group_views(len(views), len(images), size)]
+            return [(images, views[group.start : group.stop]) for group in self.group_views(len(views), len(images))]
         starts = range(0, len(images), size)
         return [(images[start : start + size], [view]) for view in views for start in starts]

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self, TypeVar
 
@@ -62,11 +64,13 @@ class Origin(NamedTuple):
     """Spec of the images."""
     digest: str
     """Digest of the images."""
+    versions: Mapping[str, str]
+    """Versions of the packages that the outputs were collected with."""
 
     @classmethod
     def describe(cls, classifier: Classifier, source: Source) -> "Origin":
-        """Return where the predictions of a classifier for a source come from."""
-        return cls(ClassifierRecord.describe(classifier), source.spec, source.digest)
+        """Return where the predictions of a classifier for a source come from, collected now."""
+        return cls(ClassifierRecord.describe(classifier), source.spec, source.digest, _package_versions())
 
 
 class DataRecord(FrozenRecord):
@@ -142,13 +146,11 @@ class EnsembleManifest(SealedRecord):
 
 
 def _package_versions() -> dict[str, str]:
-    import pyarrow
-
     return {
         "secondlook": secondlook.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "pyarrow": pyarrow.__version__,
+        "pyarrow": version("pyarrow"),
     }
 
 

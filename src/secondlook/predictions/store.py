@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, IntArray, Output, round_down_to_power_of_two
+from secondlook.arrays import Array, Float32Array, Float64Array, IntArray, Output, round_down_to_power_of_two, softmax
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
 from secondlook.predictions.batching import Chunking
@@ -330,6 +330,11 @@ class Table(ABC):
     @abstractmethod
     def read(self, images: IntArray, views: IntArray | None = None) -> Array:
         """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; of all views by default."""
+
+    def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
+        """Read probabilities, float64 [len(images), len(views), C], into a new array."""
+        outputs = self.read(images, views)
+        return softmax(outputs) if self.kind == "logits" else outputs.astype(np.float64, copy=False)
 
 
 class StoredTable(Table):

@@ -223,31 +223,6 @@ def check_prediction(predict_from: str, top_k: int, classes: int | None = None) 
         raise PredictionsError(f"is invalid; expected an integer of at least 1{most}", argument="top_k", value=top_k)
 
 
-def resolve_positions(images: object, count: int) -> IntArray:
-    """Return the non-negative positions, int64, that an index array or a mask bool [count] selects."""
-    selected = as_array(images, "images", PredictionsError)
-    if selected.dtype.kind == "b":
-        if selected.shape != (count,):
-            raise PredictionsError(f"images is a mask of shape {list(selected.shape)}; expected [{count}].")
-        selected = np.flatnonzero(selected)
-    elif selected.ndim != 1 or (selected.size and selected.dtype.kind not in "iu"):
-        raise PredictionsError(
-            f"images has shape {list(selected.shape)} and dtype {selected.dtype}; expected a list of positions or a "
-            "mask."
-        )
-    if selected.size == 0:
-        raise PredictionsError("images selects no image; expected at least one.")
-    positions = selected.astype(np.int64)
-    outside = positions[(positions < -count) | (positions >= count)]
-    if len(outside):
-        raise PredictionsError(f"images contains position {outside[0]}; expected positions from 0 to {count - 1}.")
-    positions[positions < 0] += count
-    unique, counts = np.unique(positions, return_counts=True)
-    if (counts > 1).any():
-        raise PredictionsError(f"duplicate position {unique[counts > 1][0]} in images; positions must be unique.")
-    return positions
-
-
 def resolve_views(views: ViewSet, available: Sequence[str]) -> IntArray:
     """Return the position of each view among the texts of the available ones, int64 [len(views)]."""
     positions = {text: position for position, text in enumerate(available)}

@@ -1,31 +1,23 @@
-"""The collection pipeline: decode, make views, classify and write, each stage in its own thread or on a GPU."""
+"""Decoding: the images of a chunk at the input size of a classifier, read ahead in a thread."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, IntArray
-from secondlook.classifiers import Classifier, Fetch
+from secondlook.arrays import Array, IntArray
+from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, ClassifierError, PredictionsError, Repair
-from secondlook.predictions.batching import Chunking, group_views
-from secondlook.predictions.inference import Inference
 from secondlook.predictions.manifest import SkippedImage
-from secondlook.predictions.store import Chunk
-from secondlook.predictions.validation import check_classes
 from secondlook.sources import Source
-from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_CHUNKS_AHEAD = 1
-_VIEW_BATCHES_AHEAD = 3
-_NO_OUTPUTS = np.empty((0, 1), dtype=np.float32)
 Item = TypeVar("Item")
 
 
@@ -45,9 +37,6 @@ def read_ahead(make_items: Callable[[], Iterable[Item]], depth: int) -> Generato
         thread.shutdown(cancel_futures=True)
         if isinstance(items, Generator):
             items.close()
-
-
-# --- Decoding, chunk by chunk ---
 
 
 @dataclass(frozen=True)
@@ -117,14 +106,11 @@ def _decode_images(classifier: Classifier, source: Source, requested: range) -> 
                 images = np.empty((len(requested), *image.shape), dtype=image.dtype)
             elif image.shape != images.shape[1:]:
                 first, other = (" x ".join(map(str, shape)) for shape in (images.shape[1:], image.shape))
+                repair = "load the classifier with {resize}, or with the shorter side as {resize} and a side as {crop}"
                 raise PredictionsError(
                     f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels), "
                     f"but {source.ids[indices[0]]!r} has {first}",
-                    repair=Repair(
-                        "load the classifier with {resize}, or with the shorter side as {resize} and a side as {crop}",
-                        resize=ANY,
-                        crop=ANY,
-                    ),
+                    repair=Repair(repair, resize=ANY, crop=ANY),
                 )
             if image.dtype != images.dtype:  # of a user's source: no value may change
                 images = images.astype(np.result_type(images, image))
@@ -153,92 +139,3 @@ def _fit(classifier: Classifier, source: Source, id_: str, images: Sequence[Arra
         return classifier.preprocessing.fit(images)
     except ClassifierError as error:
         raise ClassifierError(f"image {id_!r} of {source.spec!r} does not fit the classifier: {error}") from error
-
-
-# --- Classifying ---
-
-
-@dataclass(frozen=True)
-class CollectJob:
-    """A classifier, the images and views to classify, and how to divide the images."""
-
-    classifier: Classifier
-    source: Source
-    views: ViewSet
-    batch_size: int
-    chunking: Chunking
-
-
-class Sink(Protocol):
-    """Receives the outputs, one chunk of one view at a time. Views are given by their position."""
-
-    def needs(self, view: int, number: int) -> bool:
-        """Whether a chunk still has to be computed."""
-
-    def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Write a chunk."""
-
-
-@dataclass(frozen=True)
-class ViewBatch:
-    """Inputs to classify, one view of a batch after another; None for a chunk without readable images.
-
-    There are several views only where they fit in one batch.
-    """
-
-    chunk: DecodedChunk
-    views: tuple[int, ...]
-    n_images: int
-    is_last: bool
-    inputs: Any
-
-
-def run_pipeline(job: CollectJob, sink: Sink, advance: Callable[[int], None]) -> None:
-    """Compute all chunks that the sink needs; `advance` is called with the number of images just classified."""
-    inference = Inference.create(job.classifier, job.batch_size)
-    started: deque[tuple[ViewBatch, Fetch]] = deque()
-    outputs: list[Float32Array] = []  # of the batches of one chunk
-    is_checked = False
-
-    def finish_batch(batch: ViewBatch, fetch: Fetch) -> None:
-        nonlocal is_checked
-        outputs.append(fetch())
-        if batch.inputs is not None and not is_checked:
-            check_classes(job.classifier.name, job.source, outputs[0].shape[1])
-            is_checked = True
-        advance(batch.n_images * len(batch.views))
-        if batch.is_last:
-            chunk, joined = batch.chunk, np.concatenate(outputs)
-            outputs.clear()
-            per_view = joined.reshape(len(batch.views), len(chunk.indices), joined.shape[1])
-            for view, view_outputs in zip(batch.views, per_view, strict=True):
-                sink.write(view, chunk.number, Chunk(chunk.indices, view_outputs, chunk.skipped))
-
-    with closing(read_ahead(lambda: _iter_view_batches(job, sink, inference), _VIEW_BATCHES_AHEAD)) as batches:
-        for batch in batches:
-            fetch = (lambda: _NO_OUTPUTS) if batch.inputs is None else inference.start(batch.inputs)
-            started.append((batch, fetch))
-            while len(started) > inference.outstanding:
-                finish_batch(*started.popleft())
-        while started:
-            finish_batch(*started.popleft())
-
-
-def _iter_view_batches(job: CollectJob, sink: Sink, inference: Inference) -> Iterator[ViewBatch]:
-    def decode_needed() -> Iterator[DecodedChunk]:
-        for number in job.chunking.numbers:
-            if any(sink.needs(view, number) for view in range(len(job.views))):
-                yield decode_chunk(job.classifier, job.source, number, job.chunking.indices_of(number))
-
-    with closing(read_ahead(decode_needed, _CHUNKS_AHEAD)) as chunks:
-        for chunk in chunks:
-            n_images, placed = len(chunk.indices), inference.place(chunk.images)
-            for group in group_views(len(job.views), n_images, job.batch_size):
-                # Another process may have written the chunk since it was decoded.
-                views = tuple(view for view in group if sink.needs(view, chunk.number))
-                if views and n_images == 0:
-                    yield ViewBatch(chunk, views, 0, is_last=True, inputs=None)
-                for start in range(0, n_images if views else 0, job.batch_size):
-                    stop = min(start + job.batch_size, n_images)
-                    inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
-                    yield ViewBatch(chunk, views, stop - start, stop == n_images, inputs)
