@@ -7,10 +7,13 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number, softmax
 from secondlook.errors import ANY, ConfidenceError, Repair
-from secondlook.estimators.methods import method
+from secondlook.estimators.methods import Combine, method
 from secondlook.estimators.probability_mass import (
+    Block,
     Temperature,
     apply_temperature,
+    average_members,
+    class_mass,
     list_members,
     predicted_classes,
     resolve_temperature,
@@ -38,6 +41,32 @@ NO_NORM: Literal["none"] = "none"
 def msr(preds: Predictions, *, top_k: int, temperature: Temperature = None) -> Float64Array:
     """Return max_c s_c(x), for k > 1 the sum of the k largest. [N]"""
     return _compute_response(preds, IDENTITY, top_k, temperature)
+
+
+def _compute_class_mass(block: Block, temperature: float | None = None, **_: object) -> tuple[Float64Array, Combine]:
+    outputs = block.outputs
+    if temperature is not None:  # it applies to the mean over the members, as in `mean`
+        outputs = [apply_temperature(average_members(outputs), temperature)]
+    mass = np.stack([class_mass(one, block.classes) for one in outputs], axis=1)
+    return mass[None], lambda means: means[0]
+
+
+@method(
+    "mean",
+    symbol="MSR(D)",
+    summary="mean softmax output of the predicted class over the views; the method of the paper",
+    is_probability=True,
+    takes_block=True,
+    view_means=_compute_class_mass,
+)
+def mean(block: Block, *, views: ViewsLike | None = None, temperature: float | None = None) -> Float64Array:
+    """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [n]
+
+    `views` restricts the mean to some views and the identity, which the block has alone then; the predicted class does
+    not change.
+    """
+    outputs = apply_temperature(average_members(block.outputs), temperature)
+    return sum_over_classes(outputs.mean(axis=1), block.classes)
 
 
 @method(

@@ -1,6 +1,6 @@
-"""Methods that are functions of means over the views: `mean`, the label-free `blend`, and `learned`, fitted to labels.
+"""Methods that are functions of means over the views: the label-free `blend`, and `learned`, fitted to labels.
 
-They start from a few statistics of each output (view, or member and view); their means over the outputs make the
+Both start from a few statistics of each output (view, or member and view); their means over the outputs make the
 confidence, and their means over resampled outputs make its interval.
 """
 
@@ -13,16 +13,8 @@ from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_num
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.fitting import describe_shortage
 from secondlook.estimators.methods import Combine, method
-from secondlook.estimators.probability_mass import (
-    Block,
-    apply_temperature,
-    average_members,
-    class_mass,
-    iter_blocks,
-    sum_over_classes,
-)
+from secondlook.estimators.probability_mass import Block, iter_blocks
 from secondlook.predictions import PredictFrom, Predictions
-from secondlook.views import ViewsLike
 
 WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
 """The numbers of `learned`: the constant, and the weight of each feature."""
@@ -30,32 +22,6 @@ INVERSE_REGULARIZATION = 0.1
 
 Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
 """From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
-
-
-def _compute_class_mass(block: Block, temperature: float | None = None, **_: object) -> tuple[Float64Array, Combine]:
-    outputs = block.outputs
-    if temperature is not None:  # it applies to the mean over the members, as in `mean`
-        outputs = [apply_temperature(average_members(outputs), temperature)]
-    mass = np.stack([class_mass(one, block.classes) for one in outputs], axis=1)
-    return mass[None], lambda means: means[0]
-
-
-@method(
-    "mean",
-    symbol="MSR(D)",
-    summary="mean softmax output of the predicted class over the views; the method of the paper",
-    is_probability=True,
-    takes_block=True,
-    view_means=_compute_class_mass,
-)
-def mean(block: Block, *, views: ViewsLike | None = None, temperature: float | None = None) -> Float64Array:
-    """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [n]
-
-    `views` restricts the mean to some views and the identity, which the block has alone then; the predicted class does
-    not change.
-    """
-    outputs = apply_temperature(average_members(block.outputs), temperature)
-    return sum_over_classes(outputs.mean(axis=1), block.classes)
 
 
 def _compute_blend_means(block: Block) -> tuple[Float64Array, Combine]:
