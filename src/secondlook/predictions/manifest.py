@@ -108,10 +108,10 @@ class Manifest(SealedRecord):
 
     @model_validator(mode="after")
     def _check_skipped(self) -> Self:
-        for image in self.skipped:
-            if image.index >= self.data.images:
-                raise ValueError(f"skipped image {image.index} is not among the {self.data.images} images")
-        if len({image.index for image in self.skipped}) == self.data.images:
+        skipped = {image.index for image in self.skipped}
+        if max(skipped, default=0) >= self.data.images:
+            raise ValueError(f"skipped image {max(skipped)} is not among the {self.data.images} images")
+        if len(skipped) == self.data.images:
             raise ValueError(f"all of the {self.data.images} images were skipped")
         return self
 

@@ -23,7 +23,7 @@ from secondlook.arrays import (
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
 from secondlook.predictions.manifest import Origin
-from secondlook.predictions.store import StoredTable, StoreEntry, Table, find_entry, open_members
+from secondlook.predictions.store import StoredTable, StoreEntry, Table, find_entry, read_member_names
 from secondlook.predictions.validation import (
     as_class_names,
     as_ids,
@@ -189,10 +189,11 @@ class Predictions:
         """
         view_set = None if views is None else as_view_set(views)
         folder = find_entry(Path(store), entry)
-        members = [open_entry(member, view_set) for member in open_members(folder)]
-        if members:
-            return Predictions(members=members, views=members[0].views)
-        return open_entry(StoreEntry.open(folder), view_set)
+        names = read_member_names(folder)
+        if not names:
+            return open_entry(StoreEntry.open(folder), view_set)
+        members = [open_entry(StoreEntry.open(folder.parent / name), view_set) for name in names]
+        return Predictions(members=members, views=members[0].views)
 
     def _initialize(
         self,

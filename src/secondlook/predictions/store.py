@@ -32,6 +32,7 @@ _MANIFEST_LOCK = "manifest.lock"
 _WRITERS_LOCK = "collecting.lock"
 _VIEW = "secondlook.view"
 _SKIPPED = "secondlook.skipped"
+_RECOMPUTE = "collect into the same store to recompute it"
 _GROUP_BYTES = 256 * 2**10
 """Approximate size of one row group, the smallest unit that is read."""
 
@@ -72,13 +73,10 @@ def translate_store_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        repair = "free space, make the folder writable or choose another {store}, and collect again to resume"
         raise PredictionsError(
             f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}",
-            repair=Repair(
-                "free space, make the folder writable or choose another {store}, and collect again: what is stored is "
-                "reused",
-                store=ANY,
-            ),
+            repair=Repair(repair, store=ANY),
         ) from error
 
 
@@ -88,10 +86,8 @@ def _translate_read_errors(chunks: ChunkStore, number: int) -> Iterator[None]:
     try:
         yield
     except BrokenChunkError as error:
-        where = chunks.locate(number)
-        raise DamagedChunkError(
-            f"the stored chunk {where!r} is damaged ({error}); collect into the same store to recompute it."
-        ) from None
+        fault = f"the stored chunk {chunks.locate(number)!r} is damaged ({error})"
+        raise DamagedChunkError(fault, repair=_RECOMPUTE) from None
     except OSError as error:
         raise PredictionsError(chunks.describe_read_error(number, error)) from None
 
@@ -196,12 +192,6 @@ class StoreEntry:
             skipped = tuple(SkippedImage(**image) for image in json.loads(schema.metadata[_SKIPPED.encode()]))
             return schema.field(kind).type.list_size if file.metadata.num_rows else None, skipped
 
-    def missing_chunks(self, views: Sequence[str]) -> list[tuple[str, int]]:
-        """Return the view and number of each chunk that does not exist."""
-        return [
-            (view, number) for view in views for number in self.chunking.numbers if number not in self.chunks_of(view)
-        ]
-
     def remove_damaged_chunks(self, views: Sequence[str]) -> None:
         """Verify all existing chunks of the views, and remove damaged ones with a warning."""
         for number in self.chunking.numbers:
@@ -261,12 +251,12 @@ class StoreEntry:
         path = self.folder / ENTRY_FILE
         if self.manifest.data.images != n_images:  # whose chunks could take forever to look for
             raise _contradiction(path, f"{self.manifest.data.images} images, but {n_images} are listed")
-        missing = self.missing_chunks(views)
+        numbers = self.chunking.numbers
+        missing = [view for view in views for number in numbers if number not in self.chunks_of(view)]
         if missing or self.manifest.classes is None:
             raise PredictionsError(
-                f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of "
-                f"{len(views) * len(self.chunking.numbers)} chunks are missing, in {len({view for view, _ in missing})}"
-                f" of {len(views)} views",
+                f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of {len(views) * len(numbers)} "
+                f"chunks are missing, in {len(set(missing))} of {len(views)} views",
                 repair=Repair("collect into the same store to resume, or open other views with {views}", views=ANY),
             )
         with_rows = int(self.readable_indices()[0]) // self.manifest.rows_per_chunk
@@ -370,10 +360,9 @@ class StoredTable(Table):
         # All row groups of a chunk but the last are full, so each starts where the full ones before it end.
         places = group_of_row * self.rows_per_read + rows % self.rows_per_read
         if len(indices) <= places.max() or not np.array_equal(indices[places], self._indices[images]):
-            raise DamagedChunkError(
-                f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r} has other images than "
-                f"that of view {self._entry.manifest.views[0]!r}; collect into the same store to recompute it."
-            )
+            where = f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r}"
+            first = self._entry.manifest.views[0]
+            raise DamagedChunkError(f"{where} has other images than that of view {first!r}", repair=_RECOMPUTE)
         chosen: Array = outputs[places]
         return chosen
 
@@ -391,7 +380,7 @@ def find_entry(store: Path, name: str | None) -> Path:
     matches = [folder for folder in folders if folder.name.startswith(name or "")]
     if name is None:
         # Without the members of ensembles in the same store: the ensemble is what was collected.
-        members = {member for folder in folders for member in _read_member_names(folder)}
+        members = {member for folder in folders for member in read_member_names(folder)}
         matches = [folder for folder in matches if folder.name not in members]
     if len(matches) == 1:
         return matches[0]
@@ -399,30 +388,23 @@ def find_entry(store: Path, name: str | None) -> Path:
         raise PredictionsError(f"store {str(store)!r} is empty; expected a folder written by `collect`.")
     problem = f"has {len(matches)} entries" if name is None else f"has no unique entry starting with {name!r}"
     listed = "; ".join(map(_describe_entry, matches or folders))
-    raise PredictionsError(
-        f"store {str(store)!r} {problem}: {listed}", repair=Repair("choose one with {entry}", entry=ANY)
-    )
+    repair = Repair("choose one with {entry}", entry=ANY)
+    raise PredictionsError(f"store {str(store)!r} {problem}: {listed}", repair=repair)
 
 
 def _is_entry(folder: Path) -> bool:
     return (folder / ENTRY_FILE).is_file() or (folder / ENSEMBLE_FILE).is_file()
 
 
-def open_members(folder: Path) -> list[StoreEntry]:
-    """Open the entries of an ensemble's members; empty if the folder is not that of an ensemble."""
-    return [StoreEntry.open(folder.parent / name) for name in _read_member_names(folder)]
-
-
-def _read_member_names(folder: Path) -> tuple[str, ...]:
+def read_member_names(folder: Path) -> tuple[str, ...]:
+    """Return the entry names of an ensemble's members; empty if the folder is not that of an ensemble."""
     path = folder / ENSEMBLE_FILE
     return read_manifest(path, EnsembleManifest).members if path.is_file() else ()
 
 
 def _describe_entry(folder: Path) -> str:
-    if members := _read_member_names(folder):
+    if members := read_member_names(folder):
         return f"{folder.name} (ensemble of {len(members)})"
     manifest = read_manifest(folder / ENTRY_FILE, Manifest)
-    return (
-        f"{folder.name} ({manifest.classifier.name} on {manifest.data.spec}: "
-        f"{manifest.data.images} images, {len(manifest.views)} views)"
-    )
+    data, views = manifest.data, len(manifest.views)
+    return f"{folder.name} ({manifest.classifier.name} on {data.spec}: {data.images} images, {views} views)"
