@@ -14,7 +14,7 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import ANY, DecisionError, MetricError, Repair
-from secondlook.evaluation import format_class, select_groups
+from secondlook.evaluation import select_groups
 from secondlook.metrics import Ranking, rank
 from secondlook.policies.fixed_sequence import (
     FixedSequence,
@@ -34,6 +34,7 @@ from secondlook.policies.guarantee import (
 from secondlook.policies.policy import Policy, find_first_classes, join_names
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
+from secondlook.tables import format_class
 
 CertifiedGroups = str | Sequence[object] | Array | None
 """What `certify` accepts as groups: "class", or one label per image."""
