@@ -1,6 +1,5 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to a baseline."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import MetricError
 from secondlook.files import Count, PositiveCount
-from secondlook.metrics import Interval, Metric, Ranking, parse_metrics, rank, resample_metrics
+from secondlook.metrics import Interval, Ranking, parse_metrics, rank, resample_metrics
 from secondlook.progress import progress_bar
 from secondlook.tables import (
     ARROWS,
@@ -120,7 +119,7 @@ def estimate_metrics(
         raise MetricError("is empty; pass at least one metric, such as 'auroc'", argument="metrics")
 
     def compute(name: str, ranking: Ranking) -> list[tuple[float, str | None]]:
-        return [_compute_metric(metric, name, ranking, scores) for metric in parsed]
+        return [metric.try_compute(ranking, name if name in scores else None) for metric in parsed]
 
     estimates = []
     with progress_bar("intervals", len(groups) * resamples, "resamples", enabled=progress) as advance:
@@ -143,16 +142,6 @@ def estimate_metrics(
                     Estimate(group, name, metric.text, metric.better, *own, difference, paired, reason, *counts)
                 )
     return tuple(estimates)
-
-
-def _compute_metric(metric: Metric, name: str, ranking: Ranking, scores: Collection[str]) -> tuple[float, str | None]:
-    """Return the value and None, or NaN and the reason why it is undefined."""
-    if metric.reads == "values" and name in scores:
-        return math.nan, f"{metric.text} is undefined for {name!r}, which is a score and not a probability."
-    try:
-        return metric.compute(ranking), None
-    except MetricError as error:
-        return math.nan, str(error)
 
 
 def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, kind: str = "wrong") -> list[object]:

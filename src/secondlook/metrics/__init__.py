@@ -9,7 +9,6 @@ from secondlook.metrics.definitions import (
     aurc,
     auroc,
     brier,
-    count_for_coverage,
     coverage_at,
     eaurc,
     eaurc_joint,
@@ -18,12 +17,11 @@ from secondlook.metrics.definitions import (
     risk_at,
 )
 from secondlook.metrics.ranking import Interval, Ranking, rank, resample_metrics
-from secondlook.metrics.registry import METRICS, Metric, metric, parse_metric, parse_metrics
+from secondlook.metrics.registry import METRICS, metric, parse_metric, parse_metrics
 
 __all__ = [
     "METRICS",
     "Interval",
-    "Metric",
     "Ranking",
     "accuracy",
     "aorc",
@@ -33,7 +31,6 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
-    "count_for_coverage",
     "coverage_at",
     "eaurc",
     "eaurc_joint",

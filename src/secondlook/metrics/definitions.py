@@ -112,7 +112,7 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
     if not is_number(coverage) or not 0 < coverage <= 1:
         expected = "is out of range; expected a fraction in (0, 1] such as 0.8"
         raise MetricError(expected, argument="coverage", value=coverage)
-    accepted = count_for_coverage(coverage, ranking.n_images)
+    accepted = ranking.count_for_coverage(coverage)
     tie = int(np.searchsorted(ranking.accepted, accepted))
     size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
     accepted_in_tie = accepted - (int(ranking.accepted[tie]) - size)
@@ -213,12 +213,6 @@ def nll(ranking: Ranking) -> float:
     correct = ranking.tie_sizes - ranking.tie_errors
     log_likelihood = np.sum(correct * np.log(probability) + ranking.tie_errors * np.log1p(-probability))
     return float(-log_likelihood / ranking.n_images)
-
-
-def count_for_coverage(coverage: float, n_images: int) -> int:
-    """Return the smallest number of images that reaches the coverage, at least 1."""
-    # 0.07 * 100 is 7.000000000000001: a number that differs from an integer by rounding alone is that integer.
-    return max(1, min(n_images, int(np.ceil(coverage * n_images * (1 - 1e-12)))))
 
 
 def _compute_twice_joint_area(ranking: Ranking) -> int:

@@ -45,6 +45,15 @@ class Metric:
         """Return the metric for ranked images."""
         return self.ranked(ranking, *self.arguments)
 
+    def try_compute(self, ranking: Ranking, score: str | None = None) -> tuple[float, str | None]:
+        """Return the metric and None, or NaN and why it is undefined; `score` names what is not a probability."""
+        if self.reads == "values" and score is not None:
+            return math.nan, f"{self.text} is undefined for {score!r}, which is a score and not a probability."
+        try:
+            return self.compute(ranking), None
+        except MetricError as error:
+            return math.nan, str(error)
+
     @property
     def form(self) -> str:
         """The name with a placeholder for the parameter, such as 'risk_at:COVERAGE'."""
@@ -102,12 +111,8 @@ def parse_metric(text: str) -> Metric:
     try:
         number = float(argument)
     except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise MetricError(
-            f"metric {text!r} needs a number as its {record.parameter}, got {argument!r}; "
-            f"write {record.form!r}, such as '{record.name}:0.8'."
-        )
+        fault = f"metric {text!r} needs a number as its {record.parameter}, got {argument!r}"
+        raise MetricError(fault, repair=f"write {record.form!r}, such as '{record.name}:0.8'") from None
     bound = replace(record, text=text, arguments=(number,))
     bound.compute(_BOTH_OUTCOMES)  # raises if the parameter is out of range
     return bound

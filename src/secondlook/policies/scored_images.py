@@ -18,7 +18,7 @@ from secondlook.estimators import (
     resolve_tuning,
     tuning_positions,
 )
-from secondlook.metrics import count_for_coverage, rank
+from secondlook.metrics import rank
 from secondlook.policies.guarantee import Calibration
 from secondlook.policies.policy import Policy, select_schedule_views
 from secondlook.policies.reference import Reference
@@ -277,7 +277,8 @@ def plan_for_risk(scored: ScoredImages, risk: float) -> float:
 
 def find_threshold(confidence: Float64Array, coverage: float) -> float:
     """Return the largest threshold that accepts at least this fraction of the images. float64 [N]"""
-    return float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
+    ranking = rank(np.ones(len(confidence), dtype=np.bool_), confidence)
+    return float(ranking.confidences[np.searchsorted(ranking.accepted, ranking.count_for_coverage(coverage))])
 
 
 def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:

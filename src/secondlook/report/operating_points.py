@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import compile_method, find_method, tuning_positions
-from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.metrics import Ranking, rank
 from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
@@ -62,8 +62,7 @@ def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
 
 def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
     """Return the highest threshold that accepts at least this fraction; equal confidences are accepted together."""
-    count = count_for_coverage(coverage, ranking.n_images)
-    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, count)))
+    return _point_of_block(ranking, int(np.searchsorted(ranking.accepted, ranking.count_for_coverage(coverage))))
 
 
 def point_at_threshold(ranking: Ranking, threshold: float) -> OperatingPoint:
