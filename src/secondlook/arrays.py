@@ -21,6 +21,9 @@ Output = Literal["logits", "probabilities"]
 """What the numbers of a classifier are."""
 OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
 
+SUM_TOLERANCE = 1e-3
+"""Probabilities of classifiers in half precision can be this far from summing to 1."""
+
 PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
 """What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
 

@@ -48,25 +48,12 @@ class FittedMethods:
         duplicates: Collection[str] = (),
         options: Mapping[str, object] | None = None,
     ) -> Self:
-        """Fit the methods that need it on images set apart.
+        """Fit the methods that need it on images set apart of labeled predictions for N images.
 
-        Parameters
-        ----------
-        preds
-            Labeled predictions for N images.
-        methods
-            Texts of methods; None for the defaults, with 'learned' if it can be fitted on images set apart already.
-        added
-            Texts of further methods.
-        tuning
-            Positions or a mask bool [N] of the images that are set apart already, maybe none. None sets images apart
-            only where a method is fitted.
-        predict_from, top_k
-            Which classes count as the prediction.
-        duplicates
-            Ids of images that are copies of others, which are not set apart by choice.
-        options
-            Options of all of the methods, besides those in their texts.
+        `methods` and `added` are texts of methods; None stands for the defaults, with 'learned' if it can be fitted on
+        images set apart already. `tuning` are those images, positions or a mask bool [N], maybe none; None sets images
+        apart only where a method is fitted, and none of `duplicates`, the ids of copies of others. `options` are those
+        of all of the methods, besides those in their texts.
         """
         if tuning is None:
             copies = frozenset(duplicates)

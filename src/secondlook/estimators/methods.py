@@ -112,16 +112,12 @@ def split_method(text: str, options: Mapping[str, object] | None = None) -> tupl
     merged: dict[str, Any] = {name: _parse_value(value) for name, value in texts.items()}
     for name in COMMON_ARGUMENTS:
         if name in merged:
-            raise ConfidenceError(
-                f"{name!r} in {text!r} is no option of the method, but an argument",
-                repair=Repair(f"pass {{{name}}}", **{name: ANY}),
-            )
+            repair = Repair(f"pass {{{name}}}", **{name: ANY})
+            raise ConfidenceError(f"{name!r} in {text!r} is no option of the method, but an argument", repair=repair)
     for name, value in (options or {}).items():
         if name in merged and merged[name] not in (value, TO_FIT):
-            raise ConfidenceError(
-                f"option {name!r} is given twice: as {merged[name]!r} in method {text!r} and as {value!r} beside it; "
-                "give it once."
-            )
+            values = f"as {merged[name]!r} in method {text!r} and as {value!r} beside it"
+            raise ConfidenceError(f"option {name!r} is given twice: {values}; give it once.")
         merged[name] = value
     return plain, merged
 
@@ -183,11 +179,8 @@ def compile_method(
         raise ConfidenceError(f"invalid method {method!r}; expected {found.form!r}.")
     for option in merged:
         if option not in found.options:
-            known = ", ".join((*found.options, *COMMON_ARGUMENTS[1:]))
-            raise ConfidenceError(
-                f"method {found.form!r} has no option {option!r}; expected one of: {known}."
-                f"{did_you_mean(option, found.options)}"
-            )
+            known = f"{', '.join((*found.options, *COMMON_ARGUMENTS[1:]))}.{did_you_mean(option, found.options)}"
+            raise ConfidenceError(f"method {found.form!r} has no option {option!r}; expected one of: {known}")
     temperature = merged.get("temperature")
     if temperature not in (None, TO_FIT) and not (is_number(temperature) and temperature > 0):
         expected = "is invalid; expected a number above 0, or 'fit' to fit it to the labels"
@@ -200,10 +193,8 @@ def compile_for(
 ) -> "CompiledMethod":
     """Compile a method, by default the default one, for these predictions, or raise an error."""
     if not isinstance(preds, Predictions):
-        raise ConfidenceError(
-            f"a confidence is computed from Predictions, got {type(preds).__name__}; "
-            "wrap arrays [images, views, classes] as Predictions(probabilities=..., views=...)."
-        )
+        fault = f"a confidence is computed from Predictions, got {type(preds).__name__}"
+        raise ConfidenceError(fault, repair="wrap arrays as Predictions(probabilities=..., views=...)")
     check_prediction(predict_from, top_k, preds.n_classes)
     text = default_method(preds) if method is None else method
     return compile_method(text, options, predict_from=predict_from, top_k=top_k)
@@ -256,17 +247,13 @@ class CompiledMethod:
 
     def _check_values(self, values: Float64Array, n_images: int) -> Float64Array:
         if values.shape != (n_images,) or values.dtype != np.float64:
-            raise ConfidenceError(
-                f"method {self.method.form!r} returned {values.dtype} {list(values.shape)}, expected float64 "
-                f"[{n_images}]; fix the registered function."
-            )
+            found = f"method {self.method.form!r} returned {values.dtype} {list(values.shape)}"
+            raise ConfidenceError(f"{found}, expected float64 [{n_images}]; fix the registered function.")
         is_finite = np.isfinite(values)
         if not is_finite.all():
             image = int(np.argmin(is_finite))
-            raise ConfidenceError(
-                f"method {self.method.form!r} returned {values[image]} for image {image}, expected a finite number; "
-                "check the predictions and options."
-            )
+            found = f"method {self.method.form!r} returned {values[image]} for image {image}"
+            raise ConfidenceError(f"{found}, expected a finite number; check the predictions and options.")
         # A sum over k classes, or of probabilities in half precision, may exceed 1 by rounding.
         return np.clip(values, 0.0, 1.0) if self.method.is_probability else values
 
@@ -299,15 +286,11 @@ class CompiledMethod:
         """Raise an error unless the confidence can be computed look by look."""
         if not self.method.is_mean_over_views:
             known = ", ".join(repr(name) for name in METHODS if METHODS[name].is_mean_over_views)
-            raise ConfidenceError(
-                f"method {self.name!r} is not a mean over views, so it cannot be computed look by look; use one of: "
-                f"{known}."
-            )
+            fault = f"method {self.name!r} is not a mean over views, so it cannot be computed look by look"
+            raise ConfidenceError(fault, repair=f"use one of: {known}")
         if self.options.get("views") is not None:
-            raise ConfidenceError(
-                f"option 'views' of method {self.name!r} fixes the views, so it cannot be computed look by look; "
-                "select the views of the predictions instead."
-            )
+            fault = f"option 'views' of method {self.name!r} fixes the views, so it cannot be computed look by look"
+            raise ConfidenceError(fault, repair="select the views of the predictions instead")
 
     def check(self, preds: Predictions) -> None:
         """Raise an error unless the predictions and the options have what the method needs."""

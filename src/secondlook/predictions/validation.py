@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
+from secondlook.arrays import SUM_TOLERANCE, Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
@@ -23,9 +23,6 @@ from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
     from secondlook.predictions.predictions import Predictions
-
-_SUM_TOLERANCE = 1e-3
-"""Probabilities of classifiers in half precision can be this far from summing to 1."""
 
 _MAX_LISTED_NAMES = 5
 _SYNSET = re.compile(r"n\d{8}\b")
@@ -65,7 +62,7 @@ def _check_values(outputs: Array, kind: Output, views: Sequence[str], first_imag
         _check_all(finite.all(axis=2), outputs, "are not finite", kind, views, first_image)
     if kind == "probabilities":
         _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image)
-        sums_to_one = np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= _SUM_TOLERANCE
+        sums_to_one = np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= SUM_TOLERANCE
         _check_all(sums_to_one, outputs, "do not sum to 1", kind, views, first_image)
 
 
