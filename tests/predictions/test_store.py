@@ -27,8 +27,7 @@ from secondlook.predictions import (
     chunk_store,
     collect,
 )
-from secondlook.predictions.manifest import view_key
-from secondlook.predictions.store import Chunk, DamagedChunkError, StoreEntry, group_rows
+from secondlook.predictions.store import Chunk, DamagedChunkError, StoreEntry, group_rows, view_key
 from secondlook.views import ViewSet
 
 VIEWS = ViewSet("identity hflip")

@@ -136,28 +136,19 @@ def _compute_mass(
     return mass
 
 
-class ViewStatistics(NamedTuple):
-    """What each view says about the images of a block by itself; for an ensemble, the mean over its members."""
+def iter_view_statistics(
+    preds: Predictions, predict_from: PredictFrom, top_k: int
+) -> Iterator[tuple[slice, Float64Array, Float64Array, Float64Array, IntArray]]:
+    """Yield blocks of images, their probabilities [n, V, C], and what each view says by itself.
 
-    rows: slice
-    outputs: Float64Array
-    """Probabilities, float64 [n, V, C]."""
-    class_mass: Float64Array
-    """Probability of the predicted classes, float64 [n, V]."""
-    top_mass: Float64Array
-    """Sum of the k largest probabilities, float64 [n, V]."""
-    top_classes: IntArray
-    """The k classes with the largest probabilities, int64 [n, V, k]."""
-
-
-def iter_view_statistics(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Iterator[ViewStatistics]:
-    """Yield the statistics of the views, block by block."""
+    That is the mass of the predicted classes and the sum of the k largest probabilities, float64 [n, V] each, and the k
+    classes that have them, int64 [n, V, k]; for an ensemble, of the mean over its members.
+    """
     classes = predicted_classes(preds, predict_from, top_k)
     for rows, block in preds.blocks():
-        views = block.reshape(-1, preds.n_classes)
-        shape = block.shape[:2]
+        views, shape = block.reshape(-1, preds.n_classes), block.shape[:2]
         top_mass, top = top_class_mass(views, top_k).reshape(shape), top_classes(views, top_k).reshape(*shape, top_k)
-        yield ViewStatistics(rows, block, class_mass(block, classes[rows]), top_mass, top)
+        yield rows, block, class_mass(block, classes[rows]), top_mass, top
 
 
 # --- Temperature ---

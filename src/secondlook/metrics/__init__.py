@@ -1,6 +1,7 @@
 """Metrics: how good a confidence is, as numbers and curves of `correct` (bool [N]) and `confidence` (float [N])."""
 
 from secondlook.metrics.definitions import (
+    METRICS,
     accuracy,
     aorc,
     aorc_joint,
@@ -13,11 +14,13 @@ from secondlook.metrics.definitions import (
     eaurc,
     eaurc_joint,
     ece,
+    metric,
     nll,
+    parse_metric,
+    parse_metrics,
     risk_at,
 )
 from secondlook.metrics.ranking import Interval, Ranking, rank, resample_metrics
-from secondlook.metrics.registry import METRICS, metric, parse_metric, parse_metrics
 
 __all__ = [
     "METRICS",

@@ -13,9 +13,8 @@ from secondlook.predictions.execution import (
     Worker,
 )
 from secondlook.predictions.inference import Inference
-from secondlook.predictions.manifest import ClassifierRecord, entry_key
 from secondlook.predictions.predictions import PredictFrom, Predictions
-from secondlook.predictions.store import DamagedChunkWarning
+from secondlook.predictions.store import ClassifierRecord, DamagedChunkWarning, entry_key
 from secondlook.predictions.validation import (
     ClassNamesWarning,
     check_class_names_match,

@@ -21,17 +21,19 @@ from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_r
 from secondlook.predictions.decoding import DecodedChunk, decode_chunk, read_ahead, read_first_image
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution
 from secondlook.predictions.inference import Inference
-from secondlook.predictions.manifest import (
+from secondlook.predictions.predictions import Predictions, open_entry
+from secondlook.predictions.store import (
     ENSEMBLE_FILE,
+    Chunk,
     EnsembleManifest,
     Manifest,
     Origin,
     SkippedImage,
+    StoreEntry,
     entry_key,
+    translate_store_errors,
     write_manifest,
 )
-from secondlook.predictions.predictions import Predictions, open_entry
-from secondlook.predictions.store import Chunk, StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match, check_classes
 from secondlook.progress import IMAGES_X_VIEWS, Advance, ignore_progress, progress_bar
 from secondlook.sources import Source, open_labeled

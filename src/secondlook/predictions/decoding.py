@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, ClassifierError, PredictionsError, Repair
-from secondlook.predictions.manifest import SkippedImage
+from secondlook.predictions.store import SkippedImage
 from secondlook.sources import Source
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from secondlook.arrays import (
 )
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
-from secondlook.predictions.manifest import Origin
-from secondlook.predictions.store import StoredTable, StoreEntry, Table, find_entry, read_member_names
+from secondlook.predictions.store import Origin, StoredTable, StoreEntry, Table, find_entry, read_member_names
 from secondlook.predictions.validation import (
     as_class_names,
     as_ids,

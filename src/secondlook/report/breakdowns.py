@@ -169,9 +169,9 @@ def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
     shape = preds.n_images, preds.n_views
     highest, masses, correct = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
     with preds.show_progress("views", 1, enabled=study.progress) as table:
-        for one in iter_view_statistics(table, study.settings.predict_from, top_k):
-            masses[one.rows], highest[one.rows] = one.class_mass, one.top_mass
-            correct[one.rows] = (one.top_classes == preds.labels[one.rows, None, None]).any(axis=2)
+        for rows, _, mass, top_mass, top in iter_view_statistics(table, study.settings.predict_from, top_k):
+            masses[rows], highest[rows] = mass, top_mass
+            correct[rows] = (top == preds.labels[rows, None, None]).any(axis=2)
     return highest, masses, correct
 
 
