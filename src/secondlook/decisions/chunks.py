@@ -30,11 +30,12 @@ from secondlook.predictions import (
     ChunkStore,
     DamagedChunkWarning,
     LocalStorage,
-    Storage,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Storage = LocalStorage | Location
 
 # Readers of a folder of Parquet files ignore names that begin with an underscore.
 RECORD = "_job.json"

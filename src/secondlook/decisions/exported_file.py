@@ -35,7 +35,6 @@ from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, rejec
 from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
 from secondlook.policies import Binding, Policy
 from secondlook.predictions import (
-    BatchSize,
     DecodedChunk,
     choose_batch_size,
     chunk_rows,
@@ -199,7 +198,7 @@ class ExportedFile:
         self,
         images: Array,
         *,
-        batch_size: BatchSize = "auto",
+        batch_size: int | Literal["auto"] = "auto",
         advance: Advance = ignore_progress,
         name: str = "the images",
     ) -> FileOutputs:
@@ -299,7 +298,7 @@ class ExportedFile:
         source: Source,
         chunks: Sequence[tuple[int, range]],
         *,
-        batch_size: BatchSize = "auto",
+        batch_size: int | Literal["auto"] = "auto",
         advance: Advance = ignore_progress,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
@@ -341,7 +340,7 @@ class ExportedFile:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.policy.describe_threshold()!r})"
 
-    def _choose_batch_size(self, batch_size: BatchSize, shape: tuple[int, ...]) -> int:
+    def _choose_batch_size(self, batch_size: int | Literal["auto"], shape: tuple[int, ...]) -> int:
         """Return the number of images [H, W, C] per call of the file, which looks at all views of a batch at once."""
         size = choose_batch_size(batch_size, np.broadcast_to(np.uint8(0), (*self.compute_input_size(shape), shape[2])))
         if batch_size != "auto" or self.record.adaptive:

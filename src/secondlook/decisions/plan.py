@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,14 +26,12 @@ from secondlook.estimators import Block
 from secondlook.policies import Binding, Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
-    BatchSize,
     DecodedChunk,
     Execution,
     Inference,
     Predictions,
     choose_batch_size,
     chunk_rows,
-    decode_chunk,
     read_ahead,
     read_first_image,
 )
@@ -171,7 +169,7 @@ class Plan:
         source: Source,
         chunks: Sequence[tuple[int, range]],
         *,
-        batch_size: BatchSize = "auto",
+        batch_size: int | Literal["auto"] = "auto",
         advance: Callable[[int], None] = lambda n: None,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
@@ -210,7 +208,7 @@ class Plan:
 
     def _read_chunks(self, source: Source, chunks: Sequence[tuple[int, range]]) -> Generator[DecodedChunk, None, None]:
         return read_ahead(
-            lambda: (decode_chunk(self.classifier, source, number, indices) for number, indices in chunks), 1
+            lambda: (DecodedChunk.decode(self.classifier, source, number, indices) for number, indices in chunks), 1
         )
 
 

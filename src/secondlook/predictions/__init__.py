@@ -1,9 +1,9 @@
 """Predictions: the outputs of a classifier for every view of every image, collected once, stored and read on demand."""
 
-from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
-from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage, Storage
+from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
+from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage
 from secondlook.predictions.collection import collect, skip_by_default
-from secondlook.predictions.decoding import DecodedChunk, decode_chunk, find_first_image, read_ahead, read_first_image
+from secondlook.predictions.decoding import DecodedChunk, find_first_image, read_ahead, read_first_image
 from secondlook.predictions.execution import (
     DEFAULT_EXECUTION,
     ComputedChunk,
@@ -24,7 +24,6 @@ from secondlook.predictions.validation import (
 
 __all__ = [
     "DEFAULT_EXECUTION",
-    "BatchSize",
     "BrokenChunkError",
     "ChunkStore",
     "Chunking",
@@ -40,7 +39,6 @@ __all__ = [
     "LocalStorage",
     "PredictFrom",
     "Predictions",
-    "Storage",
     "Worker",
     "check_class_names_match",
     "check_classes",
@@ -48,7 +46,6 @@ __all__ = [
     "choose_batch_size",
     "chunk_rows",
     "collect",
-    "decode_chunk",
     "entry_key",
     "find_first_image",
     "read_ahead",

@@ -18,7 +18,7 @@ from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, Fetch, load_classifier
 from secondlook.errors import ANY, PredictionsError, Repair, SourceError
 from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
-from secondlook.predictions.decoding import DecodedChunk, decode_chunk, read_ahead, read_first_image
+from secondlook.predictions.decoding import DecodedChunk, read_ahead, read_first_image
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution
 from secondlook.predictions.inference import Inference
 from secondlook.predictions.predictions import Predictions, open_entry
@@ -318,7 +318,7 @@ def _iter_view_batches(job: _Job, needs: Needs, inference: Inference) -> Iterato
     def decode_needed() -> Iterator[DecodedChunk]:
         for number in job.chunking.numbers:
             if any(needs(view, number) for view in range(len(job.views))):
-                yield decode_chunk(job.classifier, job.source, number, job.chunking.indices_of(number))
+                yield DecodedChunk.decode(job.classifier, job.source, number, job.chunking.indices_of(number))
 
     with closing(read_ahead(decode_needed, _CHUNKS_AHEAD)) as chunks:
         for chunk in chunks:

@@ -52,6 +52,17 @@ class DecodedChunk:
     skipped: tuple[SkippedImage, ...]
 
     @classmethod
+    def decode(cls, classifier: Classifier, source: Source, number: int, requested: range) -> "DecodedChunk":
+        """Read the images at the requested source indices, and fit them to the classifier."""
+        first = source.read_block(requested[:1])
+        if first is not None and classifier.preprocessing.keeps_size(first.shape[1:3]):
+            block = source.read_block(requested)
+            if block is not None:
+                indices = np.array(requested, dtype=np.int64)
+                return cls(number, indices, _fit_block(classifier, source, block, requested), ())
+        return cls.create(source, number, requested, *_decode_images(classifier, source, requested))
+
+    @classmethod
     def create(
         cls, source: Source, number: int, requested: range, indices: IntArray, images: "Array | Tensor"
     ) -> "DecodedChunk":
@@ -77,19 +88,6 @@ def find_first_image(source: Source) -> tuple[str, Array]:
         f"none of the {len(source)} images of {source.spec!r} could be read; "
         f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
     )
-
-
-def decode_chunk(classifier: Classifier, source: Source, number: int, requested: range) -> DecodedChunk:
-    """Read the images at the requested source indices, and fit them to the classifier."""
-    first = source.read_block(requested[:1])
-    block = None
-    if first is not None and classifier.preprocessing.keeps_size(first.shape[1:3]):
-        block = source.read_block(requested)
-    if block is not None:
-        indices = np.array(requested, dtype=np.int64)
-        return DecodedChunk(number, indices, _fit_block(classifier, source, block, requested), ())
-    indices, images = _decode_images(classifier, source, requested)
-    return DecodedChunk.create(source, number, requested, indices, images)
 
 
 def _decode_images(classifier: Classifier, source: Source, requested: range) -> tuple[IntArray, Array]:

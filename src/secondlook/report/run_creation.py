@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 import secondlook
 from secondlook.classifiers import Classifier, load_classifier
@@ -17,7 +17,6 @@ from secondlook.evaluation import DEFAULT_METRICS, evaluate
 from secondlook.files import compute_checksum
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
-    BatchSize,
     ClassifierRecord,
     ClassNamesWarning,
     Execution,
@@ -182,7 +181,7 @@ def create_run(
 
 
 def _find_setup_warnings(
-    folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize
+    folder: Path, classifier: Classifier, source: Source, batch_size: int | Literal["auto"]
 ) -> tuple[str, ...]:
     """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
     with suppress(SecondLookError):
