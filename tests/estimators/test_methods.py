@@ -25,7 +25,6 @@ from secondlook.estimators import methods as methods_module
 from secondlook.estimators.methods import split_method
 from secondlook.predictions import Predictions
 from secondlook.registry import Registry
-from tests.estimators.conftest import make_predictions
 
 Maker = Callable[..., Predictions]
 Options = Callable[[str, Predictions], dict[str, Any]]
@@ -181,14 +180,6 @@ def test_the_bootstrap_of_a_single_view_is_rejected(predictions: Maker, compute:
         compute(predictions(v=1))
 
 
-@pytest.mark.parametrize("value", [np.nan, -0.5, 0.9])
-def test_invalid_probabilities_never_reach_a_method(value: float) -> None:
-    probabilities = np.full((3, 2, 4), 0.25)
-    probabilities[1, 1, 2] = value
-    with pytest.raises(PredictionsError, match=r"image 1.*'hflip'"):
-        confidence(Predictions(probabilities=probabilities, views=["identity", "hflip"]), "mean")
-
-
 def test_plain_arrays_are_rejected() -> None:
     array: Any = np.full((3, 2, 4), 0.25)
     for compute in (confidence, confidence_interval):
@@ -230,27 +221,6 @@ def test_every_method_returns_one_finite_number_per_image(
     assert np.isfinite(values).all()
     again = confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
     np.testing.assert_array_equal(values, again)
-
-
-@pytest.mark.parametrize("name", list(METHODS))
-def test_a_compiled_method_computes_the_same_bits(name: str, options_of: Options) -> None:
-    @settings(deadline=None, max_examples=10)
-    @given(
-        seed=st.integers(0, 1000),
-        n_images=st.sampled_from([1, 2, 9]),
-        members=st.sampled_from([0, 2]),
-        predict_from=st.sampled_from(["image", "views"]),
-        top_k=st.integers(1, 3),
-    )
-    def check(seed: int, n_images: int, members: int, predict_from: Any, top_k: int) -> None:
-        preds = make_predictions(n=n_images, seed=seed, members=2 if name == "nn-ensemble" else members)
-        text, options = with_parameter(name), options_of(name, preds)
-        compiled = compile_method(text, options, predict_from=predict_from, top_k=top_k)
-        expected = confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
-        for _ in range(2):
-            np.testing.assert_array_equal(compiled.confidence(preds), expected)
-
-    check()
 
 
 def test_a_compiled_method_checks_predictions_with_too_few_classes(predictions: Maker) -> None:

@@ -53,13 +53,6 @@ def test_further_views_change_no_bit_of_what_was_known(method: str, predict_from
         np.testing.assert_array_equal(compute_running(part, method, **settings), running[7:20, :count])
 
 
-def test_options_may_be_part_of_the_text() -> None:
-    preds = make_predictions()
-    given = compute_running(preds, "mean?temperature=2")
-    np.testing.assert_array_equal(given, compute_running(preds, "mean", temperature=2))
-    assert not np.array_equal(given, compute_running(preds, "mean"))
-
-
 @pytest.mark.parametrize("method", MEANS)
 def test_mean_of_the_statistics_makes_the_confidence(method: str) -> None:
     preds = make_predictions(members=2)

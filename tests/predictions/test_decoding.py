@@ -13,7 +13,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.errors import ClassifierError
 from secondlook.predictions import DecodedChunk, collect
 from secondlook.sources import ArraySource, Source, object_sources, open_source
 
@@ -165,14 +165,6 @@ def test_unreadable_files_are_skipped_in_order(threads: int, tmp_path: Path) -> 
     assert chunk.indices.tolist() == [index for index in range(20) if index not in (0, 5, 19)]
     assert len(chunk.images) == 17
     assert len(decode(source, start=19).images) == 0
-
-
-def test_first_image_of_another_size_is_named(tmp_path: Path) -> None:
-    spec = write_files(tmp_path)
-    for number in (6, 11):
-        Image.new("RGB", (3, 5)).save(tmp_path / f"{number:02d}.png")
-    with pytest.raises(PredictionsError, match=r"'06.png' .*5 x 3 x 3 .*'02.png' has 12 x 10 x 3"):
-        decode(open_source(spec), start=2)
 
 
 class Mixed(ArraySource):

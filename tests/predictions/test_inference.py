@@ -12,7 +12,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions import Execution, Inference, batching, collect
 from secondlook.predictions.inference import HostInference
-from secondlook.views import ViewSet, apply_view, apply_views
+from secondlook.views import ViewSet, apply_view
 
 torch = pytest.importorskip("torch")
 
@@ -72,25 +72,6 @@ def test_other_errors_are_not_retried() -> None:
     with pytest.raises(ValueError, match="something else"):
         make_host_inference(classify, 4).start(np.zeros((4, 1, 1, 1), dtype=np.uint8))
     assert calls == [4]
-
-
-@pytest.mark.parametrize(
-    ("images", "batch_size", "sizes"),
-    [(1, 256, [4]), (1, 4, [4]), (1, 3, [3, 1]), (3, 256, [12]), (3, 8, [6, 6]), (5, 4, [4, 1] * 4)],
-)
-def test_views_of_few_images_share_batches(images: int, batch_size: int, sizes: list[int]) -> None:
-    pixels = np.random.default_rng(3).integers(0, 256, (images, 5, 4, 3), dtype=np.uint8)
-    views = ViewSet("identity hflip shift:1,0 rotate:10")
-    calls = []
-
-    def classify(batch: Array) -> Array:
-        calls.append(len(batch))
-        return batch.reshape(len(batch), -1).astype(np.float32)
-
-    model = load_classifier(classify, output="logits")
-    preds = collect(model, pixels, views, execution=Execution(batch_size=batch_size))
-    assert calls == sizes
-    np.testing.assert_array_equal(preds.logits, apply_views(pixels, views).reshape(images, 4, -1))
 
 
 # --- On devices ---

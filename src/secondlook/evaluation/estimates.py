@@ -136,11 +136,20 @@ def estimate_metrics(
                 if name != baseline and reason is None and missing is None:
                     difference = value - reference
                     paired = Interval.from_resamples(values - resampled[baseline][:, column], level)
-                own = (value, Interval.from_resamples(values, level)) if reason is None else (None, None)
-                counts = ranking.n_images, ranking.n_errors
-                estimates.append(
-                    Estimate(group, name, metric.text, metric.better, *own, difference, paired, reason, *counts)
+                estimate = Estimate(
+                    group,
+                    name,
+                    metric.text,
+                    metric.better,
+                    value if reason is None else None,
+                    Interval.from_resamples(values, level) if reason is None else None,
+                    difference,
+                    paired,
+                    reason,
+                    ranking.n_images,
+                    ranking.n_errors,
                 )
+                estimates.append(estimate)
     return tuple(estimates)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -44,8 +43,6 @@ PredictFrom = Literal["image", "views"]
 """Whether the predicted class is derived from the image itself or from the mean over all views."""
 
 
-_CACHED_BYTES = 2**20
-"""Probabilities of a table in memory are computed once if they have at most this size."""
 _FIRST_VIEW = np.zeros(1, dtype=np.int64)
 
 
@@ -58,23 +55,9 @@ class _ArrayTable(Table):
         n_images, n_views, n_classes = values.shape
         self.shape = n_images, n_views, n_classes
 
-    @cached_property
-    def _probabilities(self) -> Float64Array:
-        """All probabilities, float64 [N, V, C], read-only; kept, so only for small tables."""
-        return _freeze(super().read_probabilities(np.arange(len(self._values))))
-
     def read(self, images: IntArray, views: IntArray | None = None) -> Array:
-        return _take(self._values, images, views)
-
-    def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
-        if 8 * self._values.size <= _CACHED_BYTES:
-            return _take(self._probabilities, images, views)
-        return super().read_probabilities(images, views)
-
-
-def _take(values: Array, images: IntArray, views: IntArray | None) -> Array:
-    rows: Array = values[images]
-    return rows if views is None else rows[:, views]
+        rows: Array = self._values[images]
+        return rows if views is None else rows[:, views]
 
 
 class Predictions:
