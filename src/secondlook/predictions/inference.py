@@ -9,7 +9,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, Fetch
-from secondlook.errors import PredictionsError
+from secondlook.errors import PredictionsError, shorten_reason
 from secondlook.predictions.batching import is_out_of_memory
 from secondlook.views import View
 
@@ -36,17 +36,17 @@ class Inference(ABC):
         """Return the inference of a classifier: on its GPUs if it has any."""
         return (DeviceInference if classifier.is_accelerated else HostInference)(classifier, batch_size)
 
-    @abstractmethod
     def place(self, images: Any) -> Any:
         """Return images [n, H, W, C] where inputs are made from them; they can be indexed by slices and positions."""
+        return images
 
     @abstractmethod
     def prepare(self, images: Any, views: Sequence[View]) -> Any:
         """Return inputs for views of placed images, one view after another."""
 
-    @abstractmethod
     def join(self, prepared: Sequence[Any]) -> Sequence[Any]:
         """Return several inputs as those that are classified in as few calls as possible, in the same order."""
+        return prepared
 
     @abstractmethod
     def start(self, inputs: Any) -> Fetch:
@@ -59,11 +59,9 @@ class Inference(ABC):
 
     def _halve(self, failed_size: int, error: Exception) -> None:
         if failed_size == 1:
-            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-            raise PredictionsError(
-                f"the classifier ran out of memory on a single image ({reason}); "
-                "use a smaller input size, a smaller classifier or a machine with more memory."
-            ) from error
+            fault = f"the classifier ran out of memory on a single image ({shorten_reason(error)})"
+            repair = "use a smaller input size, a smaller classifier or a machine with more memory"
+            raise PredictionsError(fault, repair=repair) from error
         self.batch_size = failed_size // 2
 
 
@@ -71,10 +69,6 @@ class HostInference(Inference):
     """Views are made on the host; the classifier is called with arrays, and its outputs are there at once."""
 
     outstanding = 0
-
-    def place(self, images: Array) -> Array:
-        """Return the images themselves."""
-        return images
 
     def prepare(self, images: Array, views: Sequence[View]) -> Array:
         """Make the views, one after another. [n, H, W, C] -> [V * n, H, W, C]"""
@@ -116,10 +110,6 @@ class DeviceInference(Inference):
     def prepare(self, images: Any, views: Sequence[View]) -> tuple[Any, Sequence[View]]:
         """Return the images and the views: the views are made when the batch is started."""
         return images, views
-
-    def join(self, prepared: Sequence[tuple[Any, Sequence[View]]]) -> Sequence[tuple[Any, Sequence[View]]]:
-        """Return them as they are: the views of each are made by themselves."""
-        return prepared
 
     def start(self, inputs: tuple[Any, Sequence[View]]) -> Fetch:
         """Start to make and classify views."""
