@@ -2,7 +2,6 @@
 
 import errno
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +23,6 @@ from secondlook.predictions import (
     Execution,
     Predictions,
     batching,
-    chunk_store,
     collect,
 )
 from secondlook.predictions.store import Chunk, DamagedChunkError, StoreEntry, group_rows, view_key
@@ -85,33 +83,6 @@ def test_damaged_chunk_is_reported_and_recomputed(
     np.testing.assert_array_equal(repaired.logits, logits)
 
 
-@pytest.mark.parametrize(("view", "number"), [("hflip", 0), ("identity", 1)])
-def test_misplaced_chunk_is_reported_and_recomputed(
-    stored: Predictions,
-    counting: Counting,
-    images: Array,
-    labels: Array,
-    store: Path,
-    view: str,
-    number: int,
-) -> None:
-    """The file is whole, and its name has its digest, but it is that of another chunk."""
-    path, logits = chunk_path(store), stored.logits
-    content, other = path.read_bytes(), chunk_path(store, view, number)
-    misplaced = path.with_name(other.name.replace("000000", "000001"))
-    shutil.copy(other, misplaced)
-    path.unlink()
-    with pytest.raises(DamagedChunkError, match=rf"{re.escape(str(misplaced))}.*belongs to"):
-        _ = Predictions.open(store).logits
-    counting.images = 0
-    with pytest.warns(DamagedChunkWarning, match=re.escape(repr(str(misplaced)))):
-        repaired = collect(counting.load(), images, VIEWS, labels=labels, store=store)
-    assert counting.images == 16
-    assert chunk_path(store) == path
-    assert path.read_bytes() == content
-    np.testing.assert_array_equal(repaired.logits, logits)
-
-
 def test_of_two_different_chunks_every_process_uses_the_same(stored: Predictions, store: Path) -> None:
     """Two processes may compute one chunk at the same time, equal up to rounding, and neither file is damaged."""
     logits = stored.logits
@@ -126,32 +97,8 @@ def test_of_two_different_chunks_every_process_uses_the_same(stored: Predictions
     np.testing.assert_allclose(Predictions.open(store).logits, logits, atol=2e-3)
 
 
-def test_file_is_verified_once(stored: Predictions, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits, opened = stored.logits, Predictions.open(store)
-    verified: list[str] = []
-    monkeypatch.setattr(chunk_store, "_verify", lambda name, content: verified.append(name))
-    for _ in range(3):
-        np.testing.assert_array_equal(opened.logits, logits)
-    assert len(verified) == 7, "eight chunks, one of which was verified when the entry was opened"
-
-
 def test_row_groups_are_bounded_powers_of_two() -> None:
     assert [group_rows(classes) for classes in (1, 10, 100, 1000, 21_000, 10**6)] == [1024, 1024, 512, 64, 16, 16]
-
-
-@given(st.data())
-@settings(deadline=None, max_examples=50)
-def test_any_flipped_bit_is_detected(wide_store: tuple[Predictions, Array, Path], data: st.DataObject) -> None:
-    path = sorted(wide_store[2].rglob("part-000000-*"))[data.draw(st.integers(0, 2))]
-    content = path.read_bytes()
-    damaged = bytearray(content)
-    damaged[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(damaged)
-    try:
-        with pytest.raises(DamagedChunkError):
-            _ = Predictions.open(wide_store[2]).logits
-    finally:
-        path.write_bytes(content)
 
 
 @pytest.mark.usefixtures("stored")

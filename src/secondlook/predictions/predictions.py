@@ -93,16 +93,16 @@ class Predictions:
         As passed; `members` is empty for a single classifier, `class_names` and `origin` are None if unknown.
     """
 
-    members: tuple[Predictions, ...]
+    members: tuple[Predictions, ...] = ()
     views: ViewSet
     ids: tuple[str, ...]
-    class_names: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None = None
     skipped: tuple[tuple[str, str], ...]
-    origin: Origin | None
-    _table: Table | None
+    origin: Origin | None = None
+    _table: Table | None = None
     _labels: IntArray | None
     _image_positions: IntArray
-    _view_positions: IntArray | None
+    _view_positions: IntArray | None = None
     _advance: Advance
     _predicted: dict[tuple[PredictFrom, int], IntArray]
 
@@ -140,7 +140,8 @@ class Predictions:
             n_images, _, n_classes = table.shape
         names = as_class_names(class_names, n_classes)
         checked = None if labels is None else as_labels(labels, n_images, n_classes, names)
-        self._initialize(table, members, view_set, as_ids(ids, n_images), checked, names, skipped, origin)
+        others = {"members": members, "class_names": names, "origin": origin}
+        self._initialize(table, view_set, as_ids(ids, n_images), checked, skipped, **others)
 
     @classmethod
     def from_outputs(cls, outputs: Array, kind: Output, views: ViewSet, **fields: Any) -> Self:
@@ -153,7 +154,7 @@ class Predictions:
     @classmethod
     def _from_table(cls, table: Table, views: ViewSet, **fields: Any) -> Self:
         preds = cls.__new__(cls)
-        preds._initialize(table, (), views, **fields)
+        preds._initialize(table, views, **fields)
         return preds
 
     @classmethod
@@ -180,25 +181,20 @@ class Predictions:
     def _initialize(
         self,
         table: Table | None,
-        members: tuple[Predictions, ...],
         views: ViewSet,
         ids: Sequence[str],
         labels: IntArray | None = None,
-        class_names: tuple[str, ...] | None = None,
         skipped: Iterable[tuple[str, str]] = (),
-        origin: Origin | None = None,
+        **others: Any,
     ) -> None:
         self.__dict__.update(
-            members=members,
+            others,
             views=views,
             ids=tuple(ids),
-            class_names=class_names,
             skipped=tuple(skipped),
-            origin=origin,
             _table=table,
             _labels=None if labels is None else _freeze(labels),
             _image_positions=np.arange(len(ids)),
-            _view_positions=None,
             _advance=ignore_progress,
             _predicted={},
         )
