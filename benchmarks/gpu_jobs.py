@@ -21,11 +21,11 @@ from secondlook.classifiers.device import find_weight, use_exact_arithmetic, use
 from secondlook.classifiers.torch_model import TorchClassifier
 from secondlook.predictions import (
     Chunking,
+    DecodedChunk,
     Execution,
     choose_batch_size,
     chunk_rows,
     collect,
-    decode_chunk,
     read_first_image,
 )
 from secondlook.sources import open_source
@@ -225,7 +225,9 @@ def decode_files(classifier: Classifier, spec: str) -> int:
     """Decode and fit all images of a source, chunk by chunk as `collect` does; return their number."""
     source = open_source(spec)
     chunking = Chunking(len(source), chunk_rows(read_first_image(classifier, source)))
-    chunks = (decode_chunk(classifier, source, number, chunking.indices_of(number)) for number in chunking.numbers)
+    chunks = (
+        DecodedChunk.decode(classifier, source, number, chunking.indices_of(number)) for number in chunking.numbers
+    )
     return sum(len(chunk.images) for chunk in chunks)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from reproduction.results import (
 )
 from reproduction.workspace import Workspace
 from secondlook.arrays import BoolArray, Float64Array
-from secondlook.estimators import METHODS, other_class_mass, plurality_confidence
 from secondlook.metrics import aorc_joint, rank, risk_at
 from secondlook.progress import progress_bar
 from secondlook.views import contact_sheet
@@ -223,16 +222,12 @@ def _compute_resampling_curves(study: ResamplingStudy, column: Column, workspace
         *(("window", window, None, window) for window in study.windows),
     ]
     correct = preds.correct(top_k=column.k)
-    mass = other_class_mass(preds, "image", column.k)
-    resample = METHODS["bootstrap"].resampling
-    assert resample is not None, "BS(D) resamples the views"
 
     def compute_row(varied: str, at: int, resamplings: int | None, window: int) -> ResultRow:
         values = []
         for seed in study.seeds:
-            options = {"resamples": resamplings, "window": window, "seed": seed}
-            drawn = resample(preds.n_members, preds.n_views, **options)
-            values.append(aorc_joint(correct, plurality_confidence(mass, *drawn)))
+            options: dict[str, Any] = {"resamples": resamplings, "window": window, "seed": seed}
+            values.append(aorc_joint(correct, sl.confidence(preds, "bootstrap", top_k=column.k, **options)))
             advance(1)
         return _make_resampling_row(study, column, correct, f"BS(D), {varied}", at, values)
 

@@ -11,9 +11,9 @@ from reproduction.inputs import MissingItem
 from reproduction.results import ResultRow
 from reproduction.workspace import SUBSETS, Workspace
 from secondlook.arrays import Array, BoolArray, Float64Array
-from secondlook.errors import ConfidenceError, MetricError
+from secondlook.errors import ConfidenceError
 from secondlook.estimators import compute_embeddings, fit_method
-from secondlook.metrics import Interval, Metric, Ranking, parse_metrics, rank, resample_metrics
+from secondlook.metrics import Interval, Ranking, parse_metrics, rank, resample_metrics
 from secondlook.progress import progress_bar
 
 BASELINE = "MSR(x)"
@@ -127,7 +127,8 @@ def compute_cells(
     bound_metrics = parse_metrics(metrics)
 
     def compute_metrics(_: str, ranking: Ranking) -> list[float]:
-        return [_compute_metric(one, ranking) for one in bound_metrics]
+        # Undefined if all images are correct, or all are errors; such a cell is omitted.
+        return [one.try_compute(ranking)[0] for one in bound_metrics]
 
     entries = {symbol: (confidences.correct, values) for symbol, values in confidences.by_method.items()}
     with progress_bar("intervals", IMAGE_RESAMPLINGS, "resamplings", enabled=workspace.progress) as advance:
@@ -141,13 +142,6 @@ def compute_cells(
         for position, one in enumerate(bound_metrics)
         if not np.isnan(values[symbol][position])
     }
-
-
-def _compute_metric(metric: Metric, ranking: Ranking) -> float:
-    try:
-        return metric.compute(ranking)
-    except MetricError:
-        return float("nan")  # undefined if all images are correct, or all are errors; such a cell is omitted
 
 
 def make_row(

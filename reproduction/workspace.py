@@ -11,7 +11,6 @@ import secondlook as sl
 from reproduction.experiment import Column, ImageSubset, ReproductionError, SubsetName
 from reproduction.inputs import CLASSIFIERS, DATA_SETS, NAME_INSTRUCTION, TOML_EXAMPLE, ClassifierRecord, MissingItem
 from secondlook.arrays import Array
-from secondlook.predictions import StoreEntry, entry_key
 
 SUBSETS: Mapping[ImageSubset, tuple[SubsetName, ...]] = {
     "experimental": ("experimental",),
@@ -120,8 +119,8 @@ class Workspace:
     def _collect_subset(self, classifier: str, data_set: str, subset: SubsetName, views: sl.ViewSet) -> sl.Predictions:
         model, source = self.get_classifier(classifier), self.open_subset(data_set, subset)
         preds = sl.collect(model, source, views, store=self.store, execution=sl.Execution(progress=self.progress))
-        entry = StoreEntry.open(self.store / entry_key(model, source))
-        self._provenance.versions[f"{classifier} on {data_set}, {subset}"] = entry.manifest.versions
+        assert preds.origin is not None, "they were collected"
+        self._provenance.versions[f"{classifier} on {data_set}, {subset}"] = dict(preds.origin.versions)
         return preds
 
     def count_experimental(self, column: Column, subset: ImageSubset) -> int:

@@ -21,6 +21,9 @@ Output = Literal["logits", "probabilities"]
 """What the numbers of a classifier are."""
 OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
 
+SUM_TOLERANCE = 1e-3
+"""Probabilities of classifiers in half precision can be this far from summing to 1."""
+
 PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
 """What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
 
@@ -41,6 +44,21 @@ def sigmoid(values: Float64Array) -> Float64Array:
     """Return 1 / (1 + exp(-v)) of each value. Same shape"""
     with np.errstate(over="ignore"):  # exp(-values) may become infinite, and the sigmoid 0
         return 1 / (1 + np.exp(-values))
+
+
+def top_classes(values: Float64Array, top_k: int) -> IntArray:
+    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]
+
+    k passes of `argmax` are faster than a sort, since k is small, and `argmax` returns the first of equal values.
+    """
+    remaining = values if top_k == 1 else values.copy()
+    classes = np.empty((len(values), top_k), dtype=np.int64)
+    for place in range(top_k):
+        best = remaining.argmax(axis=1)
+        classes[:, place] = best
+        if place < top_k - 1:
+            np.put_along_axis(remaining, best[:, None], -np.inf, axis=1)
+    return classes
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -66,6 +84,31 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
         index = np.argwhere(np.ma.getmaskarray(values))[0].tolist()
         raise error(f"{name} is masked at index {index}; pass only the images whose values are known.")
     return array
+
+
+def resolve_positions(
+    values: object, count: int, name: str, error: type[SecondLookError], *, allow_none: bool = False
+) -> IntArray:
+    """Return the non-negative positions, int64, that an index array or a mask bool [count] selects, in its order."""
+    selected = as_array(values, name, error)
+    if selected.dtype.kind == "b":
+        if selected.shape != (count,):
+            raise error(f"is a mask of shape {list(selected.shape)}; expected [{count}]", argument=name)
+        selected = np.flatnonzero(selected)
+    elif selected.ndim != 1 or (selected.size and selected.dtype.kind not in "iu"):
+        found = f"shape {list(selected.shape)} and dtype {selected.dtype}"
+        raise error(f"has {found}; expected a list of positions or a mask", argument=name)
+    if selected.size == 0 and not allow_none:
+        raise error("selects no image; expected at least one", argument=name)
+    positions = selected.astype(np.int64)
+    outside = positions[(positions < -count) | (positions >= count)]
+    if len(outside):
+        raise error(f"contains position {outside[0]}; expected positions from 0 to {count - 1}", argument=name)
+    positions[positions < 0] += count
+    unique, counts = np.unique(positions, return_counts=True)
+    if (counts > 1).any():
+        raise error(f"contains duplicate position {unique[counts > 1][0]}; positions must be unique", argument=name)
+    return positions
 
 
 def is_text(labels: ArrayLike) -> bool:

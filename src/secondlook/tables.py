@@ -37,6 +37,14 @@ def unescape_formula(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
+def format_class(class_names: tuple[str, ...] | None, label: int) -> str:
+    """Return the name of a class, with its index where another class has the same name."""
+    if class_names is None:
+        return str(label)
+    name = class_names[label]
+    return name if class_names.count(name) == 1 else f"{name} ({label})"
+
+
 MAX_DECIMALS = 9
 VALUE_DIGITS, DIFFERENCE_DIGITS = 3, 2
 """Significant digits that a number keeps at least, however small it is."""

@@ -20,13 +20,11 @@ from secondlook.estimators import (
     default_method,
     find_method,
     method,
-    running_confidence,
-    split_method,
 )
 from secondlook.estimators import methods as methods_module
+from secondlook.estimators.methods import split_method
 from secondlook.predictions import Predictions
 from secondlook.registry import Registry
-from tests.estimators.conftest import make_predictions
 
 Maker = Callable[..., Predictions]
 Options = Callable[[str, Predictions], dict[str, Any]]
@@ -136,8 +134,8 @@ def test_a_fitted_option_replaces_the_wish_to_fit_it() -> None:
         ("bootstrap-lower", {"level": 1.0}, ConfidenceError, ["level", "1.0"]),
         ("msr", {"temperature": 0}, ConfidenceError, ["temperature", "0"]),
         ("msr", {"temperature": "fitt"}, ConfidenceError, ["temperature", "'fitt'"]),
-        ("max-logit-pnorm", {"p": 0}, ConfidenceError, ["p is 0"]),
-        ("max-logit-pnorm", {"p": "non"}, ConfidenceError, ["p is 'non'", "'none'"]),
+        ("max-logit-pnorm", {"p": 0}, ConfidenceError, ["p=0"]),
+        ("max-logit-pnorm", {"p": "non"}, ConfidenceError, ["p='non'", "'none'"]),
         ("max-logit-pnorm?p=3&p=4", {}, ConfidenceError, ["'p'", "'max-logit-pnorm?p=3&p=4'"]),
         ("max-logit-pnorm?p=3", {"p": 4}, ConfidenceError, ["'p'", "3", "4"]),
         ("max-logit-pnorm?q=3", {}, ConfidenceError, ["'max-logit-pnorm'", "'q'"]),
@@ -180,14 +178,6 @@ def test_missing_labels_are_reported(predictions: Maker) -> None:
 def test_the_bootstrap_of_a_single_view_is_rejected(predictions: Maker, compute: Callable[[Predictions], Any]) -> None:
     with pytest.raises(ConfidenceError, match="two views"):
         compute(predictions(v=1))
-
-
-@pytest.mark.parametrize("value", [np.nan, -0.5, 0.9])
-def test_invalid_probabilities_never_reach_a_method(value: float) -> None:
-    probabilities = np.full((3, 2, 4), 0.25)
-    probabilities[1, 1, 2] = value
-    with pytest.raises(PredictionsError, match=r"image 1.*'hflip'"):
-        confidence(Predictions(probabilities=probabilities, views=["identity", "hflip"]), "mean")
 
 
 def test_plain_arrays_are_rejected() -> None:
@@ -233,36 +223,12 @@ def test_every_method_returns_one_finite_number_per_image(
     np.testing.assert_array_equal(values, again)
 
 
-@pytest.mark.parametrize("name", list(METHODS))
-def test_a_compiled_method_computes_the_same_bits(name: str, options_of: Options) -> None:
-    @settings(deadline=None, max_examples=10)
-    @given(
-        seed=st.integers(0, 1000),
-        n_images=st.sampled_from([1, 2, 9]),
-        members=st.sampled_from([0, 2]),
-        predict_from=st.sampled_from(["image", "views"]),
-        top_k=st.integers(1, 3),
-    )
-    def check(seed: int, n_images: int, members: int, predict_from: Any, top_k: int) -> None:
-        preds = make_predictions(n=n_images, seed=seed, members=2 if name == "nn-ensemble" else members)
-        text, options = with_parameter(name), options_of(name, preds)
-        compiled = compile_method(text, options, predict_from=predict_from, top_k=top_k)
-        expected = confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
-        for _ in range(2):
-            np.testing.assert_array_equal(compiled.confidence(preds), expected)
-        if METHODS[name].is_mean_over_views:
-            running = running_confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
-            np.testing.assert_array_equal(compiled.running(preds), running)
-
-    check()
-
-
 def test_a_compiled_method_checks_predictions_with_too_few_classes(predictions: Maker) -> None:
     with pytest.raises(PredictionsError, match=r"top_k.*4"):
         compile_method("msr", top_k=4).confidence(predictions(c=3))
     invalid: list[Any] = [0, 1.0, True]
     for top_k in invalid:
-        with pytest.raises(ConfidenceError, match="top_k"):
+        with pytest.raises(PredictionsError, match="top_k"):
             compile_method("msr", top_k=top_k)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import softmax
 from secondlook.estimators import confidence, fit_temperature
-from secondlook.estimators.fitting import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
+from secondlook.estimators.probability_mass import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]

@@ -9,12 +9,12 @@ import pytest
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import (
     METHODS,
+    compile_method,
     confidence,
     default_method,
     fit_method,
     fit_temperature,
     needs_fitting,
-    split_method,
     tuning_positions,
 )
 from secondlook.estimators.fitting import describe_shortage
@@ -63,7 +63,8 @@ def test_tuning_images_are_spread_and_depend_on_the_seed() -> None:
 def test_which_methods_need_fitting(predictions: Maker, method: str, options: dict[str, Any], expected: bool) -> None:
     assert needs_fitting(method, options) is expected
     if not expected:  # nothing is fitted, so neither labels nor many images are needed
-        plain, merged = split_method(method, options)
+        compiled = compile_method(method, options)
+        plain, merged = compiled.name, compiled.options
         assert fit_method(predictions(labels=False, n=3), method, **options) == merged
         assert fit_method(predictions(labels=False, n=3), plain, **merged) == merged
 
@@ -78,13 +79,12 @@ def test_what_was_fitted_completes_the_method(predictions: Maker) -> None:
     tuning, judged = predictions(n=400, seed=1), predictions(n=50, seed=2, labels=False)
     for text in ("mean?temperature=fit", "max-logit-pnorm?on=views&temperature=fit", "max-logit-pnorm", "msr"):
         fitted = fit_method(tuning, text)
-        plain, _ = split_method(text)
+        plain = compile_method(text).name
         assert not needs_fitting(plain, fitted)
         assert not needs_fitting(text, fitted)
         assert all(isinstance(value, float | int | str) for value in fitted.values())
         np.testing.assert_array_equal(confidence(judged, plain, **fitted), confidence(judged, text, **fitted))
     assert fit_method(tuning, "mean", temperature="fit") == {"temperature": fit_temperature(tuning)}
-    assert fit_method is fit_method
 
 
 @pytest.mark.parametrize("method", ["learned", "max-logit-pnorm", "mean?temperature=fit"])

@@ -124,18 +124,6 @@ def test_intervals_are_percentiles_of_the_same_confidence_of_resampled_views(
     np.testing.assert_allclose(ends, np.percentile(expected, [10, 90], axis=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("method", "options"), MEANS)
-@pytest.mark.parametrize("members", [0, 9])
-def test_the_interval_holds_the_confidence(
-    predictions: Maker, method: str, options: dict[str, Any], members: int
-) -> None:
-    preds = predictions(v=6, members=members)
-    low, high = confidence_interval(preds, 0.9, method, **options)
-    values = confidence(preds, method, **options)
-    assert ((low <= values) & (values <= high)).all()
-    assert (low < high).all()
-
-
 def test_the_interval_of_the_mean_is_that_of_its_options(predictions: Maker) -> None:
     preds = predictions(n=8, v=6)
     scaled = Predictions(logits=preds.logits / np.float32(2), views=preds.views)
@@ -167,22 +155,6 @@ def test_any_other_method_has_the_interval_of_the_mean(
     np.testing.assert_array_equal(
         confidence_interval(preds, 0.9, method, **options), confidence_interval(preds, 0.9, "mean")
     )
-
-
-def test_the_interval_of_an_unknown_method_or_option_is_rejected(predictions: Maker) -> None:
-    with pytest.raises(ConfidenceError, match="'bland'"):
-        confidence_interval(predictions(), 0.9, "bland")
-    with pytest.raises(ConfidenceError, match="'p'"):
-        confidence_interval(predictions(), 0.9, "blend", p=2)
-
-
-def test_log_odds_alone_are_the_mean(predictions: Maker) -> None:
-    for kind in KINDS:
-        preds = predictions(**kind)
-        weights: dict[str, Any] = {**dict.fromkeys(LEARNED_WEIGHTS, 0.0), "log_odds": 1.0}
-        np.testing.assert_allclose(
-            confidence(preds, "learned", **weights), confidence(preds, "mean"), rtol=1e-6, atol=1e-12
-        )
 
 
 @settings(deadline=None, max_examples=50)

@@ -82,7 +82,7 @@ def test_invalid_passes_are_rejected(predictions: Maker, images: Array) -> None:
     valid = np.full((3, 40, 6), 1 / 6)
     with pytest.raises(ConfidenceError, match="Sequential"):
         compute_mc_dropout_passes(load(make_network(rate=0.0)), images)
-    with pytest.raises(ConfidenceError, match="passes is 1"):
+    with pytest.raises(ConfidenceError, match="passes=1"):
         compute_mc_dropout_passes(load(make_network()), images, passes=1)
     with pytest.raises(ConfidenceError, match="uniform"):
         compute_mc_dropout_passes(uniform, images)

@@ -1,7 +1,6 @@
 """`compare`: images paired by id, and differences to the first classifier."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,11 +65,6 @@ def test_methods_of_one_classifier_compare_as_in_evaluate(preds: Predictions) ->
         assert (ours.value, ours.interval, ours.difference) == (theirs.value, theirs.interval, theirs.difference)
 
 
-def test_objects_with_predictions_are_accepted(first: Predictions, second: Predictions) -> None:
-    run = SimpleNamespace(predictions=second)
-    assert compare({"a": first, "b": run}, resamples=5) == compare({"a": first, "b": second}, resamples=5)
-
-
 def test_class_from_views_and_top_k(first: Predictions, second: Predictions) -> None:
     result = compare({"a": first, "b": second}, "mean", "accuracy", predict_from="views", top_k=2, resamples=5)
     assert (result.predict_from, result.top_k) == ("views", 2)
@@ -123,8 +117,3 @@ def test_confidences_of_different_images_are_rejected(first: Predictions, second
     entries["b"] = (entries["b"][0][:7], entries["b"][1][:7])
     with pytest.raises(MetricError, match="'b': 7"):
         Comparison.from_confidences(entries, ["auroc"])
-
-
-def test_invalid_number_of_resamples_is_rejected(first: Predictions) -> None:
-    with pytest.raises(MetricError, match="resamples=0"):
-        Comparison.from_confidences({"own": (first.correct(), confidence(first, "msr"))}, ["auroc"], resamples=0)

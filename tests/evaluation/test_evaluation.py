@@ -161,14 +161,8 @@ def test_pandas_frame_has_the_same_columns(preds: Predictions) -> None:
     result = evaluate(preds, ["msr", "mean"], ["auroc"], resamples=20)
     frame = result.to_frame()
     assert list(frame.columns) == COLUMNS
-    msr, mean = result.rows
-    assert frame["method"].tolist() == ["msr", "mean"]
-    assert frame["value"].tolist() == [msr.value, mean.value]
-    assert frame["low"].tolist() == [one.interval.low for one in result.rows if one.interval]
+    assert frame["value"].tolist() == [one.value for one in result.rows]
     assert frame["difference"].isna().tolist() == [True, False], "the baseline has no difference"
-    assert frame["difference"][1] == mean.difference
-    assert frame["verdict"][1] == mean.verdict == "better"
-    assert frame["errors"].tolist() == [int((~preds.correct()).sum())] * 2
 
 
 def test_default_table_has_the_accuracies_and_the_coverage_at_a_risk(preds: Predictions) -> None:
@@ -183,12 +177,6 @@ def test_default_table_has_the_accuracies_and_the_coverage_at_a_risk(preds: Pred
     expected = metrics.coverage_at(preds.correct(), confidence(preds, "mean"), 0.01)
     assert result["mean", "coverage_at:0.01"].value == expected
     assert "coverage_at:0.01 ↑" in str(result)
-
-
-def test_accuracies_are_those_of_labeled_images(preds: Predictions, ood: Predictions) -> None:
-    result = evaluate(preds, ["mean"], ["auroc"], ood=ood, top_k=2, resamples=2)
-    assert result.accuracy_from_image == preds.correct(top_k=2).mean()
-    assert "top-2 accuracy: " in str(result)
 
 
 def test_stored_evaluation_without_accuracies_can_be_read(preds: Predictions) -> None:

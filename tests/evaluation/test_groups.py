@@ -32,15 +32,6 @@ def test_ood_images_are_ranked_together_with_the_others(preds: Predictions, ood:
     assert result["bootstrap", "auroc"].value == metrics.auroc(correct, confidence(together, "bootstrap"))
 
 
-def test_ensembles_are_concatenated_member_by_member(preds: Predictions, ood: Predictions) -> None:
-    pair, ood_pair = (
-        Predictions(members=[one, one.select(images=np.arange(one.n_images))], views=one.views) for one in (preds, ood)
-    )
-    single = evaluate(preds, ["mean"], ["auroc"], ood=ood, resamples=5)
-    double = evaluate(pair, ["mean"], ["auroc"], ood=ood_pair, resamples=5)
-    assert double["mean", "auroc"].value == pytest.approx(single["mean", "auroc"].value, abs=1e-9)
-
-
 def test_ood_with_other_views_is_rejected(preds: Predictions, ood: Predictions) -> None:
     with pytest.raises(MetricError, match="ood="):
         evaluate(preds, ood=ood.select(views="identity hflip"))
@@ -53,10 +44,6 @@ def test_given_groups_are_evaluated_separately(preds: Predictions) -> None:
     day = light == "day"
     expected = metrics.auroc(preds.correct()[day], confidence(preds, "mean")[day])
     assert result["mean", "auroc", "light day"].value == expected
-
-
-def test_unnamed_groups_are_called_group(preds: Predictions) -> None:
-    assert evaluate(preds, "mean", "auroc", groups=np.arange(600) % 2, resamples=2).groups[1:] == ("group 0", "group 1")
 
 
 def test_classes_are_evaluated_separately(preds: Predictions) -> None:

@@ -10,7 +10,7 @@ from secondlook import metrics
 from secondlook.arrays import Array
 from secondlook.errors import MetricError
 from secondlook.estimators import confidence, fit_method, tuning_positions
-from secondlook.evaluation import Evaluation, compare, evaluate
+from secondlook.evaluation import compare, evaluate
 from secondlook.predictions import Predictions
 
 PNORM = "max-logit-pnorm?on=views"
@@ -112,13 +112,6 @@ def test_no_images_set_apart_means_that_all_are_judged(many: Predictions) -> Non
             evaluate(many, "learned", tuning=tuning)
 
 
-def test_own_confidences_are_those_of_all_images(many: Predictions, ood: Predictions) -> None:
-    values = confidence(many, "mean")
-    assert evaluate(many, {"own": values}, "auroc", resamples=2).rows[0].images == 1200
-    result = evaluate(many, {"own": values}, "auroc", tuning=np.arange(200), resamples=2)
-    assert result["own", "auroc"].value == metrics.auroc(many.correct()[200:], values[200:])
-
-
 def test_groups_and_ood_images_are_those_of_judged_images(preds: Predictions, ood: Predictions) -> None:
     half = np.arange(600) % 2
     options: dict[str, Any] = {"metrics": ["auroc"], "ood": ood, "resamples": 2}
@@ -138,16 +131,6 @@ def test_groups_and_ood_images_are_those_of_judged_images(preds: Predictions, oo
 def test_invalid_tuning_images_are_rejected(many: Predictions, tuning: object) -> None:
     with pytest.raises(MetricError, match="tuning="):
         evaluate(many, "mean", tuning=tuning)
-
-
-def test_stored_evaluation_without_tuning_images_can_be_read(many: Predictions) -> None:
-    result = evaluate(many, ["msr", "learned"], "auroc", resamples=2)
-    stored = result.to_dict()
-    assert Evaluation.from_dict(stored) == result
-    read = Evaluation.from_dict({key: stored[key] for key in stored if key not in ("tuning_images", "notes")})
-    assert (read.tuning_images, read.notes) == (0, ())
-    with pytest.raises(MetricError, match="tuning_images"):
-        Evaluation.from_dict({**stored, "tuning_images": -1})
 
 
 def test_options_of_methods_are_part_of_their_names(many: Predictions) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from secondlook import metrics
 from secondlook.errors import MetricError
 from secondlook.metrics import METRICS, aorc_joint, auroc, parse_metric, rank
-from secondlook.metrics.registry import Metric
+from secondlook.metrics.definitions import Metric
 
 BruteForce = Callable[[str, Any, Any], float]
 

@@ -34,7 +34,7 @@ def test_invalid_arrays_are_rejected(correct: Any, confidence: Any, offending: s
         metrics.auroc(correct, confidence)
 
 
-@pytest.mark.parametrize("value", ["a", None, True, math.nan])
+@pytest.mark.parametrize("value", ["a", None, True, math.nan, -0.1, 1.5])
 def test_invalid_coverage_and_risk_are_rejected(value: Any) -> None:
     for function in (metrics.risk_at, metrics.coverage_at):
         with pytest.raises(MetricError, match=repr(value)):

@@ -7,7 +7,8 @@ import pytest
 
 from secondlook import metrics
 from secondlook.errors import MetricError
-from secondlook.metrics import METRICS, Metric, parse_metric, parse_metrics
+from secondlook.metrics import METRICS, parse_metric, parse_metrics
+from secondlook.metrics.definitions import Metric
 
 FORMS = {
     *("accuracy", "auroc", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"),

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom
 
 from secondlook.errors import DecisionError
-from secondlook.estimators import running_confidence, tuning_positions
+from secondlook.estimators import compile_method, tuning_positions
 from secondlook.policies import (
     Frontier,
     Policy,
@@ -50,7 +50,7 @@ def schedule_of(rule: Policy) -> Schedule:
 
 def test_the_nested_confidence_is_certified_on_the_other_images(rule: Policy, judged: Predictions) -> None:
     schedule = schedule_of(rule)
-    running = running_confidence(judged.select(views=list(schedule.views)), "blend")
+    running = compile_method("blend").running(judged.select(views=list(schedule.views)))
     expected = certify_confidence(judged.correct(), schedule.confidence(running), risk=RISK, delta=DELTA)
     assert rule.threshold == expected.threshold
     assert rule.guarantee == expected.guarantee
@@ -67,7 +67,7 @@ def test_counts_are_those_of_the_decisions(rule: Policy, judged: Predictions) ->
     assert counts.accepted == accepted.sum()
     assert counts.errors == np.sum(accepted & ~judged.correct())
     assert counts.mean_looks == looks.mean()
-    full = running_confidence(judged.select(views=list(schedule_of(rule).views)), "blend")[:, -1]
+    full = compile_method("blend").running(judged.select(views=list(schedule_of(rule).views)))[:, -1]
     assert counts.differing == np.sum(accepted != (full >= rule.threshold))
     np.testing.assert_array_equal(predicted, judged.predicted())
     np.testing.assert_array_equal(rule.confidence(judged), confidence)
@@ -187,9 +187,8 @@ def test_classes_from_the_views_so_far_count_as_correct_only_if_always_right(
     assert rule.calibration.accepted == accepted.sum()
     assert rule.calibration.errors >= np.sum(accepted & ~correct)
     final = judged.predicted("views", top_k).reshape(-1, top_k)
-    full = running_confidence(
-        judged.select(views=list(schedule_of(rule).views)), "blend", predict_from="views", top_k=top_k
-    )[:, -1]
+    compiled = compile_method("blend", predict_from="views", top_k=top_k)
+    full = compiled.running(judged.select(views=list(schedule_of(rule).views)))[:, -1]
     other_class = (predicted.reshape(-1, top_k) != final).any(axis=1)
     assert rule.calibration.differing == np.sum((accepted != (full >= rule.threshold)) | (accepted & other_class))
 
@@ -230,7 +229,7 @@ def test_guarantee_and_bound_are_broken_at_most_as_often_as_stated() -> None:
     world = make_world(20_000, seed=3)
     delta, broken, beyond = 0.2, 0, 0
     schedule = fit_schedule(make_world(300, seed=4), Policy(threshold=0.9, method="blend"), tolerance=0.03)
-    running = running_confidence(world.select(views=list(schedule.views)), "blend")
+    running = compile_method("blend").running(world.select(views=list(schedule.views)))
     nested, full, correct = schedule.confidence(running), running[:, -1], world.correct()
     generator = np.random.default_rng(5)
     for _ in range(300):

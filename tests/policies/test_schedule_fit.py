@@ -6,7 +6,7 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Float64Array
 from secondlook.errors import DecisionError
-from secondlook.estimators import METHODS, running_confidence
+from secondlook.estimators import METHODS, compile_method
 from secondlook.policies import Policy, Schedule, fit_schedule, threshold_for
 from secondlook.predictions import Predictions
 from tests.policies.adaptive_world import VIEWS, make_world
@@ -54,7 +54,7 @@ def test_changes_and_spreads_are_those_of_the_log_odds(preds: Predictions, sched
 
 
 def test_margin_is_the_smallest_within_the_tolerance(preds: Predictions, rule: Policy, schedule: Schedule) -> None:
-    running = running_confidence(preds.select(views=list(schedule.views)), "blend")
+    running = compile_method("blend").running(preds.select(views=list(schedule.views)))
     ranked = np.sort(running[:, -1])
     place = int(np.searchsorted(ranked, rule.threshold))
     thresholds = ranked[np.linspace(place - 30, place + 30, 21).round().astype(int)]

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secondlook.arrays import Array
+from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError
-from secondlook.predictions import batching
+from secondlook.predictions import Inference, batching
 from secondlook.predictions.batching import (
     Chunking,
     block_rows,
     choose_batch_size,
     chunk_rows,
-    group_views,
     is_out_of_memory,
 )
 
@@ -62,7 +62,7 @@ def test_failed_allocation_in_onnxruntime_is_recognized() -> None:
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 64))
 def test_groups_of_views_fill_a_batch(views: int, images: int, batch_size: int) -> None:
-    groups = group_views(views, images, batch_size)
+    groups = Inference.create(load_classifier(lambda batch: batch), batch_size).group_views(views, images)
     assert [view for group in groups for view in group] == list(range(views))
     assert all(len(group) == 1 or len(group) * images <= batch_size for group in groups)
     assert all((len(group) + 1) * max(1, images) > batch_size for group in groups[:-1]), "one more would not fit"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from secondlook.errors import DecisionError
 from secondlook.file_systems import open_location
-from secondlook.predictions import BrokenChunkError, ChunkStore, LocalStorage, Storage
+from secondlook.predictions import BrokenChunkError, ChunkStore, LocalStorage
+from secondlook.predictions.chunk_store import Storage
 
 
 def encode(number: int, value: object, job: str = "job") -> bytes:

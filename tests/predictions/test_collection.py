@@ -96,13 +96,6 @@ def test_only_new_views_are_computed(counting: Counting, images: Array, store: P
     assert Predictions.open(store, views="identity vflip").n_views == 2
 
 
-def test_collecting_fewer_views_computes_nothing(counting: Counting, images: Array, store: Path) -> None:
-    collect(counting.load(), images, VIEWS, store=store)
-    counting.images = 0
-    assert collect(counting.load(), images, "identity shift:1,0", store=store).n_views == 2
-    assert counting.images == 0
-
-
 def test_views_added_by_another_process_are_kept(counting: Counting, images: Array, store: Path) -> None:
     def interrupted(batch: Array) -> Array:
         if counting.images == 0:
@@ -274,12 +267,6 @@ def test_class_names_in_a_different_order_are_rejected(tmp_path: Path, names: tu
     assert collect(make_named_classifier(names), f"{data}?labels=none", VIEWS, store=store).n_images == 4
 
 
-def test_array_with_class_names_in_a_different_order_is_rejected(images: Array) -> None:
-    source = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
-    with pytest.raises(PredictionsError, match=r"'dog'.*'cat'.*class_names"):
-        collect(make_named_classifier(("dog", "cat")), source, VIEWS)
-
-
 @pytest.mark.parametrize(
     "names",
     [("cat", "dog"), ("Cat", "DOG"), ("c_a-t", "d o g"), ("n02123045 tabby cat", "n02085620 dog"), None, ("cat",)],
@@ -318,19 +305,6 @@ def test_errors_of_the_classifier_are_raised(images: Array, tmp_path: Path, on_d
 
     with pytest.raises(ZeroDivisionError):
         collect(load_classifier(failing, name="failing"), images, VIEWS, store=tmp_path / "store" if on_disk else None)
-
-
-def test_batch_size_is_halved_when_memory_runs_out(counting: Counting, images: Array, store: Path) -> None:
-    def small_memory(batch: Array) -> Array:
-        if len(batch) > 3:
-            raise MemoryError
-        return counting(batch)
-
-    preds = collect(
-        load_classifier(small_memory, name="small", output="logits"), images, VIEWS, execution=Execution(batch_size=16)
-    )
-    assert max(counting.batch_sizes) == 2
-    np.testing.assert_array_equal(preds.logits, reference_logits(counting, images, VIEWS))
 
 
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")

@@ -13,8 +13,8 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import ClassifierError, PredictionsError
-from secondlook.predictions import DecodedChunk, collect, decode_chunk
+from secondlook.errors import ClassifierError
+from secondlook.predictions import DecodedChunk, collect
 from secondlook.sources import ArraySource, Source, object_sources, open_source
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (20, 12, 10, 3), dtype=np.uint8)
@@ -26,7 +26,7 @@ def make_classifier(**settings: Any) -> Classifier:
 
 
 def decode(source: Source, classifier: Classifier | None = None, start: int = 0) -> DecodedChunk:
-    return decode_chunk(classifier or make_classifier(), source, 3, range(start, len(source)))
+    return DecodedChunk.decode(classifier or make_classifier(), source, 3, range(start, len(source)))
 
 
 def fit_one_by_one(source: Source, classifier: Classifier) -> Array:
@@ -95,7 +95,7 @@ def test_images_are_those_fitted_one_by_one(
 
 def test_part_of_a_source_is_decoded(tmp_path: Path) -> None:
     for source in (open_source(IMAGES), open_source(IMAGES, limit=15), open_source(write_files(tmp_path))):
-        chunk = decode_chunk(make_classifier(), source, 0, range(4, 11))
+        chunk = DecodedChunk.decode(make_classifier(), source, 0, range(4, 11))
         assert chunk.indices.tolist() == list(range(4, 11))
         np.testing.assert_array_equal(chunk.images, IMAGES[4:11])
 
@@ -167,14 +167,6 @@ def test_unreadable_files_are_skipped_in_order(threads: int, tmp_path: Path) -> 
     assert len(decode(source, start=19).images) == 0
 
 
-def test_first_image_of_another_size_is_named(tmp_path: Path) -> None:
-    spec = write_files(tmp_path)
-    for number in (6, 11):
-        Image.new("RGB", (3, 5)).save(tmp_path / f"{number:02d}.png")
-    with pytest.raises(PredictionsError, match=r"'06.png' .*5 x 3 x 3 .*'02.png' has 12 x 10 x 3"):
-        decode(open_source(spec), start=2)
-
-
 class Mixed(ArraySource):
     def read(self, index: int) -> Array:
         image = super().read(index)
@@ -220,7 +212,7 @@ TENSOR = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).contiguous()
 def test_tensor_stays_on_its_device(dtype: torch.dtype) -> None:
     tensor = TENSOR if dtype == torch.uint8 else (TENSOR / 255).to(dtype)
     source = open_source(tensor)
-    chunk = decode_chunk(make_accelerated(), source, 0, range(4, 9))
+    chunk = DecodedChunk.decode(make_accelerated(), source, 0, range(4, 9))
     assert isinstance(chunk.images, torch.Tensor)
     assert chunk.images.dtype == (torch.uint8 if dtype == torch.uint8 else torch.float32)
     np.testing.assert_array_equal(chunk.images.numpy(), np.stack([source.read(index) for index in range(4, 9)]))

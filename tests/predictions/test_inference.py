@@ -12,7 +12,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import PredictionsError
 from secondlook.predictions import Execution, Inference, batching, collect
 from secondlook.predictions.inference import HostInference
-from secondlook.views import View, ViewSet, apply_view, apply_views
+from secondlook.views import ViewSet, apply_view
 
 torch = pytest.importorskip("torch")
 
@@ -74,42 +74,7 @@ def test_other_errors_are_not_retried() -> None:
     assert calls == [4]
 
 
-@pytest.mark.parametrize(
-    ("images", "batch_size", "sizes"),
-    [(1, 256, [4]), (1, 4, [4]), (1, 3, [3, 1]), (3, 256, [12]), (3, 8, [6, 6]), (5, 4, [4, 1] * 4)],
-)
-def test_views_of_few_images_share_batches(images: int, batch_size: int, sizes: list[int]) -> None:
-    pixels = np.random.default_rng(3).integers(0, 256, (images, 5, 4, 3), dtype=np.uint8)
-    views = ViewSet("identity hflip shift:1,0 rotate:10")
-    calls = []
-
-    def classify(batch: Array) -> Array:
-        calls.append(len(batch))
-        return batch.reshape(len(batch), -1).astype(np.float32)
-
-    outputs = make_host_inference(classify, batch_size).classify_views(pixels, views.views)
-    assert calls == sizes
-    np.testing.assert_array_equal(outputs, apply_views(pixels, views).reshape(images, 4, -1))
-
-
 # --- On devices ---
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 100])
-def test_each_image_is_classified_in_its_own_view(batch_size: int) -> None:
-    sizes: list[int] = []
-
-    def classify(batch: Array) -> Array:
-        sizes.append(len(batch))
-        left = batch[:, :, 0].mean(axis=(1, 2)) / 512
-        return np.stack([left, 1 - left], axis=1)
-
-    images = np.random.default_rng(0).integers(0, 256, (7, 4, 4, 3), dtype=np.uint8)
-    views = [View.parse(text) for text in ("hflip", "identity", "shift:1,0", "identity", "hflip", "identity", "vflip")]
-    outputs = make_host_inference(classify, batch_size).classify_one_view_each(images, views)
-    assert sizes == [min(batch_size, 7 - start) for start in range(0, 7, batch_size)]
-    alone = np.concatenate([classify(apply_view(images[[place]], view)) for place, view in enumerate(views)])
-    np.testing.assert_allclose(outputs, alone, atol=1e-7)
 
 
 class Brightness(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -159,15 +124,6 @@ def test_outputs_of_devices_equal_those_of_the_host(
         np.testing.assert_allclose(preds.logits[:, :4], expected[:, :4], atol=1e-5)
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
-def test_each_image_is_classified_in_its_own_view_on_devices() -> None:
-    module, pixels = Brightness(), make_pixels(9)
-    views = [ViewSet(VIEWS).views[place] for place in (0, 3, 1, 0, 5, 1, 4, 2, 0)]
-    found = Inference.create(load_on_gpus(module), 4).classify_one_view_each(pixels, views)
-    alone = [load_on_host(module)(apply_view(pixels[[place]], view)) for place, view in enumerate(views)]
-    np.testing.assert_allclose(found, np.concatenate(alone), atol=1e-3)
-
-
 def load_on_host(module: Brightness) -> Callable[[Array], Array]:
     def classify(images: Array) -> Array:
         inputs = torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
@@ -179,16 +135,19 @@ def load_on_host(module: Brightness) -> Callable[[Array], Array]:
 @pytest.mark.usefixtures("cpu_as_gpus")
 def test_batch_on_devices_is_halved_for_good_when_memory_runs_out() -> None:
     pixels, views = make_pixels(20), ViewSet(VIEWS).views
-    whole = Brightness()
-    expected = Inference.create(load_on_gpus(whole), 64).classify_views(pixels, views)
+
+    def classify(inference: Inference, images: Array) -> Array:
+        return inference.start(inference.prepare(inference.place(images), views))()
+
+    expected = classify(Inference.create(load_on_gpus(Brightness()), 64), pixels)
     module = Brightness(largest_batch=3)
     inference = Inference.create(load_on_gpus(module), 64)
-    np.testing.assert_allclose(inference.classify_views(pixels, views), expected, atol=1e-6)
+    np.testing.assert_allclose(classify(inference, pixels), expected, atol=1e-6)
     assert inference.batch_size <= 6  # three on each of two devices
     fitting = next(place for place, size in enumerate(module.batches) if size <= 3)
     assert max(module.batches[fitting:]) <= 3, "no larger batch is tried again"
     module.batches.clear()
-    inference.classify_views(pixels[:6], views)
+    classify(inference, pixels[:6])
     assert max(module.batches) <= 3
 
 

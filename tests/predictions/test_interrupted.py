@@ -1,17 +1,12 @@
 """Interrupted collecting: at most one chunk of each view is lost, and the finished store has the same bytes."""
 
-import errno
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.errors import PredictionsError
 from secondlook.predictions import Execution, collect
 from tests.predictions.conftest import CountingFunction as Counting
 
@@ -64,39 +59,3 @@ def test_interrupted_collecting_loses_at_most_one_chunk(
     whole = collect(counting.load(), images, VIEWS, store=tmp_path / "whole", execution=Execution(batch_size=BATCH))
     np.testing.assert_array_equal(resumed.logits, whole.logits)
     assert read_files(tmp_path / "interrupted") == read_files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("fails", ["open", "write"])
-def test_full_disk_while_saving_names_the_path(
-    counting: Counting, images: Array, store: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
-    opened: Callable[..., Any] = Path.open
-
-    class FullDisk:
-        def __init__(self, file: Any) -> None:
-            self._file = file
-
-        def write(self, content: object) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._file, name)
-
-        def __enter__(self) -> "FullDisk":
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            self._file.close()
-
-    def open_or_fail(path: Path, mode: str = "r", **options: Any) -> Any:
-        if mode != "xb" or "part-000001" not in path.name:
-            return opened(path, mode, **options)
-        if fails == "open":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return FullDisk(opened(path, mode, **options))
-
-    with monkeypatch.context() as full_disk:
-        full_disk.setattr(Path, "open", open_or_fail)
-        with pytest.raises(PredictionsError, match=rf"{re.escape(str(store))}.*No space left"):
-            collect(counting.load(), images, VIEWS, store=store, execution=Execution(batch_size=BATCH))
-    assert collect(counting.load(), images, VIEWS, store=store).n_images == 50

@@ -89,13 +89,6 @@ def test_changed_manifest_is_rejected(store: Path, path: Path) -> None:
         Predictions.open(store)
 
 
-def test_manifest_without_a_checksum_is_read(store: Path, path: Path) -> None:
-    content = json.loads(path.read_text())
-    del content["checksum"]
-    path.write_text(json.dumps(content))
-    assert Predictions.open(store).n_images == 50
-
-
 def test_manifest_that_is_not_json_is_rejected(store: Path, path: Path) -> None:
     path.write_text("{")
     with pytest.raises(PredictionsError, match=f"{re.escape(str(path))}.*JSON"):
@@ -112,19 +105,3 @@ def test_manifest_records_classifier_data_views_and_versions(path: Path) -> None
     assert manifest["rows_per_chunk"] == 16
     assert manifest["classes"] == 4
     assert set(manifest["versions"]) == {"secondlook", "python", "numpy", "pyarrow"}
-
-
-def test_stored_names_stay_the_same(path: Path) -> None:
-    manifest = json.loads(path.read_text())
-    assert list(manifest) == [
-        "version",
-        "classifier",
-        "data",
-        "views",
-        "rows_per_chunk",
-        "classes",
-        "skipped",
-        "versions",
-        "checksum",
-    ]
-    assert list(manifest["data"]) == ["spec", "digest", "images", "labeled", "class_names"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import load_classifier
-from secondlook.errors import ClassifierError, PredictionsError
+from secondlook.errors import PredictionsError
 from secondlook.predictions import Execution, batching, collect, read_ahead, validation
 from secondlook.sources import ArraySource, open_source
 
@@ -143,12 +143,6 @@ def test_images_of_mixed_sizes_are_rejected_by_name(
     model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5))
     with pytest.raises(PredictionsError, match=rf"'{place:02d}.png' .*5 x 5 x 3.*'00.png' has 4 x 4 x 3.*resize="):
         collect(model, write_pictures(tmp_path, sides), "identity")
-
-
-def test_image_that_does_not_fit_the_classifier_is_named(tmp_path: Path) -> None:
-    model = load_classifier(lambda batch: np.full((len(batch), 2), 0.5), size=(4, 4))
-    with pytest.raises(ClassifierError, match=r"'02.png' .*5 x 5.*resize="):
-        collect(model, write_pictures(tmp_path, [4, 4, 5]), "identity")
 
 
 def test_huge_images_are_held_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

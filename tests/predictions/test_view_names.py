@@ -2,14 +2,12 @@
 
 import pickle
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.diagnosis import choose_views, diagnose_views
 from secondlook.errors import DecisionError, PredictionsError, SecondLookError, ViewError
@@ -68,10 +66,6 @@ def test_confidences_do_not_depend_on_names(named: sl.Predictions, parsed: sl.Pr
     np.testing.assert_array_equal(sl.confidence(named, method), sl.confidence(parsed, method))
 
 
-def test_view_is_a_method(named: sl.Predictions, parsed: sl.Predictions) -> None:
-    np.testing.assert_array_equal(sl.confidence(named, "view:crop 1"), sl.confidence(parsed, "view:hflip"))
-
-
 def test_evaluation_rule_and_table_do_not_depend_on_names(named: sl.Predictions, parsed: sl.Predictions) -> None:
     evaluations = [sl.evaluate(preds, resamples=20) for preds in (named, parsed)]
     assert evaluations[0].to_dict() == evaluations[1].to_dict()
@@ -87,17 +81,6 @@ def test_diagnosis_and_choice_name_the_views(named: sl.Predictions, parsed: sl.P
     assert set(diagnosis.usable.texts) <= set(named.views.texts)
     chosen, expected = (choose_views(preds, budget=2).views for preds in (named, parsed))
     assert [named.views.index(view) for view in chosen] == [parsed.views.index(view) for view in expected]
-
-
-def test_report_has_the_names(named: sl.Predictions, tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (200, 8, 8, 3), dtype=np.uint8)
-
-    def read(index: int) -> Array:
-        image: Array = images[index]
-        return image
-
-    page = sl.write_report(named, tmp_path / "report.html", title="made elsewhere", image=read)
-    assert "crop 1" in Path(page).read_text(encoding="utf-8")
 
 
 def test_policy_of_plain_names_is_rejected_in_one_sentence(named: sl.Predictions) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.metrics import Ranking, count_for_coverage
+from secondlook.metrics import Ranking
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import OperatingPoint
 from secondlook.report.study import build_study
@@ -23,5 +23,5 @@ def write_run_report(preds: Predictions, path: Path, **options: Any) -> Path:
 
 def point_at_coverage(ranking: Ranking, coverage: float) -> OperatingPoint:
     """Return the highest threshold that accepts at least this fraction; equal confidences are accepted together."""
-    block = int(np.searchsorted(ranking.accepted, count_for_coverage(coverage, ranking.n_images)))
+    block = int(np.searchsorted(ranking.accepted, ranking.count_for_coverage(coverage)))
     return OperatingPoint(float(ranking.confidences[block]), int(ranking.accepted[block]), int(ranking.errors[block]))

@@ -20,7 +20,7 @@ from secondlook.decisions.formats import (
     write_scores,
 )
 from secondlook.errors import DecisionError
-from secondlook.file_systems import is_url, open_location
+from secondlook.file_systems import Location, is_url, open_location
 from secondlook.files import (
     TEMPORARY_SUFFIX,
     Count,
@@ -30,10 +30,12 @@ from secondlook.files import (
     is_same_file,
     remove_temporary_files,
 )
-from secondlook.predictions import BrokenChunkError, Chunking, ChunkStore, DamagedChunkWarning, LocalStorage, Storage
+from secondlook.predictions import BrokenChunkError, Chunking, ChunkStore, DamagedChunkWarning, LocalStorage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Storage = LocalStorage | Location
 
 # Readers of a folder of Parquet files ignore names that begin with an underscore.
 RECORD = "_job.json"

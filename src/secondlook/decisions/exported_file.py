@@ -18,7 +18,6 @@ from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, rejec
 from secondlook.files import FrozenRecord, PositiveCount, describe_invalid
 from secondlook.policies import Binding, Policy
 from secondlook.predictions import (
-    BatchSize,
     DecodedChunk,
     choose_batch_size,
     chunk_rows,
@@ -123,7 +122,7 @@ class ExportedFile(CompiledPolicy):
         self,
         images: Sequence[Array] | Array,
         *,
-        batch_size: BatchSize = "auto",
+        batch_size: int | Literal["auto"] = "auto",
         advance: Advance = ignore_progress,
         name_image: Callable[[int], str] = "image {}".format,
     ) -> FileOutputs:
@@ -195,7 +194,7 @@ class ExportedFile(CompiledPolicy):
         source: Source,
         chunks: Sequence[tuple[int, range]],
         *,
-        batch_size: BatchSize = "auto",
+        batch_size: int | Literal["auto"] = "auto",
         advance: Advance = ignore_progress,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
@@ -221,7 +220,7 @@ class ExportedFile(CompiledPolicy):
                 groups = self._group(FileOutputs.join(decided), ids, class_names) if decided else iter(())
                 yield LookedChunk(chunk, groups)
 
-    def _choose_batch_size(self, batch_size: BatchSize, shape: tuple[int, ...]) -> int:
+    def _choose_batch_size(self, batch_size: int | Literal["auto"], shape: tuple[int, ...]) -> int:
         """Return the number of images [H, W, C] per call of the file, which looks at all views of a batch at once."""
         size = choose_batch_size(batch_size, np.broadcast_to(np.uint8(0), (*self._compute_input_size(shape), shape[2])))
         if batch_size != "auto" or self.record.adaptive:

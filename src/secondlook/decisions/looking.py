@@ -13,7 +13,7 @@ import numpy as np
 from secondlook.arrays import Array, Float32Array, IntArray
 from secondlook.classifiers import Fetch
 from secondlook.decisions.decision import FileOutputs
-from secondlook.predictions import DecodedChunk, Predictions, group_views, read_ahead
+from secondlook.predictions import DecodedChunk, Predictions, read_ahead
 
 if TYPE_CHECKING:
     from secondlook.decisions.plan import Plan
@@ -153,7 +153,7 @@ class Looking:
     def _prepare_all_views(self) -> Generator[_Batch, None, None]:
         """Yield several views of few images, or one view of many, as `collect` does: outputs are equal to the bit."""
         n_images, size = len(self._looks), self._inference.batch_size
-        for looks in group_views(len(self._plan.views), n_images, size):
+        for looks in self._inference.group_views(len(self._plan.views), n_images):
             views = self._plan.views.views[looks.start : looks.stop]
             for start in range(0, n_images, size):
                 chosen = np.arange(start, min(start + size, n_images))

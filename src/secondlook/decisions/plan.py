@@ -28,7 +28,6 @@ from secondlook.predictions import (
     Predictions,
     choose_batch_size,
     chunk_rows,
-    decode_chunk,
     read_ahead,
     read_first_image,
 )
@@ -277,7 +276,7 @@ class Plan(CompiledPolicy):
                 active.append((chunk, looking, run))
 
         def decode() -> Iterator[DecodedChunk]:
-            return (decode_chunk(self.classifier, source, number, indices) for number, indices in chunks)
+            return (DecodedChunk.decode(self.classifier, source, number, indices) for number, indices in chunks)
 
         with closing(read_ahead(decode, 1)) as decoded:
             for chunk in decoded:

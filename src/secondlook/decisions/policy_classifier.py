@@ -13,7 +13,7 @@ from secondlook.arrays import OUTPUTS, Array, Float32Array, Output
 from secondlook.classifiers import MODELS, Classifier, Fetch, Preprocessing, load_classifier, split_credentials
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError
 from secondlook.policies import Policy
-from secondlook.predictions import ArrayTable, Predictions
+from secondlook.predictions import Predictions
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
 from secondlook.views import View, ViewSet
 
@@ -212,7 +212,7 @@ def split_members(
     float32 [N, V, members * classes], which the members have validated
     """
     tables = [
-        Predictions.from_table(ArrayTable(member_outputs, kind), views, ids=ids, class_names=class_names)
+        Predictions.from_outputs(member_outputs, kind, views, ids=ids, class_names=class_names)
         for kind, member_outputs in zip(kinds, np.split(outputs, len(kinds), axis=2), strict=True)
     ]
     return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)

@@ -8,9 +8,9 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.errors import DiagnosisError
-from secondlook.estimators import class_mass, top_class_mass
+from secondlook.estimators import iter_view_statistics
 from secondlook.metrics import auroc
-from secondlook.predictions import Predictions, top_classes
+from secondlook.predictions import Predictions
 from secondlook.tables import TextTable, format_html
 from secondlook.views import View, ViewSet
 
@@ -64,17 +64,13 @@ def read_pool(preds: Predictions, top_k: int = 1) -> Pool:
     mass, top_mass, label_mass = np.empty(shape), np.empty(shape), np.empty(shape)
     agrees, view_correct = np.empty(shape, dtype=np.bool_), np.empty(shape, dtype=np.bool_)
     classes = preds.predicted("image", top_k).reshape(-1, top_k)
-    for rows, block in preds.blocks():
-        mass[:, rows] = class_mass(block, classes[rows]).T
-        for view in range(preds.n_views):
-            outputs = block[:, view]
-            top = top_classes(outputs, top_k)
-            top_mass[view, rows] = top_class_mass(outputs, top_k)
-            agrees[view, rows] = top[:, 0] == classes[rows, 0]
-            if preds.has_labels:
-                labels = preds.labels[rows, None]
-                view_correct[view, rows] = (top == labels).any(axis=1)
-                label_mass[view, rows] = np.take_along_axis(outputs, labels, axis=1)[:, 0]
+    for rows, outputs, own_mass, largest, top in iter_view_statistics(preds, "image", top_k):
+        mass[:, rows], top_mass[:, rows] = own_mass.T, largest.T
+        agrees[:, rows] = (top[:, :, 0] == classes[rows, :1]).T
+        if preds.has_labels:
+            labels = preds.labels[rows, None, None]
+            view_correct[:, rows] = (top == labels).any(axis=2).T
+            label_mass[:, rows] = np.take_along_axis(outputs, labels, axis=2)[:, :, 0].T
     labeled = (view_correct, label_mass) if preds.has_labels else (None, None)
     return Pool(preds.views, mass, top_mass, agrees, *labeled)
 

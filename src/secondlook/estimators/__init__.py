@@ -5,8 +5,6 @@ from secondlook.estimators.bootstrap import confidence_interval, plurality_confi
 from secondlook.estimators.fitting import (
     FittedMethods,
     fit_method,
-    fit_methods,
-    fit_temperature,
     needs_fitting,
     resolve_tuning,
     tuning_positions,
@@ -19,16 +17,13 @@ from secondlook.estimators.methods import (
     default_method,
     find_method,
     method,
-    running_confidence,
-    split_method,
 )
 from secondlook.estimators.probability_mass import (
     Block,
-    class_mass,
     compute_look_statistics,
-    other_class_mass,
+    fit_temperature,
+    iter_view_statistics,
     predicted_class_mass,
-    top_class_mass,
 )
 from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropout_passes
 
@@ -37,7 +32,6 @@ __all__ = [
     "Block",
     "CompiledMethod",
     "FittedMethods",
-    "class_mass",
     "compile_method",
     "compute_embeddings",
     "compute_look_statistics",
@@ -47,16 +41,12 @@ __all__ = [
     "default_method",
     "find_method",
     "fit_method",
-    "fit_methods",
     "fit_temperature",
+    "iter_view_statistics",
     "method",
     "needs_fitting",
-    "other_class_mass",
     "plurality_confidence",
     "predicted_class_mass",
     "resolve_tuning",
-    "running_confidence",
-    "split_method",
-    "top_class_mass",
     "tuning_positions",
 ]

@@ -7,23 +7,21 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number, softmax
 from secondlook.errors import ANY, ConfidenceError, Repair
-from secondlook.estimators.fitting import Temperature, apply_temperature, iter_scaled_blocks, resolve_temperature
-from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.methods import Combine, method
 from secondlook.estimators.probability_mass import (
     Block,
+    Temperature,
+    apply_temperature,
     average_members,
     class_mass,
-    iter_member_blocks,
     list_members,
     predicted_classes,
+    resolve_temperature,
     sum_over_classes,
     top_class_mass,
 )
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.views import View, ViewSet, ViewsLike
-
-ImageOrViews = Literal["image", "views"]
-"""Compute the confidence on the output for the image itself, or on the mean output over all views."""
 
 IDENTITY = ViewSet([View()])
 
@@ -45,32 +43,12 @@ def msr(preds: Predictions, *, top_k: int, temperature: Temperature = None) -> F
     return _compute_response(preds, IDENTITY, top_k, temperature)
 
 
-def _iter_mean(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    views: ViewsLike | None = None,
-    temperature: Temperature = None,
-) -> Iterator[ViewMeans]:
-    """Yield blocks of the probability of the predicted classes in each view, [1, n, members, V]."""
-    selected = preds if views is None else preds.select(views=views)
-    classes = predicted_classes(preds, predict_from, top_k)
-    scale = resolve_temperature(preds, temperature)
-    for rows, blocks in iter_member_blocks(selected):
-        if scale is not None:  # it applies to the mean over the members, as in `mean`
-            blocks = [apply_temperature(np.mean(blocks, axis=0), scale)]
-        mass = np.stack([class_mass(block, classes[rows]) for block in blocks], axis=1)
-        yield ViewMeans(rows, mass[None], lambda means: means[0])
-
-
-def mean_block(block: Block, *, temperature: float | None = None, **_: None) -> Float64Array:
-    """Return `mean` over all views of the images of a block. [n]"""
-    outputs = average_members(block.outputs)
-    scale = resolve_temperature(None, temperature)
-    if scale is not None:
-        outputs = apply_temperature(outputs, scale)
-    return sum_over_classes(outputs.mean(axis=1), block.classes)
+def _compute_class_mass(block: Block, temperature: float | None = None, **_: object) -> tuple[Float64Array, Combine]:
+    outputs = block.outputs
+    if temperature is not None:  # it applies to the mean over the members, as in `mean`
+        outputs = [apply_temperature(average_members(outputs), temperature)]
+    mass = np.stack([class_mass(one, block.classes) for one in outputs], axis=1)
+    return mass[None], lambda means: means[0]
 
 
 @method(
@@ -78,25 +56,17 @@ def mean_block(block: Block, *, temperature: float | None = None, **_: None) -> 
     symbol="MSR(D)",
     summary="mean softmax output of the predicted class over the views; the method of the paper",
     is_probability=True,
-    view_means=_iter_mean,
-    on_block=mean_block,
+    takes_block=True,
+    view_means=_compute_class_mass,
 )
-def mean(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    views: ViewsLike | None = None,
-    temperature: Temperature = None,
-) -> Float64Array:
-    """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [N]
+def mean(block: Block, *, views: ViewsLike | None = None, temperature: float | None = None) -> Float64Array:
+    """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [n]
 
-    `views` restricts the mean to some views and the identity; the predicted class does not change.
+    `views` restricts the mean to some views and the identity, which the block has alone then; the predicted class does
+    not change.
     """
-    selected = preds if views is None else preds.select(views=views)
-    return _compute_mean_mass(
-        selected, predicted_classes(preds, predict_from, top_k), resolve_temperature(preds, temperature)
-    )
+    outputs = apply_temperature(average_members(block.outputs), temperature)
+    return sum_over_classes(outputs.mean(axis=1), block.classes)
 
 
 @method(
@@ -124,11 +94,14 @@ def nn_ensemble(preds: Predictions, *, top_k: int) -> Float64Array:
 
 
 @method("entropy", symbol="-H(s)", summary="negative entropy of the softmax output, in nats")
-def entropy(preds: Predictions, *, on: ImageOrViews = "image", temperature: Temperature = None) -> Float64Array:
+def entropy(preds: Predictions, *, on: PredictFrom = "image", temperature: Temperature = None) -> Float64Array:
     """Return sum_c s_c log s_c of the whole output. [N]"""
-    return _compute_from_outputs(
-        preds, on, temperature, lambda _, outputs: (outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=1)
-    )
+
+    def compute(_: slice, block: Float64Array) -> Array:
+        outputs = block.mean(axis=1)
+        return np.asarray((outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=1))
+
+    return _compute_by_block(_select_views(preds, on), temperature, compute)
 
 
 @method(
@@ -141,19 +114,20 @@ def margin(
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: ImageOrViews = "image",
+    on: PredictFrom = "image",
     temperature: Temperature = None,
 ) -> Float64Array:
     """Return the sum of the outputs of the k predicted classes minus the largest other one; may be negative. [N]"""
     classes = predicted_classes(preds, predict_from, top_k)
 
-    def compute(rows: slice, outputs: Array) -> Array:
+    def compute(rows: slice, block: Float64Array) -> Array:
+        outputs = block.mean(axis=1)
         mass = sum_over_classes(outputs, classes[rows])
         np.put_along_axis(outputs, classes[rows], 0.0, axis=1)
         mass -= outputs.max(axis=1)
         return mass
 
-    return _compute_from_outputs(preds, on, temperature, compute)
+    return _compute_by_block(_select_views(preds, on), temperature, compute)
 
 
 @method(
@@ -161,9 +135,11 @@ def margin(
     symbol="sum s^2",
     summary="DOCTOR: probability that two classes sampled from the softmax output agree (1 - Gini)",
 )
-def doctor(preds: Predictions, *, on: ImageOrViews = "image", temperature: Temperature = None) -> Float64Array:
+def doctor(preds: Predictions, *, on: PredictFrom = "image", temperature: Temperature = None) -> Float64Array:
     """Return sum_c s_c^2, which ranks like D_alpha of DOCTOR. [N]"""
-    return _compute_from_outputs(preds, on, temperature, lambda _, outputs: (outputs**2).sum(axis=1))
+    return _compute_by_block(
+        _select_views(preds, on), temperature, lambda _, block: (block.mean(axis=1) ** 2).sum(axis=1)
+    )
 
 
 @method(
@@ -181,9 +157,7 @@ def mean_logit(
     classes = predicted_classes(preds, predict_from, top_k)
     values = np.empty(preds.n_images)
     for rows, logits in _iter_mean_logits(preds):
-        outputs = softmax(logits)
-        scaled = outputs if scale is None else apply_temperature(outputs, scale)
-        values[rows] = sum_over_classes(scaled, classes[rows])
+        values[rows] = sum_over_classes(apply_temperature(softmax(logits), scale), classes[rows])
     return values
 
 
@@ -192,7 +166,7 @@ def fit_exponent(
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: ImageOrViews = "image",
+    on: PredictFrom = "image",
     temperature: Temperature = None,
     **_: object,
 ) -> dict[str, object]:
@@ -206,8 +180,7 @@ def fit_exponent(
     correct = preds.correct(predict_from=predict_from, top_k=top_k)
     if correct.all() or not correct.any():
         return {"p": NO_NORM}
-    mass = _compute_mean_mass(selected, classes, resolve_temperature(preds, temperature))
-    response = _compute_placements(correct, mass)
+    response = _compute_placements(correct, _compute_mean_mass(selected, classes, temperature))
     gains: dict[float, float] = {}
     for p, values in zip(NORM_EXPONENTS, _compute_normalized_logits(selected, classes, NORM_EXPONENTS), strict=True):
         gain, error = _compare_placements(_compute_placements(correct, values), response)
@@ -229,7 +202,7 @@ def max_logit_pnorm(
     *,
     predict_from: PredictFrom,
     top_k: int,
-    on: ImageOrViews = "image",
+    on: PredictFrom = "image",
     p: float | Literal["none"] | None = None,
     temperature: Temperature = None,
 ) -> Float64Array:
@@ -239,59 +212,53 @@ def max_logit_pnorm(
     labeled. If none beats the softmax response by more than two standard errors, and for p='none', that response is
     returned. `temperature` applies to this fallback only.
     """
-    scale = resolve_temperature(preds, temperature)
     chosen: object = p
     if p is None:
         if not preds.has_labels:
-            raise ConfidenceError(
-                "method 'max-logit-pnorm' needs labels to tune p",
-                repair=Repair("pass labeled predictions, or {p}", p=ANY),
-            )
-        chosen = fit_exponent(preds, predict_from=predict_from, top_k=top_k, on=on, temperature=scale)["p"]
+            repair = Repair("pass labeled predictions, or {p}", p=ANY)
+            raise ConfidenceError("method 'max-logit-pnorm' needs labels to tune p", repair=repair)
+        chosen = fit_exponent(preds, predict_from=predict_from, top_k=top_k, on=on, temperature=temperature)["p"]
     selected = _select_views(preds, on)
     classes = predicted_classes(preds, predict_from, top_k)
     if chosen == NO_NORM:
-        return _compute_mean_mass(selected, classes, scale)
+        return _compute_mean_mass(selected, classes, temperature)
     if not is_number(chosen) or chosen <= 0:
-        raise ConfidenceError(
-            f"p is {p!r}; expected the exponent of the norm, a number above 0, or 'none' for the softmax response."
-        )
+        expected = "is invalid; expected the exponent of the norm, above 0, or 'none' for the softmax response"
+        raise ConfidenceError(expected, argument="p", value=p)
     values: Float64Array = _compute_normalized_logits(selected, classes, (float(chosen),))[0]
+    return values
+
+
+def _compute_by_block(
+    preds: Predictions, temperature: Temperature, compute: Callable[[slice, Float64Array], Array]
+) -> Float64Array:
+    """Return `compute` of blocks of images, given as a slice and their scaled probabilities float64 [n, V, C]. [N]"""
+    scale = resolve_temperature(preds, temperature)
+    values = np.empty(preds.n_images)
+    for rows, block in preds.blocks():
+        values[rows] = compute(rows, apply_temperature(block, scale))
     return values
 
 
 def _compute_response(preds: Predictions, views: ViewsLike, top_k: int, temperature: Temperature) -> Float64Array:
     """Return the sum of the k largest probabilities of the last of some views. [N]"""
-    scale = resolve_temperature(preds, temperature)
-    values = np.empty(preds.n_images)
-    for rows, block in iter_scaled_blocks(preds.select(views=views), scale):
-        values[rows] = top_class_mass(block[:, -1], top_k)
-    return values
+    return _compute_by_block(
+        preds.select(views=views), temperature, lambda _, block: top_class_mass(block[:, -1], top_k)
+    )
 
 
-def _compute_mean_mass(preds: Predictions, classes: IntArray, temperature: float | None) -> Float64Array:
+def _compute_mean_mass(preds: Predictions, classes: IntArray, temperature: Temperature) -> Float64Array:
     """Return the probability of the classes, averaged over the views. int64 [N, k] -> [N]"""
-    values = np.empty(preds.n_images)
-    for rows, block in iter_scaled_blocks(preds, temperature):
-        values[rows] = sum_over_classes(block.mean(axis=1), classes[rows])
-    return values
+    return _compute_by_block(
+        preds, temperature, lambda rows, block: sum_over_classes(block.mean(axis=1), classes[rows])
+    )
 
 
-def _select_views(preds: Predictions, on: ImageOrViews) -> Predictions:
+def _select_views(preds: Predictions, on: PredictFrom) -> Predictions:
     if on not in ("image", "views"):
-        raise ConfidenceError(f"on is {on!r}; expected 'image' or 'views' (the mean over all views).")
+        expected = "is unknown; expected 'image', or 'views' for the mean over all views"
+        raise ConfidenceError(expected, argument="on", value=on)
     return preds.select(views=IDENTITY) if on == "image" else preds
-
-
-def _compute_from_outputs(
-    preds: Predictions, on: ImageOrViews, temperature: Temperature, compute: Callable[[slice, Float64Array], Array]
-) -> Float64Array:
-    """Return `compute` of the outputs s(x) or s(D) of blocks of images, float64 [n, C]. [N]"""
-    scale = resolve_temperature(preds, temperature)
-    values = np.empty(preds.n_images)
-    for rows, block in iter_scaled_blocks(_select_views(preds, on), scale):
-        values[rows] = compute(rows, block.mean(axis=1))
-    return values
 
 
 def _iter_mean_logits(preds: Predictions) -> Iterator[tuple[slice, Float64Array]]:

@@ -1,24 +1,21 @@
 """The bootstrap over views: a confidence interval for each image, and the ranking BS(D) by sliding-window plurality.
 
-For the ranking, the other-class mass of all N images in all B resamples is sorted into one list of N x B entries,
-smallest first. The image with most entries among the first W gets the next rank, and all its entries are removed.
-Images with equally many entries are ranked by their first entry; equal values are sorted by the position of the image.
-
-The list is never in memory, nor sorted, as a whole. It is processed in stages, each up to the first entry of a later
-image. Once an image is ranked, its other entries are skipped, and at most W images have entries in the window: so a
-stage computes and sorts only the entries of about W images, up to its end.
+The list of all bootstrapped values is never in memory, nor sorted, as a whole. It is processed in stages, each up to
+the first entry of a later image. Once an image is ranked, its other entries are skipped, and at most W images have
+entries in the window: so a stage computes and sorts only the entries of about W images (docs/estimators.md).
 """
 
 import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import Array, Float64Array, IntArray, is_number, is_whole_number
 from secondlook.errors import ConfidenceError
-from secondlook.estimators.methods import CompiledMethod, Resampling, compile_for, compile_method, method
+from secondlook.estimators.methods import CompiledMethod, compile_for, compile_method, method
 from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import PredictFrom, Predictions
 
@@ -36,20 +33,12 @@ PRODUCT_SIZE = 2**18
 _IMAGE_BITS = np.uint64(2**32 - 1)
 
 
-def resample_outputs(
-    n_members: int, n_views: int, *, resamples: int | None = None, window: int | None = None, seed: int = 0
-) -> Resampling:
-    """Return how `bootstrap` resamples the outputs of each image."""
-    return Resampling(_draw_counts(n_members, n_views, resamples, seed), window)
-
-
 @method(
     "bootstrap",
     symbol="BS(D)",
     summary="rank by bootstrapping the views and sliding-window plurality, evenly spaced from 1 to 0",
     needs=("two views",),
     is_rank=True,
-    resampling=resample_outputs,
 )
 def bootstrap(
     preds: Predictions,
@@ -66,8 +55,8 @@ def bootstrap(
     the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
     the mean of their ranks.
     """
-    sample = resample_outputs(preds.n_members, preds.n_views, resamples=resamples, window=window, seed=seed)
-    return plurality_confidence(other_class_mass(preds, predict_from, top_k), *sample)
+    counts = _draw_counts(preds.n_members, preds.n_views, resamples, seed)
+    return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
 
 
 @method(
@@ -87,9 +76,8 @@ def bootstrap_lower(
     seed: int = 0,
 ) -> Float64Array:
     """Return the lower end of `confidence_interval` of MSR(D). [N]"""
-    return confidence_interval(
-        preds, level, "mean", seed=seed, predict_from=predict_from, top_k=top_k, resamples=resamples
-    )[0]
+    options: Any = {"predict_from": predict_from, "top_k": top_k, "resamples": resamples, "seed": seed}
+    return confidence_interval(preds, level, "mean", **options)[0]
 
 
 def confidence_interval(
@@ -111,9 +99,8 @@ def confidence_interval(
     MSR(D) for any other method.
     """
     if not is_number(level) or not 0 < level < 1:
-        raise ConfidenceError(
-            "is invalid; expected a confidence level between 0 and 1, such as 0.95", argument="level", value=level
-        )
+        expected = "is invalid; expected a confidence level between 0 and 1, such as 0.95"
+        raise ConfidenceError(expected, argument="level", value=level)
     compiled = compile_for(preds, method, options, predict_from, top_k)
     if not compiled.method.is_mean_over_views:
         compiled = compile_method("mean", predict_from=predict_from, top_k=top_k)
@@ -182,11 +169,8 @@ def _draw_counts(n_members: int, n_views: int, resamples: int | None, seed: int)
     if resamples is None:
         return _draw_default_counts(n_views, n_members, _check_seed(seed))
     if resamples < 1:
-        raise ConfidenceError(
-            "is invalid; expected an integer of at least 1, or None for the rule of the paper",
-            argument="resamples",
-            value=resamples,
-        )
+        expected = "is invalid; expected an integer of at least 1, or None for the rule of the paper"
+        raise ConfidenceError(expected, argument="resamples", value=resamples)
     return view_resampling_counts(n_members * n_views, int(resamples), seed)
 
 
@@ -213,9 +197,8 @@ def plurality_order(other_mass: Float64Array, counts: Array, window: int | None 
     other_mass, counts = _check_arrays(other_mass, counts)
     n_images, length = len(other_mass), counts.shape[1] if window is None else window
     if length < 1:
-        raise ConfidenceError(
-            "is invalid; expected the number of entries in the window, at least 1", argument="window", value=length
-        )
+        expected = "is invalid; expected the number of entries in the window, at least 1"
+        raise ConfidenceError(expected, argument="window", value=length)
     if n_images == 0:
         return np.empty(0, dtype=np.int64)
     first_entries = np.empty(n_images, dtype=np.uint64)
@@ -303,10 +286,8 @@ def _check_arrays(other_mass: Array, counts: Array) -> tuple[Float64Array, Float
     other_mass = np.ascontiguousarray(other_mass, dtype=np.float64)
     counts = np.ascontiguousarray(counts, dtype=np.float64)
     if other_mass.ndim != 2 or counts.ndim != 2 or other_mass.shape[1] != counts.shape[0] or counts.size == 0:
-        raise ConfidenceError(
-            f"other_mass has shape {list(other_mass.shape)} and counts {list(counts.shape)}; "
-            "expected [images, views] and [views, resamples]."
-        )
+        shapes = f"other_mass has shape {list(other_mass.shape)} and counts {list(counts.shape)}"
+        raise ConfidenceError(f"{shapes}; expected [images, views] and [views, resamples].")
     if not (np.all(other_mass >= 0) and np.all(counts >= 0) and np.isfinite(other_mass.sum() + counts.sum())):
         raise ConfidenceError("other_mass or counts holds NaN, infinite or negative values; expected values >= 0.")
     return other_mass, counts

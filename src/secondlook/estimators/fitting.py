@@ -1,15 +1,16 @@
 """Fitted methods: which images are set apart, and what is fitted to their labels; only other images are judged."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray
-from secondlook.errors import ANY, ConfidenceError, MetricError, PredictionsError, Repair
-from secondlook.estimators.methods import TO_FIT, Resampling, compile_for, compile_method, find_method, split_method
-from secondlook.predictions import PredictFrom, Predictions, resolve_positions
+from secondlook.arrays import Float64Array, IntArray, resolve_positions
+from secondlook.errors import ANY, ConfidenceError, MetricError, Repair
+from secondlook.estimators.methods import compile_for, compile_method, find_method, split_method
+from secondlook.estimators.probability_mass import TO_FIT, fit_temperature
+from secondlook.predictions import PredictFrom, Predictions
 
 SINGLE_VIEW_METHODS = ("msr",)
 MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "blend")
@@ -17,13 +18,6 @@ LEARNED = "learned"
 MIN_IMAGES, MIN_PER_OUTCOME = 200, 20
 """What `learned` is fitted to at least: images, and errors and correct predictions among them."""
 MAX_TUNING_IMAGES = 1000
-
-Temperature = float | Literal["fit"] | None
-"""A temperature, 'fit' to fit it to the labels, or None for no scaling."""
-
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
-"""Range of fitted temperatures; if there are no errors, the likelihood alone has no maximum above 0."""
-_MIN_LOG = -745.0  # about the log of the smallest float64: a probability stored as 0 stays finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,22 +36,43 @@ class FittedMethods:
     """Why a default method is left out."""
 
     @classmethod
-    def on_images(
+    def fit(
         cls,
-        tuning: Predictions | None,
+        preds: Predictions,
         methods: Iterable[str] | None,
-        n_outputs: int,
-        predict_from: PredictFrom,
-        top_k: int,
+        *,
+        added: Iterable[str] = (),
+        tuning: object = None,
+        predict_from: PredictFrom = "image",
+        top_k: int = 1,
+        duplicates: Collection[str] = (),
+        options: Mapping[str, object] | None = None,
     ) -> Self:
-        """Fit methods as `fit_methods` does, to predictions for the images that are set apart only, None for none.
+        """Fit the methods that need it on images set apart of labeled predictions for N images.
 
-        The result knows no positions. `n_outputs` is the number of views times that of members.
+        `methods` and `added` are texts of methods; None stands for the defaults, with 'learned' if it can be fitted on
+        images set apart already. `tuning` are those images, positions or a mask bool [N], maybe none; None sets images
+        apart only where a method is fitted, and none of `duplicates`, the ids of copies of others. `options` are those
+        of all of the methods, besides those in their texts.
         """
-        names, notes = _choose_methods(n_outputs, methods, tuning, predict_from, top_k)
-        fitted = {text: _fit(text, {}, tuning, predict_from, top_k) for text in names}
-        none = np.array([], dtype=np.int64)
-        return cls(fitted, none, none, predict_from, top_k, notes)
+        if tuning is None:
+            copies = frozenset(duplicates)
+            distinct = np.array([place for place, id_ in enumerate(preds.ids) if id_ not in copies], dtype=np.int64)
+            candidates = distinct[tuning_positions(len(distinct))]
+        else:
+            candidates = resolve_tuning(tuning, preds.n_images)
+        apart = preds.select(images=candidates) if len(candidates) else None
+        shared = options or {}
+        notes: tuple[str, ...] = ()
+        if methods is None:
+            # Labels are not spent on 'learned' unasked, but those that are set apart already are free.
+            methods, notes = _choose_defaults(preds, None if tuning is None else apart, predict_from, top_k)
+        names = (methods,) if isinstance(methods, str) else methods
+        fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
+        used = tuning is not None or any(needs_fitting(text, shared) for text in fitted)
+        positions = candidates if used else candidates[:0]
+        judged = np.delete(np.arange(preds.n_images), positions)
+        return cls(fitted, positions, judged, predict_from, top_k, notes)
 
     def select_judged(self, preds: Predictions) -> Predictions:
         """Return the predictions for the judged images; `preds` are those that the methods were fitted with."""
@@ -68,59 +83,6 @@ class FittedMethods:
         known = find_method(text).options
         options = {name: value for name, value in defaults.items() if name in known} | self.options[text]
         return compile_for(preds, split_method(text)[0], options, self.predict_from, self.top_k).confidence(preds)
-
-    def resample(self, text: str, n_members: int, n_views: int) -> Resampling:
-        """Return how a method that ranks images by their other-class mass resamples the outputs of each image."""
-        resampling = find_method(text).resampling
-        assert resampling is not None, "the method is such a ranking"
-        return resampling(n_members, n_views, **self.options[text])
-
-
-def fit_methods(
-    preds: Predictions,
-    methods: Iterable[str] | None,
-    *,
-    added: Iterable[str] = (),
-    tuning: object = None,
-    predict_from: PredictFrom = "image",
-    top_k: int = 1,
-    duplicates: Collection[str] = (),
-    options: Mapping[str, object] | None = None,
-) -> FittedMethods:
-    """Fit the methods that need it on images set apart.
-
-    Parameters
-    ----------
-    preds
-        Labeled predictions for N images.
-    methods
-        Texts of methods; None for the defaults, with 'learned' if it can be fitted on images set apart already.
-    added
-        Texts of further methods.
-    tuning
-        Positions or a mask bool [N] of the images that are set apart already, maybe none. None sets images apart only
-        where a method is fitted.
-    predict_from, top_k
-        Which classes count as the prediction.
-    duplicates
-        Ids of images that are copies of others, which are not set apart by choice.
-    options
-        Options of all of the methods, besides those in their texts.
-    """
-    if tuning is None:
-        copies = frozenset(duplicates)
-        distinct = np.array([place for place, id_ in enumerate(preds.ids) if id_ not in copies], dtype=np.int64)
-        candidates = distinct[tuning_positions(len(distinct))]
-    else:
-        candidates = resolve_tuning(tuning, preds.n_images)
-    apart = preds.select(images=candidates) if len(candidates) else None
-    shared = options or {}
-    names, notes = _choose_methods(preds.n_outputs, methods, None if tuning is None else apart, predict_from, top_k)
-    fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
-    used = tuning is not None or any(needs_fitting(text, shared) for text in fitted)
-    positions = candidates if used else candidates[:0]
-    judged = np.delete(np.arange(preds.n_images), positions)
-    return FittedMethods(fitted, positions, judged, predict_from, top_k, notes)
 
 
 def fit_method(
@@ -175,35 +137,20 @@ def tuning_positions(n_images: int, seed: int = 0) -> IntArray:
 
 def resolve_tuning(tuning: object, n_images: int) -> IntArray:
     """Return the positions that `tuning` selects, ascending; at least one image must remain to be judged. int64 [n]"""
-    values = np.asarray(tuning)
-    if values.size == 0 or (values.dtype == np.bool_ and values.shape == (n_images,) and not values.any()):
-        return np.array([], dtype=np.int64)
-    try:
-        positions = np.sort(resolve_positions(tuning, n_images))
-    except PredictionsError as error:
-        raise MetricError(f"is invalid: {error}", argument="tuning") from None
+    positions = np.sort(resolve_positions(tuning, n_images, "tuning", MetricError, allow_none=True))
     if len(positions) == n_images:
-        raise MetricError(
-            f"sets all {n_images:,} images apart", argument="tuning", repair="leave some of them to be judged"
-        )
+        fault = f"sets all {n_images:,} images apart"
+        raise MetricError(fault, argument="tuning", repair="leave some of them to be judged")
     return positions
 
 
-def _choose_methods(
-    n_outputs: int, methods: Iterable[str] | None, tuning: Predictions | None, predict_from: PredictFrom, top_k: int
+def _choose_defaults(
+    preds: Predictions, apart: Predictions | None, predict_from: PredictFrom, top_k: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts of the given methods or of the defaults, and why a default method is left out.
-
-    `tuning` are the predictions for images that are set apart already.
-    """
-    if methods is not None:
-        return ((methods,) if isinstance(methods, str) else tuple(methods)), ()
-    if n_outputs < 2:
-        return SINGLE_VIEW_METHODS, ()
-    # Labels are not spent on it unasked, but those that are set apart already are free.
-    if tuning is None:
-        return MULTI_VIEW_METHODS, ()
-    shortage = describe_shortage(tuning, predict_from, top_k)
+    """Return the default methods, and why one is left out; `apart` are images that 'learned' may be fitted to."""
+    if preds.n_outputs < 2 or apart is None:
+        return (SINGLE_VIEW_METHODS if preds.n_outputs < 2 else MULTI_VIEW_METHODS), ()
+    shortage = describe_shortage(apart, predict_from, top_k)
     if shortage is None:
         return (*MULTI_VIEW_METHODS, LEARNED), ()
     # Without the repair: the evaluation has the other method already.
@@ -232,69 +179,6 @@ def _fit(
     if not needs_fitting(name, given):
         return given
     if tuning is None:
-        raise MetricError(
-            f"method {text!r} has to be fitted, but no images are set apart for that",
-            repair=Repair("pass {tuning} with some of them", tuning=ANY),
-        )
+        repair = Repair("pass {tuning} with some of them", tuning=ANY)
+        raise MetricError(f"method {text!r} has to be fitted, but no images are set apart for that", repair=repair)
     return fit_method(tuning, name, predict_from=predict_from, top_k=top_k, **given)
-
-
-def apply_temperature(probabilities: Float64Array, temperature: float) -> Float64Array:
-    """Return softmax(log(probabilities) / temperature), [..., C] -> [..., C]; for logits z this is softmax(z / T)."""
-    scaled: Float64Array = (probabilities / probabilities.max(axis=-1, keepdims=True)) ** (1.0 / temperature)
-    scaled /= scaled.sum(axis=-1, keepdims=True)
-    return scaled
-
-
-def iter_scaled_blocks(preds: Predictions, temperature: float | None) -> Iterator[tuple[slice, Float64Array]]:
-    """Yield blocks of images and their scaled probabilities float64 [n, V, C]; an ensemble is averaged first."""
-    for rows, block in preds.blocks():
-        yield rows, block if temperature is None else apply_temperature(block, temperature)
-
-
-def resolve_temperature(preds: Predictions | None, temperature: Temperature) -> float | None:
-    """Return the temperature as a number, fitted to predictions if 'fit', or None for no scaling."""
-    if temperature is None:
-        return None
-    if isinstance(temperature, float | int) and 0 < temperature < np.inf:
-        return float(temperature)
-    if temperature != TO_FIT or preds is None:
-        raise ConfidenceError(
-            f"temperature is {temperature!r}; expected a number above 0, or 'fit' to fit it to the labels."
-        )
-    return fit_temperature(preds)
-
-
-def fit_temperature(preds: Predictions) -> float:
-    """Return the temperature that maximizes the likelihood of the labels, given the outputs for the image itself.
-
-    The log-likelihood is concave in 1 / T, so T is the root of its slope; each step of the search reads the predictions
-    once.
-    """
-    from scipy.optimize import brentq
-
-    if not preds.has_labels:
-        raise ConfidenceError(
-            "needs labels",
-            argument="temperature",
-            value=TO_FIT,
-            repair=Repair("pass labeled predictions, or a number as {temperature}", temperature=ANY),
-        )
-    tuning = preds.select(views="identity")
-    if _compute_slope(tuning, 1 / MIN_TEMPERATURE) <= 0:
-        return MIN_TEMPERATURE
-    if _compute_slope(tuning, 1 / MAX_TEMPERATURE) >= 0:
-        return MAX_TEMPERATURE
-    bounds = -np.log(MAX_TEMPERATURE), -np.log(MIN_TEMPERATURE)
-    return float(np.exp(-brentq(lambda log_b: _compute_slope(tuning, np.exp(log_b)), *bounds, xtol=1e-6)))
-
-
-def _compute_slope(tuning: Predictions, inverse_temperature: float) -> float:
-    """Return the derivative of the mean negative log-likelihood of the labels with respect to 1 / T."""
-    total = 0.0
-    for rows, block in tuning.blocks():
-        with np.errstate(divide="ignore"):
-            logs = np.maximum(np.log(block[:, 0]), _MIN_LOG)
-        expected = (logs * apply_temperature(block[:, 0], 1 / inverse_temperature)).sum(axis=1)
-        total += float((expected - np.take_along_axis(logs, tuning.labels[rows, None], axis=1)[:, 0]).sum())
-    return total / tuning.n_images

@@ -2,16 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from secondlook.arrays import Float64Array, IntArray, is_whole_number
+from secondlook.arrays import Float64Array, is_number
 from secondlook.errors import ANY, ConfidenceError, Repair
-from secondlook.estimators.probability_mass import Block, has_logits
-from secondlook.predictions import PredictFrom, Predictions, check_predict_from, check_top_k
+from secondlook.estimators.probability_mass import TO_FIT, Block, fit_temperature, iter_blocks, list_members
+from secondlook.predictions import PredictFrom, Predictions, check_prediction
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import split_options
 
@@ -24,27 +24,7 @@ Combine = Callable[[Float64Array], Float64Array]
 """From B means for each image to B confidences. [S, n, B] -> [n, B]"""
 
 COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
-
-TO_FIT = "fit"
-"""The value of an option that is fitted to labeled images, such as temperature='fit'."""
-
-
-class Resampling(NamedTuple):
-    """How a plurality ranking resamples the outputs of an image."""
-
-    counts: IntArray
-    """How often each resampling draws each output, int64 [members * V, B]."""
-    window: int | None
-    """Entries in the window; None for as many as resamples."""
-
-
-class ViewMeans(NamedTuple):
-    """A block of n images whose confidence is a function of S means over members x views."""
-
-    rows: slice
-    values: Float64Array
-    """What is averaged, float64 [S, n, members, V]."""
-    combine: Combine
+EMBEDDINGS = ("embeddings", "train_embeddings", "train_labels")
 
 
 @dataclass(frozen=True)
@@ -53,7 +33,8 @@ class Method:
 
     `compute(preds, *, predict_from, top_k, ...)` returns float64 [N]. It takes `predict_from` and `top_k` if they
     matter; its other keyword arguments are the options of the method. A method with a `parameter` is written
-    'name:PARAMETER' and takes that text as its second argument.
+    'name:PARAMETER' and takes that text as its second argument. Where the confidence of an image depends on no other
+    image, `compute(block, ...)` may take a `Block` instead, which `takes_block` tells.
     """
 
     name: str
@@ -67,18 +48,14 @@ class Method:
     """Whether the values are probabilities of a correct prediction, as calibration metrics require."""
     is_rank: bool = False
     """Whether the values are ranks among the given images, so that a threshold does not transfer to others."""
-    resampling: Callable[..., Resampling] | None = None
-    """For a rank that follows from the other-class mass of all images: how the outputs are resampled; called with the
-    numbers of members and views, and the options."""
-    view_means: Callable[..., Iterator[ViewMeans]] | None = None
-    """For a function of means over the views: what is averaged, block by block; takes `predict_from`, `top_k` and the
-    options."""
-    on_block: Callable[..., Float64Array] | None = None
-    """For a confidence of single images: what `compute` does with each block, called with it and the options."""
+    takes_block: bool = False
+    view_means: Callable[..., tuple[Float64Array, Combine]] | None = None
+    """For a function of means over the views: from a block and the options to what is averaged, float64
+    [S, n, members, V], and how S means make a confidence."""
     fitted: tuple[str, ...] = ()
     """Options that `fit` chooses on labeled images."""
     fit: Callable[..., dict[str, Any]] | None = None
-    """Return the `fitted` options for labeled predictions; called like `view_means`."""
+    """Return the `fitted` options for labeled predictions; takes them, `predict_from`, `top_k` and the options."""
 
     @property
     def is_mean_over_views(self) -> bool:
@@ -135,16 +112,12 @@ def split_method(text: str, options: Mapping[str, object] | None = None) -> tupl
     merged: dict[str, Any] = {name: _parse_value(value) for name, value in texts.items()}
     for name in COMMON_ARGUMENTS:
         if name in merged:
-            raise ConfidenceError(
-                f"{name!r} in {text!r} is no option of the method, but an argument",
-                repair=Repair(f"pass {{{name}}}", **{name: ANY}),
-            )
+            repair = Repair(f"pass {{{name}}}", **{name: ANY})
+            raise ConfidenceError(f"{name!r} in {text!r} is no option of the method, but an argument", repair=repair)
     for name, value in (options or {}).items():
         if name in merged and merged[name] not in (value, TO_FIT):
-            raise ConfidenceError(
-                f"option {name!r} is given twice: as {merged[name]!r} in method {text!r} and as {value!r} beside it; "
-                "give it once."
-            )
+            values = f"as {merged[name]!r} in method {text!r} and as {value!r} beside it"
+            raise ConfidenceError(f"option {name!r} is given twice: {values}; give it once.")
         merged[name] = value
     return plain, merged
 
@@ -186,17 +159,6 @@ def confidence(
     return compile_for(preds, method, options, predict_from, top_k).confidence(preds)
 
 
-def running_confidence(
-    preds: Predictions, method: str, *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
-) -> Float64Array:
-    """Return the confidence after 1, 2, ..., V views, in the order of `preds.views`. float64 [N, V]
-
-    Only methods that are functions of means over the views have it (`METHODS[name].is_mean_over_views`). With
-    `predict_from="views"` the class is predicted from the views so far.
-    """
-    return compile_for(preds, method, options, predict_from, top_k).running(preds)
-
-
 def compile_method(
     method: str,
     options: Mapping[str, object] | None = None,
@@ -208,9 +170,7 @@ def compile_method(
 
     `compile_method(method, options).confidence(preds)` is `confidence(preds, method, **options)`, to the last bit.
     """
-    check_predict_from(predict_from)
-    if not is_whole_number(top_k) or top_k < 1:
-        raise ConfidenceError("is invalid; expected an integer of at least 1", argument="top_k", value=top_k)
+    check_prediction(predict_from, top_k)
     plain, merged = split_method(method, options)
     name, colon, parameter = plain.partition(":")
     found = METHODS.find(name)
@@ -219,11 +179,12 @@ def compile_method(
         raise ConfidenceError(f"invalid method {method!r}; expected {found.form!r}.")
     for option in merged:
         if option not in found.options:
-            known = ", ".join((*found.options, *COMMON_ARGUMENTS[1:]))
-            raise ConfidenceError(
-                f"method {found.form!r} has no option {option!r}; expected one of: {known}."
-                f"{did_you_mean(option, found.options)}"
-            )
+            known = f"{', '.join((*found.options, *COMMON_ARGUMENTS[1:]))}.{did_you_mean(option, found.options)}"
+            raise ConfidenceError(f"method {found.form!r} has no option {option!r}; expected one of: {known}")
+    temperature = merged.get("temperature")
+    if temperature not in (None, TO_FIT) and not (is_number(temperature) and temperature > 0):
+        expected = "is invalid; expected a number above 0, or 'fit' to fit it to the labels"
+        raise ConfidenceError(expected, argument="temperature", value=temperature)
     return CompiledMethod(found, plain, (parameter,) if found.parameter else (), merged, predict_from, top_k)
 
 
@@ -232,11 +193,9 @@ def compile_for(
 ) -> "CompiledMethod":
     """Compile a method, by default the default one, for these predictions, or raise an error."""
     if not isinstance(preds, Predictions):
-        raise ConfidenceError(
-            f"a confidence is computed from Predictions, got {type(preds).__name__}; "
-            "wrap arrays [images, views, classes] as Predictions(probabilities=..., views=...)."
-        )
-    check_top_k(top_k, preds.n_classes)
+        fault = f"a confidence is computed from Predictions, got {type(preds).__name__}"
+        raise ConfidenceError(fault, repair="wrap arrays as Predictions(probabilities=..., views=...)")
+    check_prediction(predict_from, top_k, preds.n_classes)
     text = default_method(preds) if method is None else method
     return compile_method(text, options, predict_from=predict_from, top_k=top_k)
 
@@ -253,42 +212,48 @@ class CompiledMethod:
     options: Mapping[str, Any]
     predict_from: PredictFrom
     top_k: int
-    _arguments: Mapping[str, Any] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        common = {"predict_from": self.predict_from, "top_k": self.top_k}
-        used = {name: value for name, value in common.items() if name in self.method.keywords}
-        object.__setattr__(self, "_arguments", {**used, **self.options})
 
     def confidence(self, preds: Predictions) -> Float64Array:
         """Compute the confidence of each image. float64 [N]"""
         self.check(preds)
-        return self._check_values(self.method.compute(preds, *self.parameter, **self._arguments), preds.n_images)
+        compute = self.method.compute
+        if not self.method.takes_block:
+            common = {"predict_from": self.predict_from, "top_k": self.top_k}
+            used = {name: value for name, value in common.items() if name in self.method.keywords}
+            return self._check_values(compute(preds, *self.parameter, **used, **self.options), preds.n_images)
+        values, options = np.empty(preds.n_images), self._fit_temperature(preds)
+        for rows, block in self._iter_blocks(preds):
+            values[rows] = compute(block, **options)
+        return self._check_values(values, preds.n_images)
 
     @cached_property
     def takes_blocks(self) -> bool:
         """Whether `compute_block` can be called: no option needs other images, or selects views."""
         has_all = self.options.get("views") is None and TO_FIT not in self.options.values()
-        return self.method.on_block is not None and not self.method.needs and has_all
+        return self.method.takes_block and not self.method.needs and has_all
 
     def compute_block(self, block: Block) -> Float64Array:
         """Compute the confidence of each image of a block, that of `confidence` to the last bit. float64 [n]"""
-        assert self.method.on_block is not None, "see takes_blocks"
-        return self._check_values(self.method.on_block(block, **self.options), len(block.classes))
+        return self._check_values(self.method.compute(block, **self.options), len(block.classes))
+
+    def _iter_blocks(self, preds: Predictions) -> Iterator[tuple[slice, Block]]:
+        return iter_blocks(preds, self.predict_from, self.top_k, self.options.get("views"))
+
+    def _fit_temperature(self, preds: Predictions) -> dict[str, Any]:
+        """Return the options with a temperature that is to be fitted as a number."""
+        if self.options.get("temperature") != TO_FIT:
+            return dict(self.options)
+        return {**self.options, "temperature": fit_temperature(preds)}
 
     def _check_values(self, values: Float64Array, n_images: int) -> Float64Array:
         if values.shape != (n_images,) or values.dtype != np.float64:
-            raise ConfidenceError(
-                f"method {self.method.form!r} returned {values.dtype} {list(values.shape)}, expected float64 "
-                f"[{n_images}]; fix the registered function."
-            )
+            found = f"method {self.method.form!r} returned {values.dtype} {list(values.shape)}"
+            raise ConfidenceError(f"{found}, expected float64 [{n_images}]; fix the registered function.")
         is_finite = np.isfinite(values)
         if not is_finite.all():
             image = int(np.argmin(is_finite))
-            raise ConfidenceError(
-                f"method {self.method.form!r} returned {values[image]} for image {image}, expected a finite number; "
-                "check the predictions and options."
-            )
+            found = f"method {self.method.form!r} returned {values[image]} for image {image}"
+            raise ConfidenceError(f"{found}, expected a finite number; check the predictions and options.")
         # A sum over k classes, or of probabilities in half precision, may exceed 1 by rounding.
         return np.clip(values, 0.0, 1.0) if self.method.is_probability else values
 
@@ -307,36 +272,34 @@ class CompiledMethod:
         """
         self.check_running()
         blocks = list(self.iter_view_means(preds))
-        return np.concatenate([block.values.mean(axis=2) for block in blocks], axis=1), blocks[0].combine
+        return np.concatenate([values.mean(axis=2) for _, values, _ in blocks], axis=1), blocks[0][2]
 
-    def iter_view_means(self, preds: Predictions) -> Iterator[ViewMeans]:
-        """Yield what is averaged over members and views, block by block."""
+    def iter_view_means(self, preds: Predictions) -> Iterator[tuple[slice, Float64Array, Combine]]:
+        """Yield blocks of images, what is averaged over members and views, and how means make confidences."""
         assert self.method.view_means is not None, "the method is a function of means over the views"
         self.check(preds)
-        return self.method.view_means(preds, predict_from=self.predict_from, top_k=self.top_k, **self.options)
+        options = self._fit_temperature(preds)
+        for rows, block in self._iter_blocks(preds):
+            yield rows, *self.method.view_means(block, **options)
 
     def check_running(self) -> None:
         """Raise an error unless the confidence can be computed look by look."""
         if not self.method.is_mean_over_views:
             known = ", ".join(repr(name) for name in METHODS if METHODS[name].is_mean_over_views)
-            raise ConfidenceError(
-                f"method {self.name!r} is not a mean over views, so it cannot be computed look by look; use one of: "
-                f"{known}."
-            )
+            fault = f"method {self.name!r} is not a mean over views, so it cannot be computed look by look"
+            raise ConfidenceError(fault, repair=f"use one of: {known}")
         if self.options.get("views") is not None:
-            raise ConfidenceError(
-                f"option 'views' of method {self.name!r} fixes the views, so it cannot be computed look by look; "
-                "select the views of the predictions instead."
-            )
+            fault = f"option 'views' of method {self.name!r} fixes the views, so it cannot be computed look by look"
+            raise ConfidenceError(fault, repair="select the views of the predictions instead")
 
     def check(self, preds: Predictions) -> None:
         """Raise an error unless the predictions and the options have what the method needs."""
         if self.top_k > 1:
-            check_top_k(self.top_k, preds.n_classes)
+            check_prediction(self.predict_from, self.top_k, preds.n_classes)
         for need in self.method.needs:
-            is_met, missing = NEEDS[need]
+            is_met, missing, repair = NEEDS[need]
             if not is_met(preds, self.options):
-                raise ConfidenceError(f"method {self.method.form!r} needs {missing}.")
+                raise ConfidenceError(f"method {self.method.form!r} needs {missing}", repair=repair)
 
     def _accumulate(self, preds: Predictions) -> Float64Array:
         """Return the confidence after each number of views, of classes that do not depend on it. float64 [N, V]"""
@@ -348,25 +311,29 @@ class CompiledMethod:
         return confidences
 
 
-EMBEDDINGS = ("embeddings", "train_embeddings", "train_labels")
-NEEDS: Mapping[Need, tuple[Callable[[Predictions, Mapping[str, Any]], bool], str]] = {
-    "logits": (lambda preds, _: has_logits(preds), "logits; collect from a classifier with output='logits'"),
-    "members": (
-        lambda preds, _: bool(preds.members),
-        "the members of an ensemble; collect from Ensemble([...]) or pass Predictions(members=...)",
+NEEDS: Mapping[Need, tuple[Callable[[Predictions, Mapping[str, Any]], bool], str, str | Repair]] = {
+    "logits": (
+        lambda preds, _: all(member.has_logits for member in list_members(preds)),
+        "logits",
+        "collect from a classifier that outputs logits",
     ),
-    "two views": (lambda preds, _: preds.n_outputs > 1, "at least two views, got one; collect with more views"),
+    "members": (lambda preds, _: bool(preds.members), "the members of an ensemble", "collect from an ensemble"),
+    "two views": (lambda preds, _: preds.n_outputs > 1, "at least two views, got one", "collect with more views"),
     "passes": (
         lambda _, options: options.get("passes") is not None,
-        "passes=; compute them with compute_mc_dropout_passes(classifier, images)",
+        "passes with dropout",
+        Repair("pass {passes}, as returned by compute_mc_dropout_passes", passes=ANY),
     ),
     "embeddings": (
         lambda _, options: all(options.get(name) is not None for name in EMBEDDINGS),
-        "embeddings=, train_embeddings= and train_labels=; compute them with "
-        "compute_embeddings(classifier, images, layer=...)",
+        "embeddings",
+        Repair(
+            "pass {embeddings} and {train_embeddings}, as returned by compute_embeddings, and {train_labels}",
+            **dict.fromkeys(EMBEDDINGS, ANY),
+        ),
     ),
 }
-"""Whether predictions and options have what a method needs, and what is missing otherwise."""
+"""Whether predictions and options have what a method needs, what is missing otherwise, and how to get it."""
 
 
 def _parse_value(text: str) -> int | float | bool | str:

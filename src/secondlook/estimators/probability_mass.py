@@ -1,12 +1,24 @@
-"""Probability mass of the predicted classes, of all other classes, and how much the looks at an image disagree."""
+"""Blocks of images in memory, the probability mass of their classes, temperatures, and how much looks disagree."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import Array, Float64Array, IntArray, Output, softmax
-from secondlook.predictions import PredictFrom, Predictions, check_top_k, top_classes
+from secondlook.arrays import Array, Float64Array, IntArray, Output, softmax, top_classes
+from secondlook.errors import ANY, ConfidenceError, Repair
+from secondlook.predictions import PredictFrom, Predictions, check_prediction
+from secondlook.views import ViewsLike
+
+TO_FIT = "fit"
+"""The value of an option that is fitted to labeled images, such as temperature='fit'."""
+
+Temperature = float | Literal["fit"] | None
+"""A temperature, 'fit' to fit it to the labels, or None for no scaling."""
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
+"""Range of fitted temperatures; if there are no errors, the likelihood alone has no maximum above 0."""
+_MIN_LOG = -745.0  # about the log of the smallest float64: a probability stored as 0 stays finite
 
 
 class Block(NamedTuple):
@@ -23,7 +35,7 @@ class Block(NamedTuple):
     def predict(cls, outputs: Array, kinds: Sequence[Output], predict_from: PredictFrom, top_k: int) -> "Block":
         """Return the block of validated outputs, the members side by side. float32 [n, V, members * C]"""
         if top_k > 1:
-            check_top_k(top_k, outputs.shape[2] // len(kinds))
+            check_prediction(predict_from, top_k, outputs.shape[2] // len(kinds))
         pairs = zip([outputs] if len(kinds) == 1 else np.split(outputs, len(kinds), axis=2), kinds, strict=True)
         members = [softmax(one) if kind == "logits" else one.astype(np.float64) for one, kind in pairs]
         views = members if predict_from == "views" else [one[:, :1] for one in members]
@@ -31,7 +43,7 @@ class Block(NamedTuple):
 
     def compute_look_statistics(self) -> "LookStatistics":
         """Compute the statistics of the looks at each image, before a method modifies the probabilities."""
-        return compute_member_statistics(self.outputs, self.classes.shape[1])
+        return _compute_statistics(self.outputs, self.classes.shape[1])
 
 
 def average_members(outputs: Sequence[Float64Array]) -> Float64Array:
@@ -45,11 +57,13 @@ def average_members(outputs: Sequence[Float64Array]) -> Float64Array:
     return total
 
 
-def iter_blocks(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Iterator[tuple[slice, Block]]:
-    """Yield the images of predictions block by block."""
+def iter_blocks(
+    preds: Predictions, predict_from: PredictFrom, top_k: int, views: ViewsLike | None = None
+) -> Iterator[tuple[slice, Block]]:
+    """Yield the images of predictions block by block; `views` restricts the outputs, but not the predicted classes."""
     classes = predicted_classes(preds, predict_from, top_k)
     kinds: list[Output] = ["logits" if member.has_logits else "probabilities" for member in list_members(preds)]
-    for rows, outputs in iter_member_blocks(preds):
+    for rows, outputs in _iter_member_blocks(preds if views is None else preds.select(views=views)):
         yield rows, Block(outputs, kinds, classes[rows])
 
 
@@ -58,16 +72,13 @@ def list_members(preds: Predictions) -> tuple[Predictions, ...]:
     return preds.members or (preds,)
 
 
-def has_logits(preds: Predictions) -> bool:
-    """Return whether the outputs of all members are logits."""
-    return all(member.has_logits for member in list_members(preds))
-
-
-def iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float64Array]]]:
-    """Yield blocks of images, and the probabilities of each member for them, float64 [n, V, C] each."""
+def _iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float64Array]]]:
     rows = preds.block_rows if preds.members else None
     for blocks in zip(*(member.blocks(rows) for member in list_members(preds)), strict=True):
         yield blocks[0][0], [block for _, block in blocks]
+
+
+# --- Mass ---
 
 
 def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
@@ -119,12 +130,76 @@ def _compute_mass(
     top_k: int,
     compute: Callable[[Float64Array, IntArray], Float64Array],
 ) -> Float64Array:
+    mass = np.empty((preds.n_images, preds.n_outputs))
+    for rows, block in iter_blocks(preds, predict_from, top_k):
+        mass[rows] = np.concatenate([compute(outputs, block.classes) for outputs in block.outputs], axis=1)
+    return mass
+
+
+def iter_view_statistics(
+    preds: Predictions, predict_from: PredictFrom, top_k: int
+) -> Iterator[tuple[slice, Float64Array, Float64Array, Float64Array, IntArray]]:
+    """Yield blocks of images, their probabilities [n, V, C], and what each view says by itself.
+
+    That is the mass of the predicted classes and the sum of the k largest probabilities, float64 [n, V] each, and the k
+    classes that have them, int64 [n, V, k]; for an ensemble, of the mean over its members.
+    """
     classes = predicted_classes(preds, predict_from, top_k)
-    mass = np.empty((preds.n_images, preds.n_members, preds.n_views))
-    for number, member in enumerate(list_members(preds)):
-        for rows, block in member.blocks():
-            mass[rows, number] = compute(block, classes[rows])
-    return mass.reshape(preds.n_images, -1)
+    for rows, block in preds.blocks():
+        views, shape = block.reshape(-1, preds.n_classes), block.shape[:2]
+        top_mass, top = top_class_mass(views, top_k).reshape(shape), top_classes(views, top_k).reshape(*shape, top_k)
+        yield rows, block, class_mass(block, classes[rows]), top_mass, top
+
+
+# --- Temperature ---
+
+
+def apply_temperature(probabilities: Float64Array, temperature: float | None) -> Float64Array:
+    """Return softmax(log(probabilities) / temperature), [..., C] -> [..., C]; for logits z this is softmax(z / T)."""
+    if temperature is None:
+        return probabilities
+    scaled: Float64Array = (probabilities / probabilities.max(axis=-1, keepdims=True)) ** (1.0 / temperature)
+    scaled /= scaled.sum(axis=-1, keepdims=True)
+    return scaled
+
+
+def resolve_temperature(preds: Predictions, temperature: Temperature) -> float | None:
+    """Return the temperature as a number, fitted to predictions if 'fit', or None for no scaling."""
+    return fit_temperature(preds) if isinstance(temperature, str) else temperature
+
+
+def fit_temperature(preds: Predictions) -> float:
+    """Return the temperature that maximizes the likelihood of the labels, given the outputs for the image itself.
+
+    The log-likelihood is concave in 1 / T, so T is the root of its slope; each step of the search reads the predictions
+    once.
+    """
+    from scipy.optimize import brentq
+
+    if not preds.has_labels:
+        repair = Repair("pass labeled predictions, or a number as {temperature}", temperature=ANY)
+        raise ConfidenceError("needs labels", argument="temperature", value=TO_FIT, repair=repair)
+    tuning = preds.select(views="identity")
+    if _compute_slope(tuning, 1 / MIN_TEMPERATURE) <= 0:
+        return MIN_TEMPERATURE
+    if _compute_slope(tuning, 1 / MAX_TEMPERATURE) >= 0:
+        return MAX_TEMPERATURE
+    bounds = -np.log(MAX_TEMPERATURE), -np.log(MIN_TEMPERATURE)
+    return float(np.exp(-brentq(lambda log_b: _compute_slope(tuning, np.exp(log_b)), *bounds, xtol=1e-6)))
+
+
+def _compute_slope(tuning: Predictions, inverse_temperature: float) -> float:
+    """Return the derivative of the mean negative log-likelihood of the labels with respect to 1 / T."""
+    total = 0.0
+    for rows, block in tuning.blocks():
+        with np.errstate(divide="ignore"):
+            logs = np.maximum(np.log(block[:, 0]), _MIN_LOG)
+        expected = (logs * apply_temperature(block[:, 0], 1 / inverse_temperature)).sum(axis=1)
+        total += float((expected - np.take_along_axis(logs, tuning.labels[rows, None], axis=1)[:, 0]).sum())
+    return total / tuning.n_images
+
+
+# --- Looks ---
 
 
 class LookStatistics(NamedTuple):
@@ -143,13 +218,12 @@ class LookStatistics(NamedTuple):
 def compute_look_statistics(preds: Predictions, top_k: int = 1) -> LookStatistics:
     """Compute the statistics of the looks at each image, in one pass over the predictions."""
     first_look, disagreement = np.empty(preds.n_images), np.empty(preds.n_images)
-    for rows, outputs in iter_member_blocks(preds):
-        first_look[rows], disagreement[rows] = compute_member_statistics(outputs, top_k)
+    for rows, outputs in _iter_member_blocks(preds):
+        first_look[rows], disagreement[rows] = _compute_statistics(outputs, top_k)
     return LookStatistics(first_look, disagreement)
 
 
-def compute_member_statistics(members: Sequence[Float64Array], top_k: int) -> LookStatistics:
-    """Compute the statistics of images from the probabilities of each member, float64 [n, V, C] each."""
+def _compute_statistics(members: Sequence[Float64Array], top_k: int) -> LookStatistics:
     if len(members) == 1:
         outputs, first = members[0], members[0][:, 0]
     else:

@@ -4,7 +4,7 @@ Both start from a few statistics of each output (view, or member and view); thei
 confidence, and their means over resampled outputs make its interval.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.fitting import describe_shortage
-from secondlook.estimators.methods import ViewMeans, method
+from secondlook.estimators.methods import Combine, method
 from secondlook.estimators.probability_mass import Block, iter_blocks
 from secondlook.predictions import PredictFrom, Predictions
 
@@ -24,15 +24,8 @@ Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
 """From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
 
 
-def _iter_blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Iterator[ViewMeans]:
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        yield ViewMeans(rows, _compute_statistics(block, _compute_margins), _combine_blend)
-
-
-def blend_block(block: Block) -> Float64Array:
-    """Return `blend` of the images of a block. [n]"""
-    confidences: Float64Array = _combine_blend(_average_outputs(_compute_statistics(block, _compute_margins)))[:, 0]
-    return confidences
+def _compute_blend_means(block: Block) -> tuple[Float64Array, Combine]:
+    return _compute_statistics(block, _compute_margins), _combine_blend
 
 
 def _combine_blend(means: Float64Array) -> Float64Array:
@@ -44,33 +37,20 @@ def _combine_blend(means: Float64Array) -> Float64Array:
     "blend",
     symbol="B(D)",
     summary="log-odds of MSR(D) and mean log-margin over the views, in equal parts; needs no labels",
-    view_means=_iter_blend,
-    on_block=blend_block,
+    takes_block=True,
+    view_means=_compute_blend_means,
 )
-def blend(preds: Predictions, *, predict_from: PredictFrom, top_k: int) -> Float64Array:
-    """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [N]
+def blend(block: Block) -> Float64Array:
+    """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [n]
 
     s is MSR(D), and 1 - s is summed from the other classes. For k > 1 s_c is the sum over the k predicted classes. The
     score lies between 0 and 1, but is not a probability.
     """
-    confidences = np.empty(preds.n_images)
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        confidences[rows] = blend_block(block)
-    return confidences
+    return _combine_blend(_average_outputs(_compute_statistics(block, _compute_margins)))[:, 0]
 
 
-def _iter_learned(
-    preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None
-) -> Iterator[ViewMeans]:
-    combine = partial(_combine_learned, weights=_check_weights(weights))
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        yield ViewMeans(rows, _compute_learned_statistics(block), combine)
-
-
-def learned_block(block: Block, **weights: float | None) -> Float64Array:
-    """Return `learned` of the images of a block. [n]"""
-    means = _average_outputs(_compute_learned_statistics(block))
-    return _combine_learned(means, _check_weights(weights))[:, 0]
+def _compute_learned_means(block: Block, **weights: float | None) -> tuple[Float64Array, Combine]:
+    return _compute_learned_statistics(block), partial(_combine_learned, weights)
 
 
 def _compute_learned_statistics(block: Block) -> Float64Array:
@@ -84,11 +64,12 @@ def _compute_learned_statistics(block: Block) -> Float64Array:
     return np.concatenate([values, image_log_odds[None]])
 
 
-def _combine_learned(means: Float64Array, weights: Sequence[float]) -> Float64Array:
+def _combine_learned(weights: Mapping[str, float | None], means: Float64Array) -> Float64Array:
     """Return the sigmoid of the weighted features, of which the constant is the first. [6, n, B] -> [n, B]"""
-    total = np.full(means.shape[1:], weights[0])
+    intercept, *others = _check_weights(weights)
+    total = np.full(means.shape[1:], intercept)
     # Not a matrix product, which adds up one image in another order than many.
-    for weight, feature in zip(weights[1:], _compute_features(means), strict=True):
+    for weight, feature in zip(others, _compute_features(means), strict=True):
         total += weight * feature
     return sigmoid(total)
 
@@ -107,10 +88,8 @@ def fit_weights(
 
     present = [name for name in WEIGHTS if given.get(name) is not None]
     if present:
-        raise ConfidenceError(
-            f"method 'learned' has {', '.join(present)} but not all of {', '.join(WEIGHTS)}; pass all of them, or none "
-            "to fit them."
-        )
+        fault = f"method 'learned' has {', '.join(present)} but not all of {', '.join(WEIGHTS)}"
+        raise ConfidenceError(fault, repair="pass all of them, or none to fit them")
     shortage = describe_shortage(preds, predict_from, top_k)
     if shortage:
         raise ConfidenceError(shortage)
@@ -130,22 +109,19 @@ def fit_weights(
     symbol="L(D)",
     summary="logistic regression on five means over the views, fitted to labeled images set apart",
     is_probability=True,
-    view_means=_iter_learned,
-    on_block=learned_block,
+    takes_block=True,
+    view_means=_compute_learned_means,
     fitted=WEIGHTS,
     fit=fit_weights,
 )
-def learned(preds: Predictions, *, predict_from: PredictFrom, top_k: int, **weights: float | None) -> Float64Array:
-    """Return sigmoid(intercept + sum of weight * feature); `fit_method` fits the weights. [N]
+def learned(block: Block, **weights: float | None) -> Float64Array:
+    """Return sigmoid(intercept + sum of weight * feature); `fit_method` fits the weights. [n]
 
     The features are log(s / (1 - s)) of MSR(D), and the means over views of log s_c - log s_next, of s_c - s_next and
     of the centered log s_c over the 2-norm of all, where s_next is the largest output of another class; and the
     log-odds of c on the image itself. For k > 1 s_c is the sum over the k predicted classes.
     """
-    confidences = np.empty(preds.n_images)
-    for rows, block in iter_blocks(preds, predict_from, top_k):
-        confidences[rows] = learned_block(block, **weights)
-    return confidences
+    return _combine_learned(weights, _average_outputs(_compute_learned_statistics(block)))[:, 0]
 
 
 def _compute_statistics(block: Block, compute: Statistics) -> Float64Array:
@@ -198,11 +174,9 @@ def _check_weights(weights: Mapping[str, float | None]) -> list[float]:
     for name in WEIGHTS:
         value = weights.get(name)
         if value is None:
-            raise ConfidenceError(
-                f"method 'learned' has no weights ({name} is missing); fit them to other labeled images with "
-                "fit_method(preds, 'learned') and pass them as options."
-            )
+            repair = "fit them to other labeled images with fit_method(preds, 'learned') and pass them as options"
+            raise ConfidenceError(f"method 'learned' has no weights ({name} is missing)", repair=repair)
         if not is_number(value):
-            raise ConfidenceError(f"{name} is {value!r}; expected the weight as a finite number.")
+            raise ConfidenceError("is invalid; expected the weight as a finite number", argument=name, value=value)
         checked.append(float(value))
     return checked

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, Float64Array, IntArray
-from secondlook.errors import ConfidenceError
+from secondlook.arrays import SUM_TOLERANCE, Array, Float32Array, Float64Array, IntArray
+from secondlook.errors import ConfidenceError, PredictionsError
 from secondlook.estimators.methods import method
 from secondlook.estimators.probability_mass import predicted_classes
 from secondlook.imports import import_extra
-from secondlook.predictions import PredictFrom, Predictions, check_output_values
+from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -50,14 +50,12 @@ def distance(
     train = _check_embeddings(train_embeddings, "train_embeddings", None)
     labels = np.asarray(train_labels)
     if own.shape[1] != train.shape[1] or labels.shape != (len(train),) or labels.dtype.kind not in "iu":
-        raise ConfidenceError(
-            f"embeddings {list(own.shape)}, train_embeddings {list(train.shape)} and train_labels {labels.dtype} "
-            f"{list(labels.shape)} do not match; expected [N, E], [M, E] and integers [M]."
-        )
+        found = f"{list(own.shape)}, {list(train.shape)} and {labels.dtype} {list(labels.shape)}"
+        expected = "expected embeddings [N, E], train_embeddings [M, E] and train_labels, integers [M]"
+        raise ConfidenceError(f"the shapes {found} do not match; {expected}.")
     if not 1 <= neighbors <= len(train):
-        raise ConfidenceError(
-            f"neighbors is {neighbors}; expected 1 to {len(train)}, the number of training embeddings."
-        )
+        expected = f"is out of range; expected 1 to {len(train)}, the number of training embeddings"
+        raise ConfidenceError(expected, argument="neighbors", value=neighbors)
     from sklearn.neighbors import NearestNeighbors
 
     distances, nearest = NearestNeighbors(n_neighbors=neighbors, algorithm="brute").fit(train).kneighbors(own)
@@ -87,21 +85,18 @@ def compute_embeddings(classifier: object, images: Array, *, layer: str, batch_s
 
     layers = {name: found for name, found in torch_classifier.module.named_modules() if name}
     if layer not in layers:
-        raise ConfidenceError(
-            f"{type(torch_classifier.module).__name__} has no layer {layer!r}; known layers: {', '.join(layers)}."
-            f"{did_you_mean(layer, layers)}"
-        )
+        fault = f"{type(torch_classifier.module).__name__} has no layer {layer!r}; known layers: {', '.join(layers)}"
+        raise ConfidenceError(f"{fault}.{did_you_mean(layer, layers)}")
     hook = layers[layer].register_forward_hook(append_output)
     try:
         probabilities = _run_in_batches(torch_classifier.probabilities, images, batch_size)
     finally:
         hook.remove()
-    if sum(map(len, outputs)) != len(probabilities):
-        raise ConfidenceError(
-            f"layer {layer!r} returned {sum(map(len, outputs))} rows for {len(probabilities)} images; "
-            "expected one row per image, choose another layer."
-        )
-    return np.concatenate(outputs)
+    embeddings = np.concatenate(outputs)
+    if len(embeddings) != len(probabilities):
+        fault = f"layer {layer!r} returned {len(embeddings)} rows for {len(probabilities)} images, not one per image"
+        raise ConfidenceError(fault, repair="choose another layer")
+    return embeddings
 
 
 @method(
@@ -124,13 +119,13 @@ def mc_dropout(
     """
     outputs = np.asarray(passes)
     if outputs.ndim != 3 or outputs.shape[0] < 2 or outputs.shape[1:] != (preds.n_images, preds.n_classes):
-        raise ConfidenceError(
-            f"passes has shape {list(outputs.shape)}; expected [at least 2 passes, {preds.n_images} images, "
-            f"{preds.n_classes} classes], as returned by compute_mc_dropout_passes."
-        )
-    check_output_values(outputs.swapaxes(0, 1), "probabilities", [f"pass {number}" for number in range(len(outputs))])
+        expected = f"[at least 2 passes, {preds.n_images} images, {preds.n_classes} classes]"
+        raise ConfidenceError(f"passes has shape {list(outputs.shape)}; expected {expected}.")
+    is_valid = (outputs >= 0).all(axis=2) & (np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= SUM_TOLERANCE)
+    for number, image in np.argwhere(~is_valid)[:1]:
+        raise PredictionsError(f"pass {number} of image {image} has no probabilities; expected values >= 0 with sum 1.")
     if statistic not in ("variance", "mean"):
-        raise ConfidenceError(f"statistic is {statistic!r}; expected 'variance' or 'mean'.")
+        raise ConfidenceError("is unknown; expected 'variance' or 'mean'", argument="statistic", value=statistic)
     classes = predicted_classes(preds, predict_from, top_k)
     mass = np.array([np.take_along_axis(one, classes, axis=1).sum(axis=1, dtype=np.float64) for one in outputs])
     values: Float64Array = -mass.var(axis=0) if statistic == "variance" else mass.mean(axis=0)
@@ -146,7 +141,8 @@ def compute_mc_dropout_passes(
     on the seed, the images and the batch size; the state of PyTorch's random number generator does not change.
     """
     if passes < 2:
-        raise ConfidenceError(f"passes is {passes}; expected at least 2, since one pass has no variance.")
+        expected = "is too small; expected at least 2, since one pass has no variance"
+        raise ConfidenceError(expected, argument="passes", value=passes)
     torch_classifier = _load_torch_classifier(classifier)
     import torch
 
@@ -166,19 +162,13 @@ def _activate_dropout(module: "torch.nn.Module") -> Iterator[None]:
 
     layers = [layer for layer in module.modules() if isinstance(layer, _DropoutNd) and layer.p > 0]
     if not layers:
-        raise ConfidenceError(
-            f"{type(module).__name__} has no dropout layer, so all passes would be equal; "
-            "use a network with torch.nn.Dropout layers, or another method."
-        )
+        fault = f"{type(module).__name__} has no dropout layer, so all passes would be equal"
+        raise ConfidenceError(fault, repair="use a network with torch.nn.Dropout layers, or another method")
     with contextlib.ExitStack() as hooks:
         for layer in layers:
-            hooks.callback(layer.register_forward_pre_hook(lambda one, *_: _set_training(one, True)).remove)
-            hooks.callback(layer.register_forward_hook(lambda one, *_: _set_training(one, False)).remove)
+            hooks.callback(layer.register_forward_pre_hook(lambda one, *_: setattr(one, "training", True)).remove)
+            hooks.callback(layer.register_forward_hook(lambda one, *_: setattr(one, "training", False)).remove)
         yield
-
-
-def _set_training(layer: "torch.nn.Module", training: bool) -> None:
-    layer.training = training
 
 
 def _load_torch_classifier(classifier: object) -> "TorchClassifier":
@@ -187,20 +177,15 @@ def _load_torch_classifier(classifier: object) -> "TorchClassifier":
     import_extra("torch", feature="a torch classifier", extra="torch")
     loaded = load_classifier(classifier)
     if not isinstance(loaded, TorchClassifier):
-        raise ConfidenceError(
-            f"the layers of {type(loaded).__name__} {loaded.name!r} are not accessible; "
-            "pass a PyTorch module: load_classifier(module, output='logits', ...)."
-        )
+        fault = f"the layers of {type(loaded).__name__} {loaded.name!r} are not accessible"
+        raise ConfidenceError(fault, repair="load the classifier from a PyTorch module")
     return loaded
 
 
 def _run_in_batches(compute: Callable[[Array], Float32Array], images: Array, batch_size: int) -> Float32Array:
     """Return the outputs for all images. [N, H, W, C] -> [N, ...]"""
     if batch_size < 1 or len(images) == 0:
-        raise ConfidenceError(
-            f"got {len(images)} images and batch_size={batch_size}; expected at least one image and a batch size of "
-            "at least 1."
-        )
+        raise ConfidenceError(f"got {len(images)} images in batches of {batch_size}; expected at least one of each.")
     return np.concatenate([compute(images[start : start + batch_size]) for start in range(0, len(images), batch_size)])
 
 

@@ -2,8 +2,7 @@
 
 from secondlook.evaluation.comparison import Comparison, compare
 from secondlook.evaluation.estimates import Estimate, check_resampling
-from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate
-from secondlook.evaluation.groups import format_class, select_groups
+from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate, select_groups
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -13,6 +12,5 @@ __all__ = [
     "check_resampling",
     "compare",
     "evaluate",
-    "format_class",
     "select_groups",
 ]

@@ -1,7 +1,7 @@
 """`compare`: methods of several classifiers on the images they share, or two ways to predict the class."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self, get_args
 
 import numpy as np
@@ -9,20 +9,21 @@ from pydantic import Field
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, MetricError, Repair
-from secondlook.estimators import find_method, fit_methods, needs_fitting, tuning_positions
+from secondlook.estimators import FittedMethods, find_method, needs_fitting, tuning_positions
 from secondlook.evaluation.estimates import (
+    ALL_IMAGES,
     Estimate,
     EstimateTable,
     check_resampling,
     estimate_blocks,
     estimate_metrics,
 )
-from secondlook.evaluation.groups import ALL_IMAGES
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions
 from secondlook.tables import describe_prediction, format_image_share, format_value
 
 METHOD = "mean"
 """The confidence whose AURC is compared: that of the paper, which exists for every set of views."""
+_SAME_IMAGES = "compare predictions for the same images"
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,9 +61,7 @@ class Comparison(EstimateTable):
             raise MetricError("there is nothing to compare; pass at least one method, such as 'mean'.")
         sizes = {name: len(correct) for name, (correct, _) in entries.items()}
         if len(set(sizes.values())) > 1:
-            raise MetricError(
-                f"the entries differ in their number of images: {sizes}; compare confidences of the same images."
-            )
+            raise MetricError(f"the entries differ in their number of images: {sizes}", repair=_SAME_IMAGES)
         baseline = next(iter(entries))
         rows = estimate_metrics(
             {ALL_IMAGES: entries},
@@ -75,11 +74,6 @@ class Comparison(EstimateTable):
             progress=execution.progress,
         )
         return cls(rows, baseline, level, sizes[baseline])
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the comparison as plain values for JSON."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "rows"}
-        return {**plain, "rows": [one.to_dict() for one in self.rows]}
 
     def _blocks(self) -> list[object]:
         title = f"{self.n_images:,} images"
@@ -128,7 +122,7 @@ def compare(
         tuning = tuning_positions(first.n_images)
     entries, scores = {}, []
     for name, shared in paired.items():
-        fitted = fit_methods(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)
+        fitted = FittedMethods.fit(shared, methods, tuning=tuning, predict_from=predict_from, top_k=top_k)
         with fitted.select_judged(shared).show_progress(name, len(methods) + 1, enabled=execution.progress) as preds:
             correct = preds.correct(predict_from=predict_from, top_k=top_k)
             for method in methods:
@@ -149,19 +143,15 @@ def pair_predictions(predictions: Mapping[str, Predictions]) -> dict[str, Predic
     first = next(iter(places))
     shared = [id_ for id_ in places[first] if all(id_ in own for own in places.values())]
     if not shared:
-        names = ", ".join(map(repr, predictions))
-        raise MetricError(f"no image is in all of {names}; compare predictions for the same images.")
-    paired = {
-        name: preds.select(images=np.array([places[name][id_] for id_ in shared]))
-        for name, preds in predictions.items()
-    }
-    for name, preds in paired.items():  # different images may have the same ids, such as positions in two archives
-        n_different = int(np.sum(preds.labels != paired[first].labels))
+        raise MetricError(f"no image is in all of {', '.join(map(repr, predictions))}", repair=_SAME_IMAGES)
+    paired = {}
+    for name, preds in predictions.items():
+        paired[name] = preds.select(images=np.array([places[name][id_] for id_ in shared]))
+        # Different images may have the same ids, such as positions in two archives.
+        n_different = int(np.sum(paired[name].labels != paired[first].labels))
         if n_different:
-            raise MetricError(
-                f"{first!r} and {name!r} have different labels for {n_different:,} of {preds.n_images:,} shared ids; "
-                "compare predictions for the same images."
-            )
+            counts = f"{n_different:,} of {len(shared):,} shared ids"
+            raise MetricError(f"{first!r} and {name!r} have different labels for {counts}", repair=_SAME_IMAGES)
     return paired
 
 
@@ -173,23 +163,19 @@ def _find_tuning(shared: Predictions, given: Iterable[Any]) -> IntArray:
             apart.update(one.predictions.ids[position] for position in getattr(one, "tuning_positions", ()))
     positions = [position for position, id_ in enumerate(shared.ids) if id_ in apart]
     if len(positions) == shared.n_images:
-        raise MetricError(
-            f"all {shared.n_images:,} images that the runs share were set apart for tuning, so that none can be "
-            "judged; compare runs that share other images."
-        )
+        fault = f"all {shared.n_images:,} images that the runs share were set apart for tuning"
+        raise MetricError(fault, repair="compare runs that share other images, which can be judged")
     return np.array(positions, dtype=np.int64)
 
 
 def _get_predictions(name: str, value: Any) -> Predictions:
     preds = value if isinstance(value, Predictions) else getattr(value, "predictions", None)
     if not isinstance(preds, Predictions):
-        raise MetricError(
-            f"{name!r} is a {type(value).__name__}; expected Predictions, or an object with .predictions such as a run."
-        )
+        expected = "expected Predictions, or an object with .predictions such as a run"
+        raise MetricError(f"{name!r} is a {type(value).__name__}; {expected}.")
     if not preds.has_labels:
-        raise MetricError(
-            f"the predictions {name!r} have no labels", repair=Repair("pass {labels} to them", labels=ANY)
-        )
+        repair = Repair("pass {labels} to them", labels=ANY)
+        raise MetricError(f"the predictions {name!r} have no labels", repair=repair)
     return preds
 
 
@@ -228,12 +214,9 @@ class PredictFromComparison:
         numbers = f"{name} {self._format_accuracies()}, AURC ({self.method}) {after} instead of {before}"
         if self.recommended is None:
             return f"Predicting from the views makes no clear difference: {numbers}."
-        if self.recommended == predict_from:
-            advice = f"Keep predicting from the {predict_from}"
-        else:
-            advice = f"Predict from the {self.recommended}"
+        advice = "Keep predicting" if self.recommended == predict_from else "Predict"
         link = "" if self.recommended == "views" else "from the views, "
-        return f"{advice}: {link}{numbers}."
+        return f"{advice} from the {self.recommended}: {link}{numbers}."
 
     def to_dict(self) -> dict[str, object]:
         """Return the comparison as plain values for JSON."""

@@ -1,22 +1,15 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to a baseline."""
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import MetricError
 from secondlook.files import Count, PositiveCount
-from secondlook.metrics import (
-    Interval,
-    Metric,
-    Ranking,
-    parse_metrics,
-    rank,
-    resample_metrics,
-)
+from secondlook.metrics import Interval, Ranking, parse_metrics, rank, resample_metrics
 from secondlook.progress import progress_bar
 from secondlook.tables import (
     ARROWS,
@@ -32,6 +25,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+ALL_IMAGES = "all images"
+"""Name of the group of all images."""
 MAX_RESAMPLES = 100_000
 """More change the third digit of an interval at most, and take hours."""
 MIN_OUTCOMES = 5
@@ -82,6 +77,10 @@ class Estimate:
             return "unclear"
         return "better" if (interval.low > 0) == (self.better == "higher") else "worse"
 
+    def format_value(self) -> str:
+        """Return the value as text, '-' where it is undefined."""
+        return "-" if self.value is None else format_value(self.value)
+
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as plain values for JSON."""
         return {**asdict(self), "verdict": self.verdict}
@@ -120,17 +119,16 @@ def estimate_metrics(
         raise MetricError("is empty; pass at least one metric, such as 'auroc'", argument="metrics")
 
     def compute(name: str, ranking: Ranking) -> list[tuple[float, str | None]]:
-        return [_compute_metric(metric, name, ranking, scores) for metric in parsed]
-
-    def compute_values(name: str, ranking: Ranking) -> list[float]:
-        return [value for value, _ in compute(name, ranking)]
+        return [metric.try_compute(ranking, name if name in scores else None) for metric in parsed]
 
     estimates = []
     with progress_bar("intervals", len(groups) * resamples, "resamples", enabled=progress) as advance:
         for group, entries in groups.items():
             rankings = {name: rank(*entry) for name, entry in entries.items()}
             exact = {name: compute(name, ranking) for name, ranking in rankings.items()}
-            resampled = resample_metrics(entries, compute_values, resamples, seed, advance)  # shared by all entries
+            resampled = resample_metrics(  # shared by all entries
+                entries, lambda name, ranking: [value for value, _ in compute(name, ranking)], resamples, seed, advance
+            )
             for (name, ranking), (column, metric) in product(rankings.items(), enumerate(parsed)):
                 (value, reason), (reference, missing) = exact[name][column], exact[baseline][column]
                 values = resampled[name][:, column]
@@ -139,30 +137,20 @@ def estimate_metrics(
                     difference = value - reference
                     paired = Interval.from_resamples(values - resampled[baseline][:, column], level)
                 estimate = Estimate(
-                    group=group,
-                    method=name,
-                    metric=metric.text,
-                    better=metric.better,
-                    value=value if reason is None else None,
-                    interval=Interval.from_resamples(values, level) if reason is None else None,
-                    difference=difference,
-                    difference_interval=paired,
-                    reason=reason,
-                    images=ranking.n_images,
-                    errors=ranking.n_errors,
+                    group,
+                    name,
+                    metric.text,
+                    metric.better,
+                    value if reason is None else None,
+                    Interval.from_resamples(values, level) if reason is None else None,
+                    difference,
+                    paired,
+                    reason,
+                    ranking.n_images,
+                    ranking.n_errors,
                 )
                 estimates.append(estimate)
     return tuple(estimates)
-
-
-def _compute_metric(metric: Metric, name: str, ranking: Ranking, scores: Collection[str]) -> tuple[float, str | None]:
-    """Return the value and None, or NaN and the reason why it is undefined."""
-    if metric.reads == "values" and name in scores:
-        return math.nan, f"{metric.text} is undefined for {name!r}, which is a score and not a probability."
-    try:
-        return metric.compute(ranking), None
-    except MetricError as error:
-        return math.nan, str(error)
 
 
 def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, kind: str = "wrong") -> list[object]:
@@ -204,21 +192,17 @@ def _format_row(one: Estimate) -> list[str]:
             own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
         if one.difference_interval is not None:
             paired = format_difference_interval(one.difference_interval.low, one.difference_interval.high)
-    return [f" {one.method}", _format_value(one), own, difference, paired, (one.verdict or "") if paired else ""]
+    return [f" {one.method}", one.format_value(), own, difference, paired, (one.verdict or "") if paired else ""]
 
 
-def _format_value(one: Estimate) -> str:
-    return "-" if one.value is None else format_value(one.value)
-
-
-class EstimateTable:
+class EstimateTable(ABC):
     """Base of results that consist of estimates; `print` shows tables, and so does a notebook."""
 
     rows: tuple[Estimate, ...]
 
+    @abstractmethod
     def _blocks(self) -> list[object]:
         """Return the texts and tables of the result."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return "\n".join(map(str, self._blocks()))
@@ -230,11 +214,16 @@ class EstimateTable:
         shown = [one for one in self.rows if (one.group, one.metric) == (first.group, first.metric)]
         return (
             f"{type(self).__name__}: {len(methods)} methods x {len(metrics)} metrics on {first.images:,} images\n"
-            f"{first.metric} {ARROWS[first.better]}: {', '.join(f'{one.method} {_format_value(one)}' for one in shown)}"
+            f"{first.metric} {ARROWS[first.better]}: {', '.join(f'{one.method} {one.format_value()}' for one in shown)}"
         )
 
     def _repr_html_(self) -> str:
         return format_html(self._blocks())
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the result as plain values for JSON."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "rows"}  # type: ignore[arg-type]
+        return {**plain, "rows": [one.to_dict() for one in self.rows]}
 
     def to_arrow(self) -> "pa.Table":
         """Return an Arrow table with a row per estimate."""

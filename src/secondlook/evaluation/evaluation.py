@@ -1,48 +1,40 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
-from secondlook.arrays import Float64Array
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, MetricError, PredictionsError, Repair
-from secondlook.estimators import (
-    confidence,
-    find_method,
-    fit_methods,
-)
+from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
+    ALL_IMAGES,
     Estimate,
     EstimateTable,
     check_resampling,
     estimate_blocks,
     estimate_metrics,
 )
-from secondlook.evaluation.groups import (
-    ALL_IMAGES,
-    IN_DISTRIBUTION,
-    OOD_DETECTION,
-    Groups,
-    make_groups,
-    select_groups,
-)
 from secondlook.files import Count, PositiveCount, describe_invalid
 from secondlook.metrics import rank
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
-from secondlook.tables import describe_prediction, format_image_share
+from secondlook.tables import describe_prediction, format_class, format_image_share
 
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
+IN_DISTRIBUTION, OOD_DETECTION = "in distribution", "OOD detection"
 LINE_WIDTH = 80
 PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
+"""What `evaluate` accepts as groups."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,10 +86,7 @@ class Evaluation(EstimateTable):
     def to_dict(self) -> dict[str, object]:
         """Return the evaluation as plain values for JSON."""
         compared = None if self.image_or_views is None else self.image_or_views.to_dict()
-        rows = [one.to_dict() for one in self.rows]
-        names = [one.name for one in fields(self) if one.name not in ("rows", "image_or_views")]
-        plain = {name: getattr(self, name) for name in names}
-        return {**plain, "recommendation": self.recommendation, "image_or_views": compared, "rows": rows}
+        return {**super().to_dict(), "recommendation": self.recommendation, "image_or_views": compared}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
@@ -105,9 +94,8 @@ class Evaluation(EstimateTable):
         try:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
-            raise MetricError(
-                f"invalid evaluation, {describe_invalid(error)}; expected what to_dict() returns."
-            ) from None
+            fault = f"invalid evaluation, {describe_invalid(error)}; expected what to_dict() returns."
+            raise MetricError(fault) from None
 
     def _blocks(self) -> list[object]:
         first, *others = (self._group_blocks(group) for group in self.groups)
@@ -195,14 +183,13 @@ def evaluate(
         Whether to show progress bars.
     """
     if not preds.has_labels:
-        raise MetricError(
-            "evaluate needs labels, and these predictions have none", repair=Repair("pass {labels} to them", labels=ANY)
-        )
+        repair = Repair("pass {labels} to them", labels=ANY)
+        raise MetricError("evaluate needs labels, and these predictions have none", repair=repair)
     check_resampling(level, resamples, seed)
     resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     own = _check_own(methods, preds, ood) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
-    fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
+    fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
     selected = select_groups(groups, preds.n_images, fitted.judged)
     judged, outside = fitted.select_judged(preds), () if ood is None else (ood,)
     means: dict[str, Float64Array] = {}
@@ -216,21 +203,20 @@ def evaluate(
             confidences[text] = np.concatenate([fitted.compute(part, text) for part in parts])
         if preds.n_views > 1:
             means = {one: confidence(watched, METHOD, predict_from=one, top_k=top_k) for one in PREDICTED_FROM}
+    n_ood = together.n_images - judged.n_images
     if own is not None:
-        images = np.append(
-            fitted.judged, np.arange(preds.n_images, preds.n_images + sum(one.n_images for one in outside))
-        )
+        images = np.append(fitted.judged, np.arange(preds.n_images, preds.n_images + n_ood))
         confidences = {name: values[images] for name, values in own.items()}
     if not confidences:
         raise MetricError("is empty; pass at least one method, such as 'mean'", argument="methods")
     baseline = "msr" if "msr" in confidences else next(iter(confidences))
-    n_ood = together.n_images - judged.n_images
     made = make_groups(judged.labels, correct[predict_from], selected, n_ood, preds.class_names)
+    entries = {
+        group: {name: (is_correct, values[chosen]) for name, values in confidences.items()}
+        for group, (chosen, is_correct) in made.items()
+    }
     rows = estimate_metrics(
-        {
-            group: {name: (is_correct, values[images]) for name, values in confidences.items()}
-            for group, (images, is_correct) in made.items()
-        },
+        entries,
         metrics,
         baseline=baseline,
         scores=[name for name in fitted.options if not find_method(name).is_probability],
@@ -257,6 +243,54 @@ def evaluate(
     )
 
 
+def make_groups(
+    labels: IntArray,
+    correct: BoolArray,
+    selected: str | dict[str, Array] | None,
+    n_ood: int,
+    class_names: tuple[str, ...] | None,
+) -> dict[str, tuple[IntArray, BoolArray]]:
+    """Return the images of each group, int64 [n], and which of them count as correct, bool [n], by name.
+
+    `labels` and `correct`, int64 [N] and bool [N], and the groups that `select_groups` returned are those of the images
+    that are in distribution; the `n_ood` others follow them.
+    """
+    own, everything = np.arange(len(labels)), np.arange(len(labels) + n_ood)
+    made = {ALL_IMAGES: (everything, np.append(correct, np.zeros(n_ood, dtype=np.bool_)))}
+    if n_ood:
+        made[IN_DISTRIBUTION] = own, correct
+        made[OOD_DETECTION] = everything, everything < len(labels)
+    by_name = {"class": labels} if isinstance(selected, str) else selected or {}
+    for prefix, values in by_name.items():
+        for value in dict.fromkeys(sorted(values.tolist(), key=lambda one: (str(type(one)), one))):
+            members = np.flatnonzero(values == value)
+            name = f"{prefix} {format_class(class_names, value) if isinstance(selected, str) else value}"
+            if name in made:
+                raise MetricError(f"duplicate group {name!r}", repair=Repair("rename {groups}", groups=ANY))
+            made[name] = members, correct[members]
+    return made
+
+
+def select_groups(groups: Groups, n_images: int, images: IntArray) -> str | dict[str, Array] | None:
+    """Return the groups of some of `n_images` images, checked: 'class', None, or labels by name. int64 [n]"""
+    if groups is None or isinstance(groups, str):
+        if groups in (None, "class"):
+            return groups
+        raise MetricError("is unknown; expected 'class', or one label per image", argument="groups", value=groups)
+    selected = {}
+    for name, values in (groups if isinstance(groups, Mapping) else {"group": groups}).items():
+        labels = np.asarray(values)
+        if labels.shape != (n_images,):
+            raise MetricError(
+                f"groups {name!r} has shape {labels.shape} for {n_images} images; expected one label per image."
+            )
+        if labels.dtype.kind == "f" and np.isnan(labels).any():
+            image = int(np.flatnonzero(np.isnan(labels))[0])
+            raise MetricError(f"groups {name!r} is NaN for image {image}; expected a label for every image.")
+        selected[name] = labels[images]
+    return selected
+
+
 def _concatenate(preds: Predictions, ood: Predictions | None) -> Predictions:
     """Return the predictions for all images, which rankings rank together."""
     try:
@@ -273,8 +307,7 @@ def _check_own(
     checked = {name: np.asarray(values, dtype=np.float64) for name, values in confidences.items()}
     for name, values in checked.items():
         if len(values) != n_images:
-            raise MetricError(
-                f"method {name!r} has {len(values)} values for {n_images} images; expected one per image."
-            )
+            expected = f"for {n_images} images; expected one per image"
+            raise MetricError(f"method {name!r} has {len(values)} values {expected}.")
         rank(np.ones(len(values), dtype=np.bool_), values)
     return checked

@@ -1,6 +1,7 @@
 """Metrics: how good a confidence is, as numbers and curves of `correct` (bool [N]) and `confidence` (float [N])."""
 
 from secondlook.metrics.definitions import (
+    METRICS,
     accuracy,
     aorc,
     aorc_joint,
@@ -9,21 +10,21 @@ from secondlook.metrics.definitions import (
     aurc,
     auroc,
     brier,
-    count_for_coverage,
     coverage_at,
     eaurc,
     eaurc_joint,
     ece,
+    metric,
     nll,
+    parse_metric,
+    parse_metrics,
     risk_at,
 )
 from secondlook.metrics.ranking import Interval, Ranking, rank, resample_metrics
-from secondlook.metrics.registry import METRICS, Metric, metric, parse_metric, parse_metrics
 
 __all__ = [
     "METRICS",
     "Interval",
-    "Metric",
     "Ranking",
     "accuracy",
     "aorc",
@@ -33,7 +34,6 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
-    "count_for_coverage",
     "coverage_at",
     "eaurc",
     "eaurc_joint",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,27 +16,22 @@ MIN_DEFINED = 0.9
 """Fraction of resamples with a defined metric that an interval requires; with one error, a third have none."""
 
 
-@dataclass(frozen=True, eq=False)
-class ReliabilityCurve:
-    """Accuracy against confidence in bins of equal width; empty bins are omitted."""
+class ReliabilityCurve(NamedTuple):
+    """Accuracy against mean confidence in bins of equal width, and the images in each; empty bins are omitted."""
 
     confidence: Float64Array
-    """Mean confidence in the bin."""
     accuracy: Float64Array
     images: IntArray
-    """Number of images in the bin."""
 
 
-@dataclass(frozen=True, eq=False)
-class RiskCurve:
+class RiskCurve(NamedTuple):
     """Risk against coverage, one point for each number of accepted images from 1 to N."""
 
     coverage: Float64Array
     risk: Float64Array
 
 
-@dataclass(frozen=True, eq=False)
-class Histogram:
+class Histogram(NamedTuple):
     """Number of correct and of wrong predictions per bin of the confidence. float64 [B + 1], int64 [B], int64 [B]"""
 
     edges: Float64Array
@@ -77,12 +72,12 @@ class Ranking:
     @cached_property
     def tie_sizes(self) -> IntArray:
         """Number of images in each tie. int64 [T]"""
-        return count_increments(self.accepted)
+        return _count_increments(self.accepted)
 
     @cached_property
     def tie_errors(self) -> IntArray:
         """Number of errors in each tie. int64 [T]"""
-        return count_increments(self.errors)
+        return _count_increments(self.errors)
 
     @cached_property
     def mean_selective_risk(self) -> float:
@@ -95,11 +90,24 @@ class Ranking:
 
     def perfect(self) -> "Ranking":
         """Return the best ranking of the same images: all correct predictions before all errors."""
-        return _rank_two_ties(self.n_correct, 0, self.n_images, self.n_errors)
+        return self._rank_two_ties(self.n_correct, 0)
 
     def worst(self) -> "Ranking":
         """Return the worst ranking of the same images: all errors before all correct predictions."""
-        return _rank_two_ties(self.n_errors, self.n_errors, self.n_images, self.n_errors)
+        return self._rank_two_ties(self.n_errors, self.n_errors)
+
+    def _rank_two_ties(self, accepted: int, errors: int) -> "Ranking":
+        """Return the ranking of a first tie and the rest; the order within a tie of one outcome does not matter."""
+        ties = [(self.n_images, self.n_errors)]
+        if 0 < accepted < self.n_images:
+            ties.insert(0, (accepted, errors))
+        counts = np.array(ties, dtype=np.int64)
+        return Ranking(np.arange(len(ties), 0, -1, dtype=np.float64), counts[:, 0], counts[:, 1])
+
+    def count_for_coverage(self, coverage: float) -> int:
+        """Return the smallest number of images that reaches a coverage, at least 1."""
+        # 0.07 * 100 is 7.000000000000001: a number that differs from an integer by rounding alone is that integer.
+        return max(1, min(self.n_images, int(np.ceil(coverage * self.n_images * (1 - 1e-12)))))
 
     def risk_coverage(self, *, joint: bool = False) -> RiskCurve:
         """Return selective, or joint, risk against coverage, in expectation over the order of ties. N points"""
@@ -141,18 +149,15 @@ class Ranking:
         if self.n_errors == 0 or (needs_correct and self.n_correct == 0):
             outcome = "correct" if self.n_errors == 0 else "wrong"
             needed = "one correct and one wrong prediction" if needs_correct else "one error"
-            raise MetricError(
-                f"{name} is undefined: all {self.n_images} predictions are {outcome}; expected at least {needed}."
-            )
+            fault = f"{name} is undefined: all {self.n_images} predictions are {outcome}"
+            raise MetricError(f"{fault}; expected at least {needed}.")
 
     def check_probabilities(self, name: str) -> None:
         """Raise `MetricError` if a confidence is outside [0, 1], which metric `name` requires."""
         for value in (self.confidences[0], self.confidences[-1]):
             if not 0 <= value <= 1:
-                raise MetricError(
-                    f"{name} got confidence {float(value)!r}, expected probabilities in [0, 1]; "
-                    "use a method that returns probabilities, such as 'mean'."
-                )
+                fault = f"{name} got confidence {float(value)!r}, expected probabilities in [0, 1]"
+                raise MetricError(fault, repair="use a method that returns probabilities, such as 'mean'")
 
 
 def rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
@@ -179,16 +184,12 @@ def check_confidence(correct: ArrayLike, confidence: ArrayLike) -> tuple[BoolArr
     if is_correct.dtype != np.bool_:
         raise MetricError(f"correct has dtype {is_correct.dtype}, expected bool; pass predicted == labels.")
     if is_correct.ndim != 1 or is_correct.shape != values.shape:
-        raise MetricError(
-            f"correct has shape {list(is_correct.shape)} and confidence {list(values.shape)}, expected [N] and [N]; "
-            "pass one value per image in each."
-        )
+        shapes = f"correct has shape {list(is_correct.shape)} and confidence {list(values.shape)}"
+        raise MetricError(f"{shapes}, expected [N] and [N]; pass one value per image in each.")
     if values.dtype.kind not in "fiu":
         raise MetricError(f"confidence has dtype {values.dtype}, expected real numbers; convert it to float64.")
     if len(is_correct) == 0:
-        raise MetricError(
-            "correct and confidence are empty, expected at least one image; check how they were selected."
-        )
+        raise MetricError("correct and confidence are empty; pass at least one image.")
     values = values.astype(np.float64, copy=False)
     if np.isnan(np.min(values)):
         index = int(np.flatnonzero(np.isnan(values))[0])
@@ -201,18 +202,11 @@ def _check_bins(bins: int) -> None:
         raise MetricError("is out of range; expected at least 1", argument="bins", value=bins)
 
 
-def count_increments(cumulative: IntArray) -> IntArray:
+def _count_increments(cumulative: IntArray) -> IntArray:
     """Return the increments of cumulative counts that start at 0. int64 [T]; faster than np.diff for few counts"""
     increments = cumulative.copy()
     increments[1:] -= cumulative[:-1]
     return increments
-
-
-def _rank_two_ties(accepted: int, errors: int, n_images: int, n_errors: int) -> Ranking:
-    """Return the ranking of a first tie and the rest; the order within a tie of one outcome does not matter."""
-    ties = [(accepted, errors), (n_images, n_errors)] if 0 < accepted < n_images else [(n_images, n_errors)]
-    counts = np.array(ties, dtype=np.int64)
-    return Ranking(np.arange(len(ties), 0, -1, dtype=np.float64), counts[:, 0], counts[:, 1])
 
 
 MAX_EXACT_TERM = 32
@@ -306,7 +300,7 @@ def _sort_images(correct: BoolArray, confidence: Float64Array) -> Callable[[IntA
         sorted_counts = counts[order]
         accepted = np.cumsum(sorted_counts)[tie_ends]
         errors = np.cumsum(sorted_counts * is_error)[tie_ends]
-        drawn = count_increments(accepted) > 0
+        drawn = _count_increments(accepted) > 0
         return Ranking(distinct[drawn], accepted[drawn], errors[drawn])
 
     return rank_drawn

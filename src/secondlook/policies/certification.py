@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number
 from secondlook.errors import ANY, DecisionError, MetricError, Repair
 from secondlook.estimators import (
+    FittedMethods,
+    compile_method,
     compute_look_statistics,
     default_method,
-    fit_methods,
     resolve_tuning,
-    split_method,
     tuning_positions,
 )
-from secondlook.evaluation import format_class, select_groups
-from secondlook.metrics import Ranking, count_for_coverage, rank
+from secondlook.evaluation import select_groups
+from secondlook.metrics import Ranking, rank
 from secondlook.policies.fixed_sequence import (
     count_without_errors,
     describe_shortfall,
@@ -50,6 +50,7 @@ from secondlook.policies.schedule import (
 )
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
+from secondlook.tables import format_class
 
 Adaptive = bool | Schedule
 """Whether to look at an image again only while its decision is open, or the schedule to do so by."""
@@ -599,13 +600,13 @@ def _score_candidates(
         # First, since the default method of one view cannot be adaptive.
         check_counts(preds.n_views, len(resolve_tuning(tuning, preds.n_images)))
         for text in names:
-            check_adaptive_method(*split_method(text, options))
-    fitted = fit_methods(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
+            check_adaptive_method(text, options)
+    fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
     judged, scored = fitted.select_judged(preds), []
     for text, all_options in fitted.options.items():
         settings = Policy(
             threshold=math.inf,
-            method=split_method(text)[0],
+            method=compile_method(text).name,
             options=all_options,
             predict_from=predict_from,
             top_k=top_k,
@@ -638,7 +639,8 @@ def _plan_threshold(scored: ScoredImages, risk: float | None, coverage: float | 
 
 def _find_threshold(confidence: Float64Array, coverage: float) -> float:
     """Return the largest threshold that accepts at least this fraction of the images. float64 [N]"""
-    return float(np.sort(confidence)[::-1][count_for_coverage(coverage, len(confidence)) - 1])
+    ranking = rank(np.ones(len(confidence), dtype=np.bool_), confidence)
+    return float(ranking.confidences[np.searchsorted(ranking.accepted, ranking.count_for_coverage(coverage))])
 
 
 def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:

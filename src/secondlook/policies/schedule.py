@@ -165,7 +165,7 @@ class Schedule(FrozenRecord):
         """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
         if running.ndim != 2 or running.shape[1] < self.max_looks:
             fault = f"the running confidence has shape {list(running.shape)}, expected at least {self.max_looks} looks"
-            raise DecisionError(fault, repair="compute it with running_confidence from the views of the schedule")
+            raise DecisionError(fault, repair="compute it from the views of the schedule")
         return self._bound(np.arange(1, self.max_looks + 1), running[:, : self.max_looks])
 
     @property

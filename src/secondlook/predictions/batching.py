@@ -36,9 +36,14 @@ def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifie
         if on_gpus is not None:
             return on_gpus
         return min(256, max(8, round_down_to_power_of_two(PIXELS_PER_BATCH // (image.shape[0] * image.shape[1]))))
-    if type(batch_size) is not int or batch_size < 1:  # True is an int, but not a batch size
-        raise PredictionsError(f"batch_size is {batch_size!r}; expected 'auto' or a positive integer.")
+    check_size("batch_size", batch_size)
     return batch_size
+
+
+def check_size(name: str, size: object) -> None:
+    """Check an argument that is a number of images."""
+    if type(size) is not int or size < 1:  # True is an int, but not a size
+        raise PredictionsError("is invalid; expected a number of images of at least 1", argument=name, value=size)
 
 
 def chunk_rows(image: Array, most: int = CHUNK_ROWS, n_bytes: int | None = None) -> int:
@@ -66,12 +71,6 @@ class Chunking:
     def indices_of(self, number: int) -> range:
         """Return the source indices of the images in a chunk."""
         return range(number * self.rows, min((number + 1) * self.rows, self.images))
-
-
-def group_views(views: int, images: int, batch_size: int) -> list[range]:
-    """Divide the positions of views into groups that fill a batch: several views of few images, one view of many."""
-    size = max(1, batch_size // max(1, images))
-    return [range(start, min(start + size, views)) for start in range(0, views, size)]
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

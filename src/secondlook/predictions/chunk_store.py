@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from secondlook.file_systems import Location
 from secondlook.files import write_atomically
 
 if TYPE_CHECKING:
@@ -23,25 +24,6 @@ CHUNK_NAME = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 # Metadata of a chunk, which detects a file in the wrong place.
 _JOB = "secondlook.job"
 _NUMBER = "secondlook.chunk"
-
-
-class Storage(Protocol):
-    """Where chunks are kept: a `LocalStorage`, or a `Location` at a URL. A file is there as a whole or not at all."""
-
-    def list_names(self) -> list[str]:
-        """Return the names of all files."""
-
-    def read_bytes(self, name: str) -> bytes:
-        """Return the content of a file."""
-
-    def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file, in one step."""
-
-    def delete(self, name: str) -> None:
-        """Remove a file; it may be gone already."""
-
-    def locate(self, name: str) -> str:
-        """Return the path or the URL of a file, for messages."""
 
 
 class LocalStorage:
@@ -75,6 +57,10 @@ class LocalStorage:
     def locate(self, name: str) -> str:
         """Return the path of a file."""
         return str(self._folder / name)
+
+
+Storage = LocalStorage | Location
+"""Where chunks are kept: a folder, or a location at a URL. A file is there as a whole or not at all."""
 
 
 class BrokenChunkError(ValueError):

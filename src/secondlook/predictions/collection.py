@@ -1,39 +1,54 @@
-"""`collect`: classify every view of every image once, in this process or others, in memory or into a store."""
+"""`collect`: classify every view of every image once, in this process or others, in memory or into a store.
+
+The stages of the pipeline (decode, make views, classify, write) run in threads of their own, or on a GPU.
+"""
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, IntArray
-from secondlook.classifiers import Classifier, load_classifier
+from secondlook.arrays import Array, Float32Array
+from secondlook.classifiers import Classifier, Fetch, load_classifier
 from secondlook.errors import ANY, PredictionsError, Repair, SourceError
 from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
+from secondlook.predictions.decoding import DecodedChunk, read_ahead, read_first_image
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution
-from secondlook.predictions.manifest import (
+from secondlook.predictions.inference import Inference
+from secondlook.predictions.predictions import Predictions, open_entry
+from secondlook.predictions.store import (
     ENSEMBLE_FILE,
+    Chunk,
     EnsembleManifest,
     Manifest,
     Origin,
     SkippedImage,
+    StoreEntry,
     entry_key,
+    translate_store_errors,
     write_manifest,
 )
-from secondlook.predictions.pipeline import CollectJob, Sink, read_first_image, run_pipeline
-from secondlook.predictions.predictions import ArrayTable, Predictions, open_entry
-from secondlook.predictions.store import Chunk, StoreEntry, translate_store_errors
 from secondlook.predictions.validation import check_class_names_match, check_classes
-from secondlook.progress import IMAGES_X_VIEWS, ignore_progress, progress_bar
+from secondlook.progress import IMAGES_X_VIEWS, Advance, ignore_progress, progress_bar
 from secondlook.sources import Source, open_labeled
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike
 
+_CHUNKS_AHEAD = 1
+_VIEW_BATCHES_AHEAD = 3
 _MAX_PENDING_WRITES = 2
+_NO_OUTPUTS = np.empty((0, 1), dtype=np.float32)
+
+Needs = Callable[[int, int], bool]
+"""Whether a chunk still has to be computed, given the position of its view and its number."""
+ComputedViews = Generator[tuple[int, int, Chunk], None, None]
+"""Computed chunks, each with the position of its view and its number."""
 
 
 def collect(
@@ -73,8 +88,7 @@ def collect(
     if execution.engine is not None and execution.on_error is None:
         source = skip_by_default(source, data)
     check_class_names_match(loaded.members or (loaded,), source)
-    collector = _Collector(source, ViewSet(views), execution)
-    return collector.collect_in_memory(loaded) if store is None else collector.collect_on_disk(loaded, Path(store))
+    return _collect(loaded, source, ViewSet(views), execution, None if store is None else Path(store))
 
 
 def skip_by_default(source: Source, data: object) -> Source:
@@ -88,194 +102,145 @@ def skip_by_default(source: Source, data: object) -> Source:
     return source if is_set else source.with_on_error("skip")
 
 
-@dataclass(frozen=True)
-class _Collector:
-    """The settings that all members of an ensemble share."""
+def _collect(
+    classifier: Classifier, source: Source, views: ViewSet, execution: Execution, store: Path | None
+) -> Predictions:
+    if classifier.members:
+        members = [_collect(member, source, views, execution, store) for member in classifier.members]
+        if store is not None:
+            _write_ensemble(classifier, source, store)
+        return Predictions(members=members, views=views, origin=Origin.describe(classifier, source))
+    image = read_first_image(classifier, source)
+    batch_size = choose_batch_size(execution.batch_size, image, classifier)
+    # The batches of GPUs may be larger than the chunks of a store.
+    rows = chunk_rows(image) if store is not None else max(chunk_rows(image), chunk_rows(image, batch_size))
+    job = _Job(classifier, source, views, batch_size, Chunking(len(source), rows))
+    return _collect_in_memory(job, execution) if store is None else _collect_on_disk(job, execution, store)
 
+
+@dataclass(frozen=True)
+class _Job:
+    """A classifier, the images and views to classify, and how to divide the images."""
+
+    classifier: Classifier
     source: Source
     views: ViewSet
-    execution: Execution
+    batch_size: int
+    chunking: Chunking
 
-    def collect_in_memory(self, classifier: Classifier) -> Predictions:
-        if classifier.members:
-            members = [self.collect_in_memory(member) for member in classifier.members]
-            return Predictions(members=members, views=self.views, origin=Origin.describe(classifier, self.source))
-        sink = InMemory(len(self.source), len(self.views))
-        self._run(self._plan(classifier, is_stored=False), sink)
-        indices, outputs = sink.result()
-        is_complete = len(indices) == len(self.source)
-        labels = None if self.source.labels is None else np.array(self.source.labels[indices], dtype=np.int64)
-        return Predictions.from_table(  # the classifier has validated its outputs, and labels were checked with them
-            ArrayTable(outputs, classifier.output),
-            self.views,
-            labels=labels,
-            ids=self.source.ids if is_complete else [self.source.ids[index] for index in indices.tolist()],
-            class_names=self.source.class_names,
-            skipped=[(image.id, image.reason) for _, image in sorted(sink.skipped.items())],
-            origin=Origin.describe(classifier, self.source),
+
+def _collect_in_memory(job: _Job, execution: Execution) -> Predictions:
+    source, outputs = job.source, np.empty((0, 0, 0), dtype=np.float32)
+    is_read, skipped = np.zeros(len(source), dtype=np.bool_), dict[int, SkippedImage]()
+    with closing(_compute(job, execution, lambda view, number: True)) as computed:
+        for view, _, chunk in computed:
+            skipped |= {image.index: image for image in chunk.skipped}
+            if len(chunk.indices):
+                if not len(outputs):
+                    outputs = np.empty((len(source), len(job.views), chunk.outputs.shape[1]), dtype=np.float32)
+                outputs[chunk.indices, view] = chunk.outputs
+                is_read[chunk.indices] = True
+    if not is_read.any():
+        raise PredictionsError(f"none of the {len(source)} images could be read; see `skipped` of the source.")
+    indices, is_complete = np.flatnonzero(is_read), bool(is_read.all())
+    return Predictions.from_outputs(  # the classifier has validated its outputs, and labels were checked with them
+        outputs if is_complete else outputs[indices],
+        job.classifier.output,
+        job.views,
+        labels=None if source.labels is None else np.array(source.labels[indices], dtype=np.int64),
+        ids=source.ids if is_complete else [source.ids[index] for index in indices.tolist()],
+        class_names=source.class_names,
+        skipped=[(image.id, image.reason) for _, image in sorted(skipped.items())],
+        origin=Origin.describe(job.classifier, source),
+    )
+
+
+def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Predictions:
+    classifier, source, views = job.classifier, job.source, job.views.texts
+    if not classifier.digest:
+        raise PredictionsError(
+            f"classifier {classifier.name!r} has no name to store its outputs under, one that changes whenever the "
+            "function does",
+            repair=Repair("load it with {name}, or omit {store}", name="v1", store=ANY),
         )
-
-    def collect_on_disk(self, classifier: Classifier, store: Path) -> Predictions:
-        if classifier.members:
-            members = [self.collect_on_disk(member, store) for member in classifier.members]
-            self._write_ensemble(classifier, store)
-            return Predictions(members=members, views=self.views, origin=Origin.describe(classifier, self.source))
-        job = self._plan(classifier, is_stored=True)
-        entry = self._open_entry(job, store)
-        with entry.lock_for_writing():
-            self._clean(entry)
-            with OnDisk(entry, self.views.texts).open() as sink:
-                # An existing entry may have been divided by other rules.
-                self._run(replace(job, chunking=entry.chunking), sink)
-            self._finish(entry)
-        return open_entry(entry, self.views)
-
-    def _finish(self, entry: StoreEntry) -> None:
-        entry.finalize()
-        if self.source.on_error == "fail":
-            entry.check_none_skipped()
-
-    def _open_entry(self, job: CollectJob, store: Path) -> StoreEntry:
-        manifest = Manifest.create(job.classifier, self.source, self.views, job.chunking.rows)
-        return StoreEntry.open_or_create(store / self._entry_name(job.classifier), manifest)
-
-    def _plan(self, classifier: Classifier, *, is_stored: bool) -> CollectJob:
-        image = read_first_image(classifier, self.source)
-        batch_size = choose_batch_size(self.execution.batch_size, image, classifier)
-        # The batches of GPUs may be larger than the chunks of a store.
-        rows = chunk_rows(image) if is_stored else max(chunk_rows(image), chunk_rows(image, batch_size))
-        return CollectJob(classifier, self.source, self.views, batch_size, Chunking(len(self.source), rows))
-
-    def _clean(self, entry: StoreEntry) -> None:
-        """Remove what has to be computed again."""
-        repaired = [image.index for image in entry.manifest.skipped if self.source.is_readable(image.index)]
+    manifest = Manifest.create(classifier, source, job.views, job.chunking.rows)
+    entry = StoreEntry.open_or_create(store / entry_key(classifier, source), manifest)
+    with entry.lock_for_writing():
+        repaired = [image.index for image in entry.manifest.skipped if source.is_readable(image.index)]
         with translate_store_errors(entry.folder):
-            entry.ensure_images(self.source.ids, self.source.labels)
+            entry.ensure_images(source.ids, source.labels)
             entry.remove_chunks_with(repaired)
-            entry.remove_damaged_chunks(self.views.texts)
-
-    def _run(self, job: CollectJob, sink: Sink) -> None:
-        if self.execution.engine is not None:
-            self._run_on_engine(self.execution.engine, job, sink)
-            return
-        total = sum(
-            len(job.chunking.indices_of(number))
-            for number in job.chunking.numbers
-            for place in range(len(job.views))
-            if sink.needs(place, number)
-        )
-        name, progress = short_name(job.classifier.name), self.execution.progress
-        with progress_bar(name, total, IMAGES_X_VIEWS, enabled=progress) as advance:
-            run_pipeline(job, sink, advance)
-
-    def _run_on_engine(self, engine: Engine, job: CollectJob, sink: Sink) -> None:
-        """Let the engine compute what is missing, and write each chunk as it comes."""
-        chunking, missing = job.chunking, dict[frozenset[int], list[int]]()
-        for number in chunking.numbers:
-            needed = frozenset(view for view in range(len(self.views)) if sink.needs(view, number))
-            if needed:
-                missing.setdefault(needed, []).append(number)
-        image = read_first_image(job.classifier, self.source)
-        is_checked = False
-        total = sum(len(views) * len(chunking.indices_of(number)) for views in missing for number in missing[views])
-        name, progress = short_name(job.classifier.name), self.execution.progress
-        with progress_bar(name, total, IMAGES_X_VIEWS, enabled=progress) as advance:
-            for views, numbers in missing.items():
-                load = LoadCollector(job.classifier, self.views, views, image, replace(self.execution, engine=None))
-                source = self.source.without_labels()
-                with closing(engine.compute_chunks(load, source, chunking, numbers)) as computed:
-                    for one in computed:
-                        indices = chunking.indices_of(one.number)
-                        for view, chunk in pickle.loads(one.content).items():
-                            if len(chunk.indices) and not is_checked:
-                                check_classes(job.classifier.name, self.source, chunk.outputs.shape[1])
-                                is_checked = True
-                            sink.write(view, one.number, chunk.shift(indices.start))
-                        advance(len(indices) * len(views))
-
-    def _entry_name(self, classifier: Classifier) -> str:
-        if not classifier.digest:
-            raise PredictionsError(
-                f"classifier {classifier.name!r} has no name to store its outputs under, one that changes whenever the "
-                "function does",
-                repair=Repair("load it with {name}, or omit {store}", name="v1", store=ANY),
-            )
-        return entry_key(classifier, self.source)
-
-    def _write_ensemble(self, ensemble: Classifier, store: Path) -> None:
-        members = tuple(entry_key(member, self.source) for member in ensemble.members)
-        folder = store / entry_key(ensemble, self.source)
-        with translate_store_errors(folder):
-            folder.mkdir(exist_ok=True)
-            write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
+            entry.remove_damaged_chunks(views)
+        # An existing entry may have been divided by other rules.
+        _write_chunks(replace(job, chunking=entry.chunking), execution, entry)
+        entry.finalize()
+        if source.on_error == "fail":
+            entry.check_none_skipped()
+    return open_entry(entry, job.views)
 
 
-class InMemory(Sink):
-    """A sink that keeps outputs in one array [N, V, C], allocated when the number of classes is known."""
+def _write_chunks(job: _Job, execution: Execution, entry: StoreEntry) -> None:
+    """Write all missing chunks, in a thread of its own while the classifier continues."""
+    views, pending = job.views.texts, deque[Future[None]]()
 
-    def __init__(self, images: int, views: int) -> None:
-        self._images = images
-        self._views = views
-        self._outputs: Float32Array | None = None
-        self._is_read = np.zeros(images, dtype=np.bool_)
-        self.skipped: dict[int, SkippedImage] = {}
-        """Images that could not be read, by their index."""
+    def needs(view: int, number: int) -> bool:  # another process may be writing it
+        return number not in entry.chunks_of(views[view])
 
-    def needs(self, view: int, number: int) -> bool:
-        """Return True: each chunk is requested once."""
-        return True
-
-    def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Copy the outputs of a chunk."""
-        self.skipped |= {image.index: image for image in chunk.skipped}
-        if len(chunk.indices) == 0:
-            return
-        if self._outputs is None:
-            self._outputs = np.empty((self._images, self._views, chunk.outputs.shape[1]), dtype=np.float32)
-        self._outputs[chunk.indices, view] = chunk.outputs
-        self._is_read[chunk.indices] = True
-
-    def result(self) -> tuple[IntArray, Float32Array]:
-        """Return the source indices int64 [N] and the outputs float32 [N, V, C] of the readable images."""
-        if self._outputs is None:
-            raise PredictionsError(f"none of the {self._images} images could be read; see `skipped` of the source.")
-        indices = np.flatnonzero(self._is_read)
-        return indices, self._outputs if len(indices) == self._images else self._outputs[indices]
+    # Also after an interruption the thread finishes: what is computed is written.
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="secondlook-write") as writer,
+        closing(_compute(job, execution, needs)) as computed,
+    ):
+        for view, number, chunk in computed:
+            while len(pending) >= _MAX_PENDING_WRITES:  # the disk is slow, and memory is bounded
+                pending.popleft().result()
+            pending.append(writer.submit(entry.write_chunk, views[view], number, chunk))
+        while pending:
+            pending.popleft().result()
 
 
-class OnDisk(Sink):
-    """A sink that writes chunks to a store entry, in a thread of its own while the classifier continues."""
-
-    def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
-        self._entry = entry
-        self._views = views
-        self._pending: list[Future[None]] = []
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="secondlook-write")
-
-    @contextmanager
-    def open(self) -> Iterator[Self]:
-        """Accept chunks; at the end all are on disk, or the error of a failed write is raised."""
-        try:
-            yield self
-            self._wait(0)
-        finally:
-            self._writer.shutdown()  # also after an interruption: what is computed is written
-
-    def needs(self, view: int, number: int) -> bool:
-        """Whether the chunk does not exist; another process may be writing it."""
-        return number not in self._entry.chunks_of(self._views[view])
-
-    def write(self, view: int, number: int, chunk: Chunk) -> None:
-        """Schedule the write of a chunk; wait if the disk is slow, to bound memory."""
-        self._wait(_MAX_PENDING_WRITES - 1)
-        self._pending.append(self._writer.submit(self._entry.write_chunk, self._views[view], number, chunk))
-
-    def _wait(self, max_pending: int) -> None:
-        while len(self._pending) > max_pending:
-            self._pending.pop(0).result()
+def _write_ensemble(ensemble: Classifier, source: Source, store: Path) -> None:
+    members = tuple(entry_key(member, source) for member in ensemble.members)
+    folder = store / entry_key(ensemble, source)
+    with translate_store_errors(folder):
+        folder.mkdir(exist_ok=True)
+        write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
 
 
-# --- In other processes: what an engine sends there; a `Chunk` of each view comes back ---
+# --- Computing chunks ---
+
+
+def _compute(job: _Job, execution: Execution, needs: Needs) -> ComputedViews:
+    """Compute all chunks that are needed, here or on an engine."""
+    chunking, missing = job.chunking, dict[frozenset[int], list[int]]()
+    for number in chunking.numbers:
+        needed = frozenset(view for view in range(len(job.views)) if needs(view, number))
+        if needed:
+            missing.setdefault(needed, []).append(number)
+    total = sum(len(views) * len(chunking.indices_of(number)) for views in missing for number in missing[views])
+    with progress_bar(short_name(job.classifier.name), total, IMAGES_X_VIEWS, enabled=execution.progress) as advance:
+        if execution.engine is None:
+            chunks = _run_pipeline(job, needs, advance)
+        else:
+            chunks = _run_on_engine(execution.engine, job, execution, missing, advance)
+        yield from chunks
+
+
+def _run_on_engine(
+    engine: Engine, job: _Job, execution: Execution, missing: dict[frozenset[int], list[int]], advance: Advance
+) -> ComputedViews:
+    image, source, is_checked = read_first_image(job.classifier, job.source), job.source.without_labels(), False
+    for views, numbers in missing.items():
+        load = LoadCollector(job.classifier, job.views, views, image, replace(execution, engine=None))
+        with closing(engine.compute_chunks(load, source, job.chunking, numbers)) as computed:
+            for one in computed:
+                indices = job.chunking.indices_of(one.number)
+                for view, chunk in pickle.loads(one.content).items():
+                    if len(chunk.indices) and not is_checked:
+                        check_classes(job.classifier.name, job.source, chunk.outputs.shape[1])
+                        is_checked = True
+                    yield view, one.number, chunk.shift(indices.start)
+                advance(len(indices) * len(views))
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,23 +261,74 @@ class LoadCollector:
         batch_size = choose_batch_size(self.execution.batch_size, self.image, classifier)
 
         def collect_chunk(number: int, images: Source) -> bytes:
-            sink = _OneChunk(self.needed)
-            job = CollectJob(classifier, images, self.views, batch_size, Chunking(len(images), len(images)))
-            run_pipeline(job, sink, ignore_progress)
-            return pickle.dumps(sink.chunks, protocol=5)
+            job = _Job(classifier, images, self.views, batch_size, Chunking(len(images), len(images)))
+            chunks = _run_pipeline(job, lambda view, _: view in self.needed, ignore_progress)
+            return pickle.dumps({view: chunk for view, _, chunk in chunks}, protocol=5)
 
         return collect_chunk
 
 
-class _OneChunk(Sink):
-    """Keeps the outputs of a single chunk in memory."""
+@dataclass(frozen=True)
+class _ViewBatch:
+    """Inputs to classify, one view of a batch after another; None for a chunk without readable images.
 
-    def __init__(self, needed: frozenset[int]) -> None:
-        self._needed = needed
-        self.chunks: dict[int, Chunk] = {}
+    There are several views only where they fit in one batch.
+    """
 
-    def needs(self, view: int, number: int) -> bool:
-        return view in self._needed
+    chunk: DecodedChunk
+    views: tuple[int, ...]
+    n_images: int
+    is_last: bool
+    inputs: Any
 
-    def write(self, view: int, number: int, chunk: Chunk) -> None:
-        self.chunks[view] = chunk
+
+def _run_pipeline(job: _Job, needs: Needs, advance: Advance) -> ComputedViews:
+    """Compute chunks in this process; `advance` is called with the number of images just classified."""
+    inference = Inference.create(job.classifier, job.batch_size)
+    started: deque[tuple[_ViewBatch, Fetch]] = deque()
+    outputs: list[Float32Array] = []  # of the batches of one chunk
+    is_checked = False
+
+    def finish_first() -> Iterator[tuple[int, int, Chunk]]:
+        nonlocal is_checked
+        batch, fetch = started.popleft()
+        outputs.append(fetch())
+        if batch.inputs is not None and not is_checked:
+            check_classes(job.classifier.name, job.source, outputs[0].shape[1])
+            is_checked = True
+        advance(batch.n_images * len(batch.views))
+        if batch.is_last:
+            chunk, joined = batch.chunk, np.concatenate(outputs)
+            outputs.clear()
+            per_view = joined.reshape(len(batch.views), len(chunk.indices), joined.shape[1])
+            for view, view_outputs in zip(batch.views, per_view, strict=True):
+                yield view, chunk.number, Chunk(chunk.indices, view_outputs, chunk.skipped)
+
+    with closing(read_ahead(lambda: _iter_view_batches(job, needs, inference), _VIEW_BATCHES_AHEAD)) as batches:
+        for batch in batches:
+            fetch = (lambda: _NO_OUTPUTS) if batch.inputs is None else inference.start(batch.inputs)
+            started.append((batch, fetch))
+            while len(started) > inference.outstanding:
+                yield from finish_first()
+        while started:
+            yield from finish_first()
+
+
+def _iter_view_batches(job: _Job, needs: Needs, inference: Inference) -> Iterator[_ViewBatch]:
+    def decode_needed() -> Iterator[DecodedChunk]:
+        for number in job.chunking.numbers:
+            if any(needs(view, number) for view in range(len(job.views))):
+                yield DecodedChunk.decode(job.classifier, job.source, number, job.chunking.indices_of(number))
+
+    with closing(read_ahead(decode_needed, _CHUNKS_AHEAD)) as chunks:
+        for chunk in chunks:
+            n_images, placed = len(chunk.indices), inference.place(chunk.images)
+            for group in inference.group_views(len(job.views), n_images):
+                # Another process may have written the chunk since it was decoded.
+                views = tuple(view for view in group if needs(view, chunk.number))
+                if views and n_images == 0:
+                    yield _ViewBatch(chunk, views, 0, is_last=True, inputs=None)
+                for start in range(0, n_images if views else 0, job.batch_size):
+                    stop = min(start + job.batch_size, n_images)
+                    inputs = inference.prepare(placed[start:stop], [job.views.views[view] for view in views])
+                    yield _ViewBatch(chunk, views, stop - start, stop == n_images, inputs)

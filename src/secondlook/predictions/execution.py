@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from secondlook.classifiers import Classifier
-from secondlook.errors import PredictionsError
-from secondlook.predictions.batching import BatchSize, Chunking
+from secondlook.predictions.batching import BatchSize, Chunking, check_size
 from secondlook.sources import OnError, Source
 
 Worker = Callable[[int, Source], bytes]
@@ -74,16 +73,10 @@ class Execution:
 
     def __post_init__(self) -> None:
         Classifier.check_device(self.device)
-        given: object = self.batch_size
-        if given != "auto" and (type(given) is not int or given < 1):  # True is an int, but not a batch size
-            raise PredictionsError(
-                "is invalid; expected 'auto' or a positive integer", argument="batch_size", value=given
-            )
-        size: object = self.part_size
-        if size is not None and (type(size) is not int or size < 1):
-            raise PredictionsError(
-                "is invalid; expected the number of images per chunk, at least 1", argument="part_size", value=size
-            )
+        if self.batch_size != "auto":
+            check_size("batch_size", self.batch_size)
+        if self.part_size is not None:
+            check_size("part_size", self.part_size)
 
 
 DEFAULT_EXECUTION = Execution()

@@ -9,8 +9,8 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, Fetch
-from secondlook.errors import PredictionsError
-from secondlook.predictions.batching import group_views, is_out_of_memory
+from secondlook.errors import PredictionsError, shorten_reason
+from secondlook.predictions.batching import is_out_of_memory
 from secondlook.views import View
 
 _OUTSTANDING_BATCHES = 2
@@ -36,53 +36,32 @@ class Inference(ABC):
         """Return the inference of a classifier: on its GPUs if it has any."""
         return (DeviceInference if classifier.is_accelerated else HostInference)(classifier, batch_size)
 
-    @abstractmethod
     def place(self, images: Any) -> Any:
         """Return images [n, H, W, C] where inputs are made from them; they can be indexed by slices and positions."""
+        return images
 
     @abstractmethod
     def prepare(self, images: Any, views: Sequence[View]) -> Any:
         """Return inputs for views of placed images, one view after another."""
 
-    @abstractmethod
     def join(self, prepared: Sequence[Any]) -> Sequence[Any]:
         """Return several inputs as those that are classified in as few calls as possible, in the same order."""
+        return prepared
 
     @abstractmethod
     def start(self, inputs: Any) -> Fetch:
         """Start to classify inputs, and return what waits for the outputs. -> float32 [V * n, classes]"""
 
-    def classify_views(self, images: Array, views: Sequence[View]) -> Float32Array:
-        """Classify views of a few images in as few calls as the batch size allows. -> float32 [n, V, classes]
-
-        The batches are those of `run_pipeline`, so that the outputs are the same to the last bit.
-        """
-        placed = self.place(images)
-        groups = group_views(len(views), len(images), self.batch_size)
-        fetches = [self.start(self.prepare(placed, views[group.start : group.stop])) for group in groups]
-        outputs = np.concatenate([fetch() for fetch in fetches])
-        return np.ascontiguousarray(outputs.reshape(len(views), len(images), -1).swapaxes(0, 1))
-
-    def classify_one_view_each(self, images: Array, views: Sequence[View]) -> Float32Array:
-        """Classify each image in the view that belongs to it, in as few calls as possible. -> float32 [n, classes]"""
-        positions: dict[View, list[int]] = {}
-        for position, view in enumerate(views):
-            positions.setdefault(view, []).append(position)
-        placed = self.place(images)
-        prepared = [self.prepare(placed[np.array(places)], [view]) for view, places in positions.items()]
-        fetches = [self.start(inputs) for inputs in self.join(prepared)]
-        outputs = np.concatenate([fetch() for fetch in fetches])
-        ordered = np.empty_like(outputs)
-        ordered[np.concatenate(list(positions.values()))] = outputs
-        return ordered
+    def group_views(self, views: int, images: int) -> list[range]:
+        """Divide the positions of views into groups that fill a batch: several views of few images, one of many."""
+        size = max(1, self.batch_size // max(1, images))
+        return [range(start, min(start + size, views)) for start in range(0, views, size)]
 
     def _halve(self, failed_size: int, error: Exception) -> None:
         if failed_size == 1:
-            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-            raise PredictionsError(
-                f"the classifier ran out of memory on a single image ({reason}); "
-                "use a smaller input size, a smaller classifier or a machine with more memory."
-            ) from error
+            fault = f"the classifier ran out of memory on a single image ({shorten_reason(error)})"
+            repair = "use a smaller input size, a smaller classifier or a machine with more memory"
+            raise PredictionsError(fault, repair=repair) from error
         self.batch_size = failed_size // 2
 
 
@@ -90,10 +69,6 @@ class HostInference(Inference):
     """Views are made on the host; the classifier is called with arrays, and its outputs are there at once."""
 
     outstanding = 0
-
-    def place(self, images: Array) -> Array:
-        """Return the images themselves."""
-        return images
 
     def prepare(self, images: Array, views: Sequence[View]) -> Array:
         """Make the views, one after another. [n, H, W, C] -> [V * n, H, W, C]"""
@@ -136,10 +111,6 @@ class DeviceInference(Inference):
         """Return the images and the views: the views are made when the batch is started."""
         return images, views
 
-    def join(self, prepared: Sequence[tuple[Any, Sequence[View]]]) -> Sequence[tuple[Any, Sequence[View]]]:
-        """Return them as they are: the views of each are made by themselves."""
-        return prepared
-
     def start(self, inputs: tuple[Any, Sequence[View]]) -> Fetch:
         """Start to make and classify views."""
         fetches: list[Fetch] = []
@@ -162,6 +133,6 @@ class DeviceInference(Inference):
         """Split views of images into batches, in the order of their outputs."""
         size = self.batch_size
         if len(images) <= size:
-            return [(images, views[group.start : group.stop]) for group in group_views(len(views), len(images), size)]
+            return [(images, views[group.start : group.stop]) for group in self.group_views(len(views), len(images))]
         starts = range(0, len(images), size)
         return [(images[start : start + size], [view]) for view in views for start in starts]

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float32Array, Float64Array, IntArray, Output, softmax
+from secondlook.arrays import (
+    Array,
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    IntArray,
+    Output,
+    resolve_positions,
+    top_classes,
+)
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
-from secondlook.predictions.manifest import Origin
-from secondlook.predictions.store import StoredTable, StoreEntry, Table, find_entry, open_members
+from secondlook.predictions.store import Origin, StoredTable, StoreEntry, Table, find_entry, read_member_names
 from secondlook.predictions.validation import (
     as_class_names,
     as_ids,
     as_labels,
     as_outputs,
     check_members_match,
-    check_predict_from,
-    check_top_k,
-    resolve_positions,
+    check_prediction,
     resolve_views,
 )
 from secondlook.progress import Advance, ignore_progress, progress_bar
@@ -38,44 +43,21 @@ PredictFrom = Literal["image", "views"]
 """Whether the predicted class is derived from the image itself or from the mean over all views."""
 
 
-_CACHED_BYTES = 2**20
-"""Probabilities of a table in memory are computed once if they have at most this size."""
 _FIRST_VIEW = np.zeros(1, dtype=np.int64)
-_OUTPUTS = ("probabilities", "logits", "members")
 
 
-class ArrayTable(Table):
+class _ArrayTable(Table):
     """Outputs in memory, one array [N, V, C] of float32 or float64."""
 
     def __init__(self, values: Array, kind: Output) -> None:
-        self.values = _freeze(values.view())
+        self._values = _freeze(values.view())
         self.kind = kind
         n_images, n_views, n_classes = values.shape
         self.shape = n_images, n_views, n_classes
 
-    @cached_property
-    def probabilities(self) -> Float64Array:
-        """All probabilities, float64 [N, V, C], read-only; kept, so only for small tables."""
-        return _freeze(_compute_probabilities(self.read(np.arange(len(self.values))), self.kind))
-
     def read(self, images: IntArray, views: IntArray | None = None) -> Array:
-        """Copy the outputs of some images and views."""
-        return _take(self.values, images, views)
-
-    def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
-        """Return the probabilities of some images and views, float64 [len(images), len(views), C], a new array."""
-        if 8 * self.values.size <= _CACHED_BYTES:
-            return _take(self.probabilities, images, views)
-        return _compute_probabilities(self.read(images, views), self.kind)
-
-
-def _take(values: Array, images: IntArray, views: IntArray | None) -> Array:
-    rows: Array = values[images]
-    return rows if views is None else rows[:, views]
-
-
-def _compute_probabilities(outputs: Array, kind: Output) -> Float64Array:
-    return softmax(outputs) if kind == "logits" else outputs.astype(np.float64, copy=False)
+        rows: Array = self._values[images]
+        return rows if views is None else rows[:, views]
 
 
 class Predictions:
@@ -107,26 +89,20 @@ class Predictions:
 
     Attributes
     ----------
-    members
-        Predictions of each member of an ensemble; empty otherwise.
-    views, ids, class_names
-        Views, image ids and class names; `class_names` is None if unknown.
-    skipped
-        Id and reason of each image that could not be read and so is not included.
-    origin
-        The classifier and the images that the outputs come from; None if unknown.
+    members, views, ids, class_names, skipped, origin
+        As passed; `members` is empty for a single classifier, `class_names` and `origin` are None if unknown.
     """
 
-    members: tuple[Predictions, ...]
+    members: tuple[Predictions, ...] = ()
     views: ViewSet
     ids: tuple[str, ...]
-    class_names: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None = None
     skipped: tuple[tuple[str, str], ...]
-    origin: Origin | None
-    _table: Table | None
+    origin: Origin | None = None
+    _table: Table | None = None
     _labels: IntArray | None
     _image_positions: IntArray
-    _view_positions: IntArray | None
+    _view_positions: IntArray | None = None
     _advance: Advance
     _predicted: dict[tuple[PredictFrom, int], IntArray]
 
@@ -145,12 +121,9 @@ class Predictions:
     ) -> None:
         members = tuple(members)
         if (probabilities is not None) + (logits is not None) + bool(members) != 1:
-            raise PredictionsError(
-                "Predictions takes exactly one of outputs and members",
-                repair=Repair(
-                    "pass {probabilities}, {logits} or {members}", probabilities=ANY, logits=ANY, members=ANY
-                ),
-            )
+            choices = dict.fromkeys(("probabilities", "logits", "members"), ANY)
+            repair = Repair("pass {probabilities}, {logits} or {members}", **choices)
+            raise PredictionsError("Predictions takes exactly one of outputs and members", repair=repair)
         view_set = ViewSet.with_names(views)
         table: Table | None = None
         if members:
@@ -163,20 +136,25 @@ class Predictions:
         else:
             kind: Output = "logits" if logits is not None else "probabilities"
             values = logits if logits is not None else probabilities
-            table = ArrayTable(as_outputs(values, kind, view_set.texts), kind)
+            table = _ArrayTable(as_outputs(values, kind, view_set.texts), kind)
             n_images, _, n_classes = table.shape
         names = as_class_names(class_names, n_classes)
         checked = None if labels is None else as_labels(labels, n_images, n_classes, names)
-        self._initialize(table, members, view_set, as_ids(ids, n_images), checked, names, skipped, origin)
+        others = {"members": members, "class_names": names, "origin": origin}
+        self._initialize(table, view_set, as_ids(ids, n_images), checked, skipped, **others)
 
     @classmethod
-    def from_table(cls, table: Table, views: ViewSet, **fields: Any) -> Self:
-        """Wrap a table, such as that of a store, without reading or checking anything: all arguments must be valid.
+    def from_outputs(cls, outputs: Array, kind: Output, views: ViewSet, **fields: Any) -> Self:
+        """Wrap outputs [N, V, C] without checking anything: all arguments must be valid.
 
         `fields` are `ids` and, where they are known, `labels`, `class_names`, `skipped` and `origin`.
         """
+        return cls._from_table(_ArrayTable(outputs, kind), views, **fields)
+
+    @classmethod
+    def _from_table(cls, table: Table, views: ViewSet, **fields: Any) -> Self:
         preds = cls.__new__(cls)
-        preds._initialize(table, (), views, **fields)
+        preds._initialize(table, views, **fields)
         return preds
 
     @classmethod
@@ -194,33 +172,29 @@ class Predictions:
         """
         view_set = None if views is None else ViewSet(views)
         folder = find_entry(Path(store), entry)
-        members = [open_entry(member, view_set) for member in open_members(folder)]
-        if members:
-            return Predictions(members=members, views=members[0].views)
-        return open_entry(StoreEntry.open(folder), view_set)
+        names = read_member_names(folder)
+        if not names:
+            return open_entry(StoreEntry.open(folder), view_set)
+        members = [open_entry(StoreEntry.open(folder.parent / name), view_set) for name in names]
+        return Predictions(members=members, views=members[0].views)
 
     def _initialize(
         self,
         table: Table | None,
-        members: tuple[Predictions, ...],
         views: ViewSet,
         ids: Sequence[str],
         labels: IntArray | None = None,
-        class_names: tuple[str, ...] | None = None,
         skipped: Iterable[tuple[str, str]] = (),
-        origin: Origin | None = None,
+        **others: Any,
     ) -> None:
         self.__dict__.update(
-            members=members,
+            others,
             views=views,
             ids=tuple(ids),
-            class_names=class_names,
             skipped=tuple(skipped),
-            origin=origin,
             _table=table,
             _labels=None if labels is None else _freeze(labels),
             _image_positions=np.arange(len(ids)),
-            _view_positions=None,
             _advance=ignore_progress,
             _predicted={},
         )
@@ -231,11 +205,10 @@ class Predictions:
         copy.__dict__.update(self.__dict__, **changes)
         return copy
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"cannot set {name!r}: Predictions are immutable; create new ones, or use select().")
+    def __setattr__(self, name: str, value: object = None) -> NoReturn:
+        raise AttributeError(f"cannot change {name!r}: Predictions are immutable; create new ones, or use select().")
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"cannot delete {name!r}: Predictions are immutable.")
+    __delattr__ = __setattr__
 
     @property
     def n_images(self) -> int:
@@ -286,10 +259,8 @@ class Predictions:
     def labels(self) -> IntArray:
         """True class of each image, int64 [N], read-only."""
         if self._labels is None:
-            raise PredictionsError(
-                "these predictions have no labels",
-                repair=Repair("pass {labels} when creating or collecting them", labels=ANY),
-            )
+            repair = Repair("pass {labels} when creating or collecting them", labels=ANY)
+            raise PredictionsError("these predictions have no labels", repair=repair)
         return self._labels
 
     @property
@@ -322,18 +293,17 @@ class Predictions:
     def logit_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Float64Array]]:
         """Yield the logits block by block, as `blocks` does the probabilities."""
         if not self.has_logits:
-            reason = (
-                "an ensemble is a mean of probabilities" if self.members else "the classifier outputs probabilities"
+            reason = "an ensemble is a mean of" if self.members else "the classifier outputs"
+            raise PredictionsError(
+                f"these predictions have no logits: {reason} probabilities; use .probabilities or .blocks()."
             )
-            raise PredictionsError(f"these predictions have no logits: {reason}; use .probabilities or .blocks().")
         for images in self._block_slices(self._choose_block_rows(self.n_views) if rows is None else rows):
             yield images, self._read(images).astype(np.float64, copy=False)
 
     def _block_slices(self, rows: int) -> Iterator[slice]:
         if rows < 1:
-            raise PredictionsError(
-                "is invalid; expected the number of images per block, at least 1", argument="rows", value=rows
-            )
+            expected = "is invalid; expected the number of images per block, at least 1"
+            raise PredictionsError(expected, argument="rows", value=rows)
         for start in range(0, self.n_images, rows):
             stop = min(start + rows, self.n_images)
             yield slice(start, stop)
@@ -361,9 +331,7 @@ class Predictions:
                 total += member._read_probabilities(images, views)
             total /= len(self.members)
             return total
-        if isinstance(self._table, ArrayTable):
-            return self._table.read_probabilities(*self._locate(images, views))
-        return _compute_probabilities(self._read(images, views), self._table.kind)
+        return self._table.read_probabilities(*self._locate(images, views))
 
     @contextmanager
     def show_progress(self, description: str, passes: int, *, enabled: bool = True) -> Iterator[Predictions]:
@@ -381,8 +349,7 @@ class Predictions:
         `predict_from="image"` uses the image itself, `predict_from="views"` the mean over all views. Ties go to the
         lower class.
         """
-        check_predict_from(predict_from)
-        check_top_k(top_k, self.n_classes)
+        check_prediction(predict_from, top_k, self.n_classes)
         if (predict_from, top_k) not in self._predicted:
             self._predicted[predict_from, top_k] = _freeze(self._predict(predict_from, top_k))
         classes = self._predicted[predict_from, top_k]
@@ -412,7 +379,11 @@ class Predictions:
         if view_set.texts != self.views.texts:
             chosen = resolve_views(view_set, self.views.texts)
             view_positions = chosen if view_positions is None else view_positions[chosen]
-        positions = np.arange(self.n_images) if images is None else resolve_positions(images, self.n_images)
+        positions = (
+            np.arange(self.n_images)
+            if images is None
+            else resolve_positions(images, self.n_images, "images", PredictionsError)
+        )
         return self._replace(
             members=tuple(member.select(views=view_set, images=images) for member in self.members),
             views=view_set,
@@ -450,7 +421,7 @@ class Predictions:
             return Predictions(members=members, views=self.views, class_names=self.class_names, skipped=skipped)
         table = _ConcatenatedTable(self, other)
         n_images, _, n_classes = table.shape
-        return Predictions.from_table(
+        return Predictions._from_table(
             table,
             self.views,
             ids=as_ids(ids, n_images),
@@ -477,17 +448,13 @@ class Predictions:
         if self.has_labels:
             columns |= {"correct_image": self.correct("image"), "correct_views": self.correct("views")}
         if probabilities:
-            columns |= self._probability_columns()
+            import pyarrow as pa
+
+            outputs = self.probabilities
+            for view, text in enumerate(self.views.texts):
+                own = outputs[:, view].reshape(-1)
+                columns[f"probabilities:{text}"] = pa.FixedSizeListArray.from_arrays(own, self.n_classes)
         return arrow_table(columns)
-
-    def _probability_columns(self) -> dict[str, Any]:
-        import pyarrow as pa
-
-        values = self.probabilities
-        return {
-            f"probabilities:{text}": pa.FixedSizeListArray.from_arrays(values[:, view].reshape(-1), self.n_classes)
-            for view, text in enumerate(self.views.texts)
-        }
 
     def to_frame(self, *, probabilities: bool = False) -> pd.DataFrame:
         """Return the table of `to_arrow` as a pandas data frame; pandas is an optional dependency."""
@@ -508,21 +475,6 @@ def _freeze(array: Array) -> Array:
     return array
 
 
-def top_classes(values: Float64Array, top_k: int) -> IntArray:
-    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]
-
-    k passes of `argmax` are faster than a sort, since k is small, and `argmax` returns the first of equal values.
-    """
-    remaining = values if top_k == 1 else values.copy()
-    classes = np.empty((len(values), top_k), dtype=np.int64)
-    for place in range(top_k):
-        best = remaining.argmax(axis=1)
-        classes[:, place] = best
-        if place < top_k - 1:
-            np.put_along_axis(remaining, best[:, None], -np.inf, axis=1)
-    return classes
-
-
 def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
     """Open an entry of a store for some of its views; all by default."""
     view_set = ViewSet(entry.manifest.views) if views is None else views
@@ -530,16 +482,16 @@ def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
     ids, labels = entry.read_images()
     entry.check_complete(view_set.texts, len(ids))
     indices = entry.readable_indices()
-    table = StoredTable(entry, view_set.texts)
+    table, data = StoredTable(entry, view_set.texts), entry.manifest.data
     n_images, _, n_classes = table.shape
-    return Predictions.from_table(
+    return Predictions._from_table(
         table,
         view_set,
         ids=[ids[index] for index in indices],
         labels=None if labels is None else as_labels(labels[indices], n_images, n_classes),
-        class_names=as_class_names(entry.manifest.data.class_names, n_classes),
+        class_names=as_class_names(data.class_names, n_classes),
         skipped=[(image.id, image.reason) for image in entry.manifest.skipped],
-        origin=Origin(entry.manifest.classifier, entry.manifest.data.spec, entry.manifest.data.digest),
+        origin=Origin(entry.manifest.classifier, data.spec, data.digest, entry.manifest.versions),
     )
 
 

@@ -1,39 +1,229 @@
-"""Stores: folders of predictions. Each entry is one classifier on one source, with a chunk store for each view."""
+"""Stores: folders of predictions. Each entry is one classifier on one source: a manifest, and chunks for each view."""
 
+import hashlib
 import json
+import platform
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
+from pydantic import Field, ValidationError, model_validator
 
-from secondlook.arrays import Array, Float32Array, IntArray, Output, round_down_to_power_of_two
+import secondlook
+from secondlook.arrays import (
+    Array,
+    Float32Array,
+    Float64Array,
+    IntArray,
+    Output,
+    round_down_to_power_of_two,
+    softmax,
+)
+from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, PredictionsError, Repair
-from secondlook.files import exclusive_lock, remove_temporary_files, shared_lock
+from secondlook.files import (
+    Count,
+    FrozenRecord,
+    PositiveCount,
+    SealedRecord,
+    describe_invalid,
+    exclusive_lock,
+    remove_temporary_files,
+    shared_lock,
+    write_bytes_atomically,
+)
 from secondlook.predictions.batching import Chunking
 from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage
-from secondlook.predictions.manifest import (
-    ENSEMBLE_FILE,
-    ENTRY_FILE,
-    EnsembleManifest,
-    Manifest,
-    SkippedImage,
-    read_manifest,
-    view_key,
-    write_manifest,
-)
+from secondlook.sources import Source
+from secondlook.views import ViewSet
 
+FORMAT_VERSION: Literal[1] = 1
+ENTRY_FILE = "manifest.json"
+ENSEMBLE_FILE = "ensemble.json"
 _IMAGES_FOLDER = "images"
 _MANIFEST_LOCK = "manifest.lock"
 _WRITERS_LOCK = "collecting.lock"
 _VIEW = "secondlook.view"
 _SKIPPED = "secondlook.skipped"
+_RECOMPUTE = "collect into the same store to recompute it"
 _GROUP_BYTES = 256 * 2**10
 """Approximate size of one row group, the smallest unit that is read."""
+
+# --- Manifests: which classifier, data and views an entry holds, validated whenever they are read ---
+
+EntryName = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+"""The name of an entry, and of its folder: a digest, and so never the path of another folder."""
+
+
+class ClassifierRecord(FrozenRecord):
+    """The classifier, and how images become its input."""
+
+    name: str
+    digest: str
+    output: Output
+    preprocessing: dict[str, object]
+
+    @classmethod
+    def describe(cls, classifier: "Classifier | ClassifierRecord") -> "ClassifierRecord":
+        """Return the record of a classifier."""
+        if isinstance(classifier, ClassifierRecord):
+            return classifier
+        return cls(
+            name=classifier.name,
+            digest=classifier.digest,
+            output=classifier.output,
+            preprocessing=classifier.preprocessing.to_dict(),
+        )
+
+
+class Origin(NamedTuple):
+    """Where predictions come from."""
+
+    classifier: ClassifierRecord
+    data: str
+    """Spec of the images."""
+    digest: str
+    """Digest of the images."""
+    versions: Mapping[str, str]
+    """Versions of the packages that the outputs were collected with."""
+
+    @classmethod
+    def describe(cls, classifier: Classifier, source: Source) -> "Origin":
+        """Return where the predictions of a classifier for a source come from, collected now."""
+        return cls(ClassifierRecord.describe(classifier), source.spec, source.digest, _package_versions())
+
+
+class DataRecord(FrozenRecord):
+    """The images; the spec includes the subset, its fraction and the random seed."""
+
+    spec: str
+    digest: str
+    images: PositiveCount
+    labeled: bool
+    class_names: tuple[str, ...] | None
+
+
+class SkippedImage(FrozenRecord):
+    """An image that could not be read, and the reason."""
+
+    index: Count
+    id: str
+    reason: str
+
+
+class Manifest(SealedRecord):
+    """One entry: a classifier, its data and the views collected so far.
+
+    It holds no timestamps, so that collecting the same outputs again writes the same bytes.
+    """
+
+    version: Literal[1] = FORMAT_VERSION
+    classifier: ClassifierRecord
+    data: DataRecord
+    views: tuple[str, ...]
+    rows_per_chunk: PositiveCount
+    classes: PositiveCount | None = None
+    skipped: tuple[SkippedImage, ...] = ()
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def _check_skipped(self) -> Self:
+        skipped = {image.index for image in self.skipped}
+        if max(skipped, default=0) >= self.data.images:
+            raise ValueError(f"skipped image {max(skipped)} is not among the {self.data.images} images")
+        if len(skipped) == self.data.images:
+            raise ValueError(f"all of the {self.data.images} images were skipped")
+        return self
+
+    @classmethod
+    def create(cls, classifier: Classifier, source: Source, views: ViewSet, rows_per_chunk: int) -> Self:
+        """Return the manifest of a new entry."""
+        return cls(
+            classifier=ClassifierRecord.describe(classifier),
+            data=DataRecord(
+                spec=source.spec,
+                digest=source.digest,
+                images=len(source),
+                labeled=source.labels is not None,
+                class_names=source.class_names,
+            ),
+            views=views.texts,
+            rows_per_chunk=rows_per_chunk,
+            versions=_package_versions(),
+        )
+
+    def with_views(self, views: tuple[str, ...]) -> Self:
+        """Return the manifest with new views appended to those it has."""
+        new = tuple(view for view in views if view not in self.views)
+        return self.model_copy(update={"views": self.views + new})
+
+
+class EnsembleManifest(SealedRecord):
+    """An ensemble: the entry names of its members, in order."""
+
+    version: Literal[1] = FORMAT_VERSION
+    members: tuple[EntryName, ...] = Field(min_length=1)
+
+
+def _package_versions() -> dict[str, str]:
+    return {
+        "secondlook": secondlook.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pyarrow": version("pyarrow"),
+    }
+
+
+def entry_key(classifier: Classifier, source: Source) -> str:
+    """Return the name of an entry: a digest of the classifier, its preprocessing and output, and the data.
+
+    That of an ensemble is a digest of the names of its members' entries.
+    """
+    if classifier.members:
+        return _digest(["ensemble", *(entry_key(member, source) for member in classifier.members), FORMAT_VERSION])
+    return _digest(
+        [classifier.digest, classifier.output, classifier.preprocessing.to_dict(), source.digest, FORMAT_VERSION]
+    )
+
+
+def view_key(view: str) -> str:
+    """Return the folder name of a view, a digest because its text may contain characters that paths do not allow."""
+    return _digest(["view", view])
+
+
+def _digest(values: list[object]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+AnyManifest = TypeVar("AnyManifest", Manifest, EnsembleManifest)
+
+
+def write_manifest(path: Path, manifest: Manifest | EnsembleManifest) -> None:
+    """Write a manifest atomically; a file with the same content is left alone."""
+    content = manifest.model_dump_json(indent=2).encode() + b"\n"
+    if not path.is_file() or path.read_bytes() != content:
+        write_bytes_atomically(path, content)
+
+
+def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
+    """Read and validate a manifest."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
+        raise PredictionsError(
+            f"the manifest {str(path)!r} is invalid ({reason}); delete its folder and collect again, "
+            "or open the store with the version of secondlook that wrote it."
+        ) from None
+
+
+# --- Entries ---
 
 
 class DamagedChunkError(PredictionsError):
@@ -72,13 +262,10 @@ def translate_store_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        repair = "free space, make the folder writable or choose another {store}, and collect again to resume"
         raise PredictionsError(
             f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}",
-            repair=Repair(
-                "free space, make the folder writable or choose another {store}, and collect again: what is stored is "
-                "reused",
-                store=ANY,
-            ),
+            repair=Repair(repair, store=ANY),
         ) from error
 
 
@@ -88,10 +275,8 @@ def _translate_read_errors(chunks: ChunkStore, number: int) -> Iterator[None]:
     try:
         yield
     except BrokenChunkError as error:
-        where = chunks.locate(number)
-        raise DamagedChunkError(
-            f"the stored chunk {where!r} is damaged ({error}); collect into the same store to recompute it."
-        ) from None
+        fault = f"the stored chunk {chunks.locate(number)!r} is damaged ({error})"
+        raise DamagedChunkError(fault, repair=_RECOMPUTE) from None
     except OSError as error:
         raise PredictionsError(chunks.describe_read_error(number, error)) from None
 
@@ -196,12 +381,6 @@ class StoreEntry:
             skipped = tuple(SkippedImage(**image) for image in json.loads(schema.metadata[_SKIPPED.encode()]))
             return schema.field(kind).type.list_size if file.metadata.num_rows else None, skipped
 
-    def missing_chunks(self, views: Sequence[str]) -> list[tuple[str, int]]:
-        """Return the view and number of each chunk that does not exist."""
-        return [
-            (view, number) for view in views for number in self.chunking.numbers if number not in self.chunks_of(view)
-        ]
-
     def remove_damaged_chunks(self, views: Sequence[str]) -> None:
         """Verify all existing chunks of the views, and remove damaged ones with a warning."""
         for number in self.chunking.numbers:
@@ -261,12 +440,12 @@ class StoreEntry:
         path = self.folder / ENTRY_FILE
         if self.manifest.data.images != n_images:  # whose chunks could take forever to look for
             raise _contradiction(path, f"{self.manifest.data.images} images, but {n_images} are listed")
-        missing = self.missing_chunks(views)
+        numbers = self.chunking.numbers
+        missing = [view for view in views for number in numbers if number not in self.chunks_of(view)]
         if missing or self.manifest.classes is None:
             raise PredictionsError(
-                f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of "
-                f"{len(views) * len(self.chunking.numbers)} chunks are missing, in {len({view for view, _ in missing})}"
-                f" of {len(views)} views",
+                f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of {len(views) * len(numbers)} "
+                f"chunks are missing, in {len(set(missing))} of {len(views)} views",
                 repair=Repair("collect into the same store to resume, or open other views with {views}", views=ANY),
             )
         with_rows = int(self.readable_indices()[0]) // self.manifest.rows_per_chunk
@@ -331,6 +510,11 @@ class Table(ABC):
     def read(self, images: IntArray, views: IntArray | None = None) -> Array:
         """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; of all views by default."""
 
+    def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
+        """Read probabilities, float64 [len(images), len(views), C], into a new array."""
+        outputs = self.read(images, views)
+        return softmax(outputs) if self.kind == "logits" else outputs.astype(np.float64, copy=False)
+
 
 class StoredTable(Table):
     """Outputs of a complete entry for some views, read from disk and verified on demand."""
@@ -365,10 +549,9 @@ class StoredTable(Table):
         # All row groups of a chunk but the last are full, so each starts where the full ones before it end.
         places = group_of_row * self.rows_per_read + rows % self.rows_per_read
         if len(indices) <= places.max() or not np.array_equal(indices[places], self._indices[images]):
-            raise DamagedChunkError(
-                f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r} has other images than "
-                f"that of view {self._entry.manifest.views[0]!r}; collect into the same store to recompute it."
-            )
+            where = f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r}"
+            first = self._entry.manifest.views[0]
+            raise DamagedChunkError(f"{where} has other images than that of view {first!r}", repair=_RECOMPUTE)
         chosen: Array = outputs[places]
         return chosen
 
@@ -386,7 +569,7 @@ def find_entry(store: Path, name: str | None) -> Path:
     matches = [folder for folder in folders if folder.name.startswith(name or "")]
     if name is None:
         # Without the members of ensembles in the same store: the ensemble is what was collected.
-        members = {member for folder in folders for member in _read_member_names(folder)}
+        members = {member for folder in folders for member in read_member_names(folder)}
         matches = [folder for folder in matches if folder.name not in members]
     if len(matches) == 1:
         return matches[0]
@@ -394,30 +577,23 @@ def find_entry(store: Path, name: str | None) -> Path:
         raise PredictionsError(f"store {str(store)!r} is empty; expected a folder written by `collect`.")
     problem = f"has {len(matches)} entries" if name is None else f"has no unique entry starting with {name!r}"
     listed = "; ".join(map(_describe_entry, matches or folders))
-    raise PredictionsError(
-        f"store {str(store)!r} {problem}: {listed}", repair=Repair("choose one with {entry}", entry=ANY)
-    )
+    repair = Repair("choose one with {entry}", entry=ANY)
+    raise PredictionsError(f"store {str(store)!r} {problem}: {listed}", repair=repair)
 
 
 def _is_entry(folder: Path) -> bool:
     return (folder / ENTRY_FILE).is_file() or (folder / ENSEMBLE_FILE).is_file()
 
 
-def open_members(folder: Path) -> list[StoreEntry]:
-    """Open the entries of an ensemble's members; empty if the folder is not that of an ensemble."""
-    return [StoreEntry.open(folder.parent / name) for name in _read_member_names(folder)]
-
-
-def _read_member_names(folder: Path) -> tuple[str, ...]:
+def read_member_names(folder: Path) -> tuple[str, ...]:
+    """Return the entry names of an ensemble's members; empty if the folder is not that of an ensemble."""
     path = folder / ENSEMBLE_FILE
     return read_manifest(path, EnsembleManifest).members if path.is_file() else ()
 
 
 def _describe_entry(folder: Path) -> str:
-    if members := _read_member_names(folder):
+    if members := read_member_names(folder):
         return f"{folder.name} (ensemble of {len(members)})"
     manifest = read_manifest(folder / ENTRY_FILE, Manifest)
-    return (
-        f"{folder.name} ({manifest.classifier.name} on {manifest.data.spec}: "
-        f"{manifest.data.images} images, {len(manifest.views)} views)"
-    )
+    data, views = manifest.data, len(manifest.views)
+    return f"{folder.name} ({manifest.classifier.name} on {data.spec}: {data.images} images, {views} views)"

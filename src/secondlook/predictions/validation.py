@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
+from secondlook.arrays import SUM_TOLERANCE, Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
@@ -22,9 +23,6 @@ from secondlook.views import ViewSet
 
 if TYPE_CHECKING:
     from secondlook.predictions.predictions import Predictions
-
-_SUM_TOLERANCE = 1e-3
-"""Probabilities of classifiers in half precision can be this far from summing to 1."""
 
 _MAX_LISTED_NAMES = 5
 _SYNSET = re.compile(r"n\d{8}\b")
@@ -39,42 +37,32 @@ def as_outputs(values: object, kind: Output, views: Sequence[str]) -> Array:
     outputs = as_array(values, kind, PredictionsError)
     if outputs.dtype.kind not in "fiu":
         raise PredictionsError(f"{kind} has dtype {outputs.dtype}; expected floating-point numbers.")
-    _check_shape(outputs, kind, len(views))
+    fault = f"{kind} has shape {list(outputs.shape)}"
+    if outputs.ndim != 3:
+        hint = "; for a single view pass values[:, None, :]" if outputs.ndim == 2 else ""
+        raise PredictionsError(f"{fault}; expected [images, views, classes]{hint}.")
+    images, columns, classes = outputs.shape
+    if columns != len(views):
+        repair = Repair("pass one view for each column as {views}, the identity first", views=ANY)
+        raise PredictionsError(f"{fault}, that is {columns} views, but there are {len(views)}", repair=repair)
+    if images == 0 or classes == 0:
+        raise PredictionsError(f"{fault}; expected at least one image and at least one class.")
     if outputs.dtype not in (np.float32, np.float64):
         outputs = outputs.astype(np.float32)
-    images, _, classes = outputs.shape
     rows = block_rows(len(views), classes)
     for start in range(0, images, rows):
-        check_output_values(outputs[start : start + rows], kind, views, start)
+        _check_values(outputs[start : start + rows], kind, views, start)
     return outputs
 
 
-def _check_shape(outputs: Array, kind: Output, views: int) -> None:
-    if outputs.ndim != 3:
-        hint = "; for a single view pass values[:, None, :]" if outputs.ndim == 2 else ""
-        raise PredictionsError(f"{kind} has shape {list(outputs.shape)}; expected [images, views, classes]{hint}.")
-    if outputs.shape[1] != views:
-        raise PredictionsError(
-            f"{kind} has shape {list(outputs.shape)}, that is {outputs.shape[1]} views, but there are {views}",
-            repair=Repair("pass one view for each column as {views}, the identity first", views=ANY),
-        )
-    if outputs.shape[0] == 0 or outputs.shape[2] == 0:
-        raise PredictionsError(
-            f"{kind} has shape {list(outputs.shape)}; expected at least one image and at least one class."
-        )
-
-
-def check_output_values(outputs: Array, kind: Output, views: Sequence[str], first_image: int = 0) -> None:
-    """Check that outputs [n, V, C] are finite and, if probabilities, non-negative with sum 1.
-
-    `first_image` is the position of the first image, for error messages.
-    """
+def _check_values(outputs: Array, kind: Output, views: Sequence[str], first_image: int) -> None:
+    """Check that outputs [n, V, C] are finite and, if probabilities, non-negative with sum 1."""
     finite = np.isfinite(outputs)
     if not finite.all():  # much faster than a result for each view
         _check_all(finite.all(axis=2), outputs, "are not finite", kind, views, first_image)
     if kind == "probabilities":
         _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image)
-        sums_to_one = np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= _SUM_TOLERANCE
+        sums_to_one = np.abs(outputs.sum(axis=2, dtype=np.float64) - 1) <= SUM_TOLERANCE
         _check_all(sums_to_one, outputs, "do not sum to 1", kind, views, first_image)
 
 
@@ -95,33 +83,25 @@ def as_labels(labels: Any, images: int, classes: int, class_names: tuple[str, ..
     """Return labels, class indices or names among `class_names`, as int64 [N], a new array."""
     values = as_array(labels, "labels", PredictionsError)
     if values.shape != (images,):
-        raise PredictionsError(
-            f"labels has shape {list(values.shape)}; expected [{images}], one class index per image."
-        )
+        raise PredictionsError(f"labels has shape {list(values.shape)}; expected [{images}], a class index per image.")
     if is_text(labels):
         return _look_up_names(values.tolist(), class_names)
     if values.dtype.kind not in "iu":
         raise PredictionsError(f"labels has dtype {values.dtype}; expected integers, one class index per image.")
-    outside = np.flatnonzero((values < 0) | (values >= classes))
-    if len(outside):
-        raise PredictionsError(
-            f"labels[{outside[0]}] is {values[outside[0]]}; expected a class index from 0 to {classes - 1}."
-        )
+    for image in np.flatnonzero((values < 0) | (values >= classes))[:1]:
+        raise PredictionsError(f"labels[{image}] is {values[image]}; expected a class index from 0 to {classes - 1}.")
     return values.astype(np.int64)
 
 
 def _look_up_names(labels: Sequence[str], class_names: tuple[str, ...] | None) -> IntArray:
     if class_names is None:
-        raise PredictionsError(
-            f"labels[0] is the name {labels[0]!r}",
-            repair=Repair("pass {class_names} in the order of the outputs, or class indices", class_names=ANY),
-        )
+        repair = Repair("pass {class_names} in the order of the outputs, or class indices", class_names=ANY)
+        raise PredictionsError(f"labels[0] is the name {labels[0]!r}", repair=repair)
     index_of = {name: index for index, name in enumerate(class_names)}
     for position, name in enumerate(labels):
         if name not in index_of:
-            raise PredictionsError(
-                f"labels[{position}] is {name!r}, which is not a class name.{did_you_mean(name, class_names)}"
-            )
+            suggestion = did_you_mean(name, class_names)
+            raise PredictionsError(f"labels[{position}] is {name!r}, which is not a class name.{suggestion}")
     return np.array([index_of[name] for name in labels], dtype=np.int64)
 
 
@@ -132,14 +112,10 @@ def as_ids(ids: Iterable[str] | None, images: int) -> tuple[str, ...]:
     values = tuple(map(str, ids))
     if len(values) != images:
         raise PredictionsError(f"ids has {len(values)} entries; expected {images}, one per image.")
-    if len(set(values)) == images:
-        return values
-    seen: dict[str, int] = {}
-    for position, value in enumerate(values):
-        if seen.setdefault(value, position) != position:
-            raise PredictionsError(
-                f"duplicate id {value!r} in ids[{seen[value]}] and ids[{position}]; ids must be unique."
-            )
+    if len(set(values)) < images:
+        value = Counter(values).most_common(1)[0][0]
+        first, second = [position for position, one in enumerate(values) if one == value][:2]
+        raise PredictionsError(f"duplicate id {value!r} in ids[{first}] and ids[{second}]; ids must be unique.")
     return values
 
 
@@ -201,7 +177,6 @@ def _find_difference(first: tuple[str, ...], second: tuple[str, ...]) -> int | N
 
 
 def _normalize_name(name: str) -> str:
-    """Return the name in lower case without spaces, '_' and '-'."""
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
@@ -213,47 +188,14 @@ def _suggest_class_names(source: Source) -> str:
     return "in its class_names, and number its labels accordingly"
 
 
-def check_predict_from(predict_from: str) -> None:
-    """Check the value of a `predict_from` argument."""
+def check_prediction(predict_from: str, top_k: int, classes: int | None = None) -> None:
+    """Check the values of the arguments that tell which classes count as the prediction, of `classes` if known."""
     if predict_from not in ("image", "views"):
-        raise PredictionsError(
-            "is invalid; expected 'image', or 'views' for the mean over all views",
-            argument="predict_from",
-            value=predict_from,
-        )
-
-
-def check_top_k(top_k: int, classes: int) -> None:
-    """Check the value of a `top_k` argument."""
-    if not is_whole_number(top_k) or not 1 <= top_k <= classes:
-        raise PredictionsError(
-            f"is invalid; expected an integer from 1 to {classes}, the number of classes", argument="top_k", value=top_k
-        )
-
-
-def resolve_positions(images: object, count: int) -> IntArray:
-    """Return the non-negative positions, int64, that an index array or a mask bool [count] selects."""
-    selected = as_array(images, "images", PredictionsError)
-    if selected.dtype.kind == "b":
-        if selected.shape != (count,):
-            raise PredictionsError(f"images is a mask of shape {list(selected.shape)}; expected [{count}].")
-        selected = np.flatnonzero(selected)
-    elif selected.ndim != 1 or (selected.size and selected.dtype.kind not in "iu"):
-        raise PredictionsError(
-            f"images has shape {list(selected.shape)} and dtype {selected.dtype}; expected a list of positions or a "
-            "mask."
-        )
-    if selected.size == 0:
-        raise PredictionsError("images selects no image; expected at least one.")
-    positions = selected.astype(np.int64)
-    outside = positions[(positions < -count) | (positions >= count)]
-    if len(outside):
-        raise PredictionsError(f"images contains position {outside[0]}; expected positions from 0 to {count - 1}.")
-    positions[positions < 0] += count
-    unique, counts = np.unique(positions, return_counts=True)
-    if (counts > 1).any():
-        raise PredictionsError(f"duplicate position {unique[counts > 1][0]} in images; positions must be unique.")
-    return positions
+        expected = "is invalid; expected 'image', or 'views' for the mean over all views"
+        raise PredictionsError(expected, argument="predict_from", value=predict_from)
+    if not is_whole_number(top_k) or top_k < 1 or (classes is not None and top_k > classes):
+        most = "" if classes is None else f", and at most {classes}, the number of classes"
+        raise PredictionsError(f"is invalid; expected an integer of at least 1{most}", argument="top_k", value=top_k)
 
 
 def resolve_views(views: ViewSet, available: Sequence[str]) -> IntArray:
@@ -272,15 +214,11 @@ def check_members_match(members: Sequence[Predictions], views: ViewSet) -> None:
     first = members[0]
     for number, member in enumerate(members):
         if member.views.texts != views.texts:
-            raise PredictionsError(
-                f"members[{number}] has the views {', '.join(member.views.texts)}; expected {', '.join(views.texts)}."
-            )
+            found, expected = (", ".join(one.texts) for one in (member.views, views))
+            raise PredictionsError(f"members[{number}] has the views {found}; expected {expected}.")
         if member.n_classes != first.n_classes:
-            raise PredictionsError(
-                f"members[{number}] has {member.n_classes} classes; expected {first.n_classes}, as members[0]."
-            )
+            found, expected = f"{member.n_classes} classes", f"{first.n_classes}, as members[0]"
+            raise PredictionsError(f"members[{number}] has {found}; expected {expected}.")
         if member.ids != first.ids:
-            raise PredictionsError(
-                f"members[{number}] has other images ({member.n_images}) than members[0] ({first.n_images}); "
-                "expected the same ids in the same order."
-            )
+            found = f"other images ({member.n_images}) than members[0] ({first.n_images})"
+            raise PredictionsError(f"members[{number}] has {found}; expected the same ids in the same order.")

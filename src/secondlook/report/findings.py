@@ -9,10 +9,10 @@ import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ReportError
-from secondlook.estimators import class_mass, top_class_mass
+from secondlook.estimators import iter_view_statistics
 from secondlook.evaluation import Comparison, Evaluation, evaluate
 from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
-from secondlook.predictions import Execution, top_classes
+from secondlook.predictions import Execution
 from secondlook.progress import progress_bar
 from secondlook.report.operating_points import (
     AdaptiveLooking,
@@ -296,14 +296,10 @@ def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
     preds, top_k = study.preds, study.settings.top_k
     shape = preds.n_images, preds.n_views
     highest, masses, correct = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
-    classes = preds.predicted(study.settings.predict_from, top_k).reshape(-1, top_k)
     with preds.show_progress("views", 1, enabled=study.progress) as table:
-        for rows, block in table.blocks():
-            masses[rows] = class_mass(block, classes[rows])
-            for view in range(preds.n_views):
-                highest[rows, view] = top_class_mass(block[:, view], top_k)
-                leading = top_classes(block[:, view], top_k)
-                correct[rows, view] = (leading == preds.labels[rows, None]).any(axis=1)
+        for rows, _, mass, top_mass, top in iter_view_statistics(table, study.settings.predict_from, top_k):
+            masses[rows], highest[rows] = mass, top_mass
+            correct[rows] = (top == preds.labels[rows, None, None]).any(axis=2)
     return highest, masses, correct
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
-from secondlook.estimators import find_method, split_method, tuning_positions
+from secondlook.estimators import compile_method, find_method, tuning_positions
 from secondlook.metrics import Ranking, rank
 from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
@@ -126,7 +126,7 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
 def _find_reason_against(study: Study, method: str) -> str | None:
     if study.calibrated and method not in study.calibrated:
         return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
-    policy = Policy(threshold=math.inf, method=split_method(method)[0], options=study.fitted.options[method])
+    policy = Policy(threshold=math.inf, method=compile_method(method).name, options=study.fitted.options[method])
     try:
         policy.check_transfers()
     except DecisionError as error:
@@ -224,7 +224,7 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
         try:
             frontier = Frontier.compute(
                 given,
-                split_method(able[0])[0],
+                compile_method(able[0]).name,
                 risk=risk,
                 delta=delta,
                 predict_from=study.settings.predict_from,

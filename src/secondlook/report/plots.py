@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.diagnosis import Diagnosis, diagnose_views
 from secondlook.errors import ANY, DecisionError, DiagnosisError, MetricError, MissingExtraError, Repair
-from secondlook.estimators import METHODS, find_method, fit_methods
+from secondlook.estimators import METHODS, FittedMethods, find_method
 from secondlook.metrics import METRICS, Ranking, rank
 from secondlook.policies import Policy, Schedule, read_policy
 from secondlook.predictions import PredictFrom, Predictions
@@ -258,7 +258,7 @@ def _rank(data: Any, confidence: str | ArrayLike, name: str | None) -> tuple[Ran
             "a plot of a confidence needs labels, and these predictions have none",
             repair=Repair("pass {labels} to them", labels=ANY),
         )
-    fitted = fit_methods(preds, [confidence], tuning=tuning, predict_from=predict_from, top_k=top_k)
+    fitted = FittedMethods.fit(preds, [confidence], tuning=tuning, predict_from=predict_from, top_k=top_k)
     judged = fitted.select_judged(preds)
     correct = judged.correct(predict_from=predict_from, top_k=top_k)
     return rank(correct, fitted.compute(judged, confidence)), confidence if name is None else name

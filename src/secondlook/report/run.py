@@ -20,7 +20,7 @@ from secondlook.classifiers import Preprocessing
 from secondlook.decisions import resolve_classifier
 from secondlook.diagnosis import SetupWarning, ViewChoice
 from secondlook.errors import ANY, DecisionError, PredictionsError, Repair, ReportError, SecondLookError, SourceError
-from secondlook.estimators import split_method
+from secondlook.estimators import compile_method
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.files import (
     FrozenRecord,
@@ -454,7 +454,7 @@ class Run:
             one
             for one in calibrations
             if (one.predictions, one.views, one.predict_from, one.top_k) == shown
-            and not (one.options or any(split_method(name)[1] for name in one.methods))
+            and not (one.options or any(compile_method(name).options for name in one.methods))
         ]
         calibration = concerned[-1] if concerned and delta is None else None
         terms = describe_terms(calibration, delta)

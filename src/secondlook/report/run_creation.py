@@ -21,7 +21,7 @@ from secondlook.predictions import (
     ClassifierRecord,
     ClassNamesWarning,
     Execution,
-    check_top_k,
+    check_prediction,
     collect,
     entry_key,
     skip_by_default,
@@ -92,7 +92,7 @@ def create_run(
     # The workers of an engine put their classifiers on devices of their own.
     loaded = loaded.on_device(execution.device) if engine is None else loaded
     if loaded.n_classes is not None:
-        check_top_k(settings.top_k, loaded.n_classes)
+        check_prediction(settings.predict_from, settings.top_k, loaded.n_classes)
     # A number of NumPy is stored as one of Python.
     settings = replace(settings, methods=settings.methods or None, top_k=int(settings.top_k))
     source = open_labeled(data, labels, loaded.class_names, on_error)

@@ -8,10 +8,10 @@ import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, Repair, ReportError
-from secondlook.estimators import FittedMethods, find_method, fit_methods
+from secondlook.estimators import FittedMethods, find_method
 from secondlook.evaluation import DEFAULT_METRICS, check_resampling
 from secondlook.metrics import Ranking, parse_metrics, rank
-from secondlook.predictions import PredictFrom, Predictions, check_predict_from
+from secondlook.predictions import PredictFrom, Predictions, check_prediction
 
 BASELINE = "msr"
 SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap", "bootstrap-lower", "mean-logit")
@@ -48,7 +48,7 @@ class EvaluationSettings:
         parse_metrics(settings.metrics)
         for name in settings.methods or ():
             find_method(name)
-        check_predict_from(settings.predict_from)
+        check_prediction(settings.predict_from, settings.top_k)
         check_resampling(settings.level, settings.resamples, settings.seed)
         level, resamples, seed = float(settings.level), int(settings.resamples), int(settings.seed)
         return replace(settings, level=level, resamples=resamples, seed=seed)
@@ -134,7 +134,7 @@ def build_study(
         )
     settings = EvaluationSettings.from_options(**options)
     predict_from, top_k = settings.predict_from, settings.top_k
-    fitted = fit_methods(
+    fitted = FittedMethods.fit(
         preds,
         settings.methods,
         added=calibrated,
