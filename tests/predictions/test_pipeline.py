@@ -102,6 +102,7 @@ def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytes
     classifier = load_classifier(lambda batch: np.full((len(batch), 2), 0.5), resize=(8, 8))
     source = open_source(f"folder:{tmp_path}", max_bytes=25_000_000, on_error="skip")
     monkeypatch.setattr("secondlook.sources.image_files.STRIP_PIXELS", 2**16)
+    collect(classifier, open_source(f"folder:{tmp_path}", limit=1), "identity")  # loads libraries
     tracemalloc.start()
     predictions = collect(classifier, source, "identity")
     peak = tracemalloc.get_traced_memory()[1]
