@@ -14,7 +14,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, OnnxFile, load_classifier
-from secondlook.decisions import ExportedFile, load_policy, score
+from secondlook.decisions import load_policy, score
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.onnx_export import export_onnx, verification, verify_export
 from secondlook.policies import Policy, fit_schedule
@@ -230,7 +230,7 @@ def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
     for number, image in enumerate(make_images(30, 20)):
         Image.fromarray(image[:, : 18 + number % 3]).save(tmp_path / "new" / f"{number:02d}.png")
     (tmp_path / "new" / "03.png").write_bytes(b"broken")
-    monkeypatch.setattr(ExportedFile, "choose_chunk_rows", lambda *_: 4)
+    monkeypatch.setattr(verification, "BLOCK_IMAGES", 4)
     data = f"folder:{tmp_path / 'new'}"
     result = verify_export(
         tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip", batch_size=3)
