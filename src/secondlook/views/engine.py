@@ -1,6 +1,7 @@
 """The CPU engine: applies views to batches of images with as few passes over the pixels as possible."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -74,14 +75,21 @@ def check_images(images: Any) -> Array:
 
 
 def _apply(images: Array, view: View) -> Array:
-    operations = view.plan(Frame(*images.shape[1:]))
+    operations, rounds_once = _plan(view, images.shape[1:])
     if not operations or not len(images):
         return images.copy()
-    if images.dtype == np.uint8 and not rounds_at_most_once(operations):
+    if images.dtype == np.uint8 and not rounds_once:
         return _apply_in_float(images, view, operations)
     for operation in operations:
         images = _run(images, view, operation)
     return images
+
+
+@lru_cache(maxsize=4096)
+def _plan(view: View, shape: tuple[int, int, int]) -> tuple[tuple[Operation, ...], bool]:
+    """Return the operations of a view for images of a shape, and whether uint8 images may stay uint8 in between."""
+    operations = view.plan(Frame(*shape))
+    return operations, rounds_at_most_once(operations)
 
 
 def _apply_in_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
