@@ -24,13 +24,8 @@ LOGIN_PAGE = "/login"
 PAGES: dict[str, tuple[str, Permission]] = {"/": ("Dashboard", "watch"), "/review": ("Review", "review")}
 """Name and required permission of all pages but the login, by their address."""
 SESSION_COOKIE = "secondlook_session"
-ADD_TOKEN = "secondlook token add NAME --role admin --data-dir DIR"
-"""The command that makes a token, whoever starts the service."""
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-FOREIGN_SITES = frozenset({"cross-site", "same-site"})
-"""What browsers say of requests by pages of other origins; "same-site" is another port or subdomain."""
-DEFAULT_PORTS = {"http": "80", "https": "443"}
 LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?", re.IGNORECASE)
 SESSION_SECONDS = 12 * 3600.0
 LONGEST_COOKIE = 200
@@ -154,8 +149,7 @@ def require(permission: Permission) -> Callable[[Request], Awaitable[Principal]]
             raise _ask_for_token(request)
         request.state.principal = principal
         if not principal.may(permission):
-            message = f"the role {principal.role!r} may not {permission}; use the token of somebody who may."
-            raise RequestError(403, "permission", message)
+            raise RequestError(403, "permission", f"role {principal.role!r} may not {permission}; use another token.")
         return principal
 
     return check_permission
@@ -174,19 +168,15 @@ def _ask_for_token(request: Request) -> RequestError:
 def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
     """Check that a service that others can reach has a token."""
     if not options.is_local and not tokens.list():
-        raise ServingError(
-            "can be reached by other machines, and the service has no token, so everyone could use it",
-            argument="host",
-            value=options.host,
-            repair=f"make one first with {ADD_TOKEN!r}",
-        )
+        repair = "make one first with 'secondlook token add NAME --role admin --data-dir DIR'"
+        fault = "is open to other machines, and the service has no token"
+        raise ServingError(fault, argument="host", value=options.host, repair=repair)
 
 
 def check_site(request: Request) -> None:
     """Refuse requests that pages of other sites make; links to pages are fine, since they change nothing."""
     if is_foreign(request) and not (request.method == "GET" and is_navigation(request)):
-        message = "a page of another site made this request; only the pages of this service may."
-        raise RequestError(403, "cross_site", message)
+        raise RequestError(403, "cross_site", "a page of another site made this request; use those of this service.")
 
 
 def check_csrf(principal: Principal, given: str) -> None:
@@ -206,9 +196,7 @@ def check_local_host(request: Request) -> None:
     be taken for a page of this service; and what comes through a proxy is not of this machine.
     """
     if LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) is None:
-        message = (
-            "a service without tokens must be addressed as localhost or 127.0.0.1; add a token to use another name."
-        )
+        message = "without tokens, the address must be localhost or 127.0.0.1; add a token to use another name."
         raise RequestError(400, "host", message)
     if "x-forwarded-for" in request.headers or "forwarded" in request.headers:
         message = "a service without tokens cannot be used through a proxy; add one with 'secondlook token add'."
@@ -217,7 +205,7 @@ def check_local_host(request: Request) -> None:
 
 def is_foreign(request: Request) -> bool:
     """Whether a browser says that a page of another origin makes the request."""
-    if request.headers.get("sec-fetch-site") in FOREIGN_SITES:
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # that is another port or subdomain
         return True
     origin = request.headers.get("origin")
     return origin is not None and not is_own_origin(origin, request.headers.get("host", ""))
@@ -226,7 +214,7 @@ def is_foreign(request: Request) -> bool:
 def is_own_origin(origin: str, host: str) -> bool:
     """Whether the origin of a page is the host that the request goes to. The scheme may differ behind a proxy."""
     scheme, _, place = origin.lower().partition("://")
-    default = DEFAULT_PORTS.get(scheme)
+    default = {"http": "80", "https": "443"}.get(scheme)
     return bool(default and place) and place.removesuffix(f":{default}") == host.lower().removesuffix(f":{default}")
 
 

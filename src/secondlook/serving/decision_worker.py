@@ -19,15 +19,7 @@ from threading import Condition, Thread
 import numpy as np
 
 from secondlook import Decision
-from secondlook.extension import (
-    Array,
-    LookedImage,
-    LookStream,
-    Plan,
-    RowOptions,
-    SecondLookError,
-    encode_png,
-)
+from secondlook.extension import Array, LookedImage, LookStream, Plan, RowOptions, SecondLookError, encode_png
 from secondlook.serving.database import DatabaseReadError, StorageError
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.request_images import DecodedImage, ImageDecoder, SubmittedImage, find_media_type
@@ -68,11 +60,7 @@ class DecisionWorker:
     """
 
     def __init__(
-        self,
-        live: Callable[[], LiveDeployment],
-        store: DecisionStore,
-        options: ServiceOptions,
-        metrics: ServiceMetrics,
+        self, live: Callable[[], LiveDeployment], store: DecisionStore, options: ServiceOptions, metrics: ServiceMetrics
     ) -> None:
         self._live, self._store, self._options, self._metrics = live, store, options, metrics
         self.waiting = 0

@@ -115,10 +115,7 @@ class _BoundedBody:
             self.fault = RequestError(408, "slow_body", text)
             raise self.fault from None
         self._is_complete = not message.get("more_body", False)
-        self._count(len(message.get("body", b"")))
-        return message
-
-    def _count(self, n_bytes: int) -> None:
+        n_bytes = len(message.get("body", b""))
         self.length += n_bytes
         self._limits.held += n_bytes
         if self.length > self.most:
@@ -128,6 +125,7 @@ class _BoundedBody:
             self.fault = RequestError(429, "busy", text, headers={"Retry-After": "1"})
         if self.fault is not None:
             raise self.fault
+        return message
 
 
 async def send_error(scope: Scope, send: Send, error: RequestError, receive: Receive | None = None) -> None:

@@ -258,9 +258,7 @@ class ReviewStore:
     """
 
     def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
-        self._database = database
-        self.lease_seconds = lease_seconds
-        self._clock = clock
+        self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
     def lease(self, owner: str, count: int) -> list[StoredDecision]:
         """Return the images that an owner has, and as many further ones as make `count`, most doubtful first.
@@ -356,8 +354,7 @@ class ReviewStore:
         recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
         # Imported labels have no owner, and say nothing about the time that people need.
         owned = reviews.c.lease_owner.is_not(None)
-        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned)
-        found = self._database.fetch(query)
+        found = self._database.fetch(sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned))
         own = compute_pace([at for by, at in found if by == owner])
         return ReviewPace(own=own, everyone=compute_pace([at for _, at in found]))
 
@@ -376,8 +373,7 @@ class ReviewStore:
 
     def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[StoredDecision]]:
         """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
-        chosen = [IN_STATE[state] for state in states]
-        query = sa.select(reviews.c.number).where(sa.or_(*chosen))
+        query = sa.select(reviews.c.number).where(sa.or_(*(IN_STATE[state] for state in states)))
         order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
         numbers = [number for (number,) in self._database.fetch(query.order_by(*order))]
         for start in range(0, len(numbers), block):
@@ -426,8 +422,7 @@ class ReviewStore:
 
     def _check_lease(self, row: sa.Row[Any], owner: str, now: float) -> None:
         if row.lease_owner not in (None, owner) and (row.lease_until or 0) > now:
-            message = f"image {row.number} is with another reviewer, since this one was silent; go on with the next."
-            raise RequestError(409, "lease_lost", message)
+            raise RequestError(409, "lease_lost", f"image {row.number} is with another reviewer; go on with the next.")
 
 
 def make_unknown_error(number: int) -> RequestError:
@@ -459,8 +454,7 @@ def _read_state(connection: sa.Connection, number: int) -> sa.Row[Any]:
 def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
     """Whether a label from outside changes something; raise an error if it cannot be recorded."""
     if row is None:
-        message = f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
-        raise RequestError(422, "unknown_id", message)
+        raise RequestError(422, "unknown_id", f"{new.where}: image {new.id!r} is not in the queue; remove the row.")
     if row.label not in (None, new.label):
         message = f"{new.where}: image {new.id!r} was reviewed by {row.reviewer!r} with another result; remove the row."
         raise RequestError(409, "already_reviewed", message)

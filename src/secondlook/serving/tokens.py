@@ -97,8 +97,7 @@ class TokenFile:
     def add(self, name: str, role: Role) -> str:
         """Make a token, and return it; it cannot be shown again. The name stands on every label of its owner."""
         if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
-            expected = f"expected 1 to {LONGEST_NAME} printable characters without spaces at the ends"
-            raise ServingError(f"{name!r} is not a name; {expected}.")
+            raise ServingError(f"{name!r} is not a name; expected 1 to {LONGEST_NAME} printable characters, trimmed.")
         if name == LOCAL_NAME:
             raise ServingError(f"the name {name!r} is reserved for a service without tokens; choose another name.")
         id_ = secrets.token_hex(6)
@@ -137,9 +136,8 @@ class TokenFile:
             return None  # no token looks like this, so that nothing is learned from a quick response
         record = self._read().get(id_)
         if not self._checks.acquire(blocking=False):  # bounds the memory and time that wrong tokens can take
-            raise RequestError(
-                429, "busy", "too many tokens are being checked; try again in a second.", headers={"Retry-After": "1"}
-            )
+            message = "too many tokens are being checked; try again in a second."
+            raise RequestError(429, "busy", message, headers={"Retry-After": "1"})
         try:
             self._hasher.verify(self._unknown if record is None else record.hash, token)
         except (VerificationError, InvalidHashError):
@@ -191,4 +189,4 @@ class TokenFile:
             raise TokenFileError(f"the tokens in {str(self.path)!r} cannot be read: {error.strerror}.") from None
         except ValidationError as error:
             reason = f"{str(self.path)!r} is not a file of tokens ({describe_invalid(error)})"
-            raise TokenFileError(f"{reason}; restore it, or remove it and add the tokens again.") from None
+            raise TokenFileError(reason, repair="restore it, or remove it and add the tokens again") from None
