@@ -48,7 +48,7 @@ class Access:
     @property
     def is_open(self) -> bool:
         """Whether everyone on this machine may do everything."""
-        if self._may_be_open and self.tokens.list():
+        if self._may_be_open and self.tokens.read():
             self._may_be_open = False
         return self._may_be_open
 
@@ -85,14 +85,11 @@ class Access:
         session = _name_owner(digest), found[0].csrf
         if token_id == LOCAL_NAME:
             return Principal(LOCAL_NAME, "admin", *session) if self.is_open else None
-        record = self.tokens.find(token_id)
+        record = self.tokens.read().get(token_id)
         return None if record is None else Principal(record.name, record.role, *session)
 
     def start_session(self, request: Request, token_id: str) -> tuple[str, str]:
-        """Begin a session of whoever has a token, and return its name and CSRF token.
-
-        The response to the request gets its cookie; the session ends when the token is removed.
-        """
+        """Begin a session, which ends with its token; return its name and CSRF token. The response gets its cookie."""
         cookie, csrf = f"{token_id}.{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32)
         digest, now = _digest(cookie), time.time()
         with self._database.write() as connection:
@@ -108,26 +105,19 @@ class Access:
             connection.execute(sa.delete(sessions).where(is_own))
 
     async def _admit_locally(self, request: Request) -> Principal | None:
-        """Let a program or browser of this machine in; a browser that opens a page gets a session.
-
-        The sessions make two browser profiles two owners of leases.
-        """
+        """Let a program or browser of this machine in; a browser profile gets a session, which owns its leases."""
         if opens_page(request):
             if is_foreign(request):
                 return None  # its cookie was withheld; the login page makes the browser ask again
             if request.url.path in PAGES:
-                return await run_in_threadpool(self._start_local_session, request)
+                try:
+                    session = await run_in_threadpool(self.start_session, request, LOCAL_NAME)
+                    return Principal(LOCAL_NAME, "admin", *session)
+                except StorageError as error:  # the page is shown without a session, since it tells why
+                    LOGGER.warning("session not stored", extra={"reason": str(error)})
         if request.method not in SAFE_METHODS and ("origin" in request.headers or "sec-fetch-site" in request.headers):
             raise _make_csrf_error()  # a page in a browser
         return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
-
-    def _start_local_session(self, request: Request) -> Principal:
-        """Start the session of a page; it is shown without one if that cannot be stored, since it tells why."""
-        try:
-            return Principal(LOCAL_NAME, "admin", *self.start_session(request, LOCAL_NAME))
-        except StorageError as error:
-            LOGGER.warning("session not stored", extra={"reason": str(error)})
-            return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
 
 
 def _digest(cookie: str) -> str:
@@ -167,9 +157,9 @@ def _ask_for_token(request: Request) -> RequestError:
 
 def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
     """Check that a service that others can reach has a token."""
-    if not options.is_local and not tokens.list():
+    if not options.is_local and not tokens.read():
         repair = "make one first with 'secondlook token add NAME --role admin --data-dir DIR'"
-        fault = "is open to other machines, and the service has no token"
+        fault = "can be reached by other machines, and the service has no token"
         raise ServingError(fault, argument="host", value=options.host, repair=repair)
 
 
@@ -196,11 +186,9 @@ def check_local_host(request: Request) -> None:
     be taken for a page of this service; and what comes through a proxy is not of this machine.
     """
     if LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) is None:
-        message = "without tokens, the address must be localhost or 127.0.0.1; add a token to use another name."
-        raise RequestError(400, "host", message)
+        raise RequestError(400, "host", "without tokens, the address must be localhost or 127.0.0.1; add a token.")
     if "x-forwarded-for" in request.headers or "forwarded" in request.headers:
-        message = "a service without tokens cannot be used through a proxy; add one with 'secondlook token add'."
-        raise RequestError(403, "proxy", message)
+        raise RequestError(403, "proxy", "a service without tokens cannot be used through a proxy; add a token.")
 
 
 def is_foreign(request: Request) -> bool:

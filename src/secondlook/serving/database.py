@@ -226,8 +226,7 @@ def open_database(data_dir: Path, url: str | None = None, *, create: bool = True
         return Database(parse_url(url), create=create)
     path = data_dir / DATABASE_FILE
     if not create and not path.is_file():  # opening would create it
-        fault = f"there is no {DATABASE_FILE} in the folder {str(data_dir)!r}"
-        raise ServingError(f"{fault}; expected the data folder of a service, or the URL of its PostgreSQL database.")
+        raise ServingError(f"there is no {DATABASE_FILE} in {str(data_dir)!r}; expected the data folder of a service.")
     return Database(sa.URL.create("sqlite", database=str(path)), create=create)
 
 

@@ -129,8 +129,7 @@ _Found = tuple[str, str, object]
 
 def _read_csv(content: bytes) -> Iterator[_Found]:
     try:
-        text = content.decode("utf-8-sig")
-        rows = csv.DictReader(io.StringIO(text, newline=""))
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
         _check_columns(rows.fieldnames or ())
         for row in rows:
             label = unescape_formula((row["label"] or "").strip())

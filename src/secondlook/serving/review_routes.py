@@ -28,7 +28,6 @@ from secondlook.serving.tokens import Principal
 OF_BROWSERS = ("image/jpeg", "image/png", "image/webp", "image/bmp")
 """Media types that every browser shows."""
 MAX_LEASED = 50
-"""Number of images that a reviewer can hold."""
 MAX_NUMBER = 2**53
 """Larger numbers are not whole in JSON, and not in the database."""
 

@@ -27,9 +27,7 @@ from secondlook.serving.responses import RequestError
 from secondlook.serving.service import Service, open_service
 
 SUMMARY = "Decides whether the predictions of an image classifier can be accepted, and gives the others to people."
-ROUTES = (decide_routes, inference_routes, review_routes, watch_routes, pages)
 MAX_CONNECTIONS = 512
-MAX_HEADER_BYTES = 64 * 1024
 IDLE_SECONDS = 75
 """How long a connection is kept open between two requests; longer than proxies do, so that they close it first."""
 STOP_SECONDS = 60
@@ -74,11 +72,7 @@ def serve(
 
 
 def run_server(
-    service: Service,
-    *,
-    ready: Callable[[str], None] | None = None,
-    certificate: Path | None = None,
-    key: Path | None = None,
+    service: Service, *, ready: Callable[[str], None] | None, certificate: Path | None, key: Path | None
 ) -> None:
     """Serve a service that is running at the host and port of its options, see `serve`; port 0 is any free port."""
     check_certificate(certificate, key)
@@ -101,7 +95,7 @@ def create_app(service: Service) -> FastAPI:
     # The pages of FastAPI load scripts from other hosts.
     app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
-    for routes in ROUTES:
+    for routes in (decide_routes, inference_routes, review_routes, watch_routes, pages):
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_error)
@@ -129,7 +123,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
     config = uvicorn.Config(
         create_app(service),
         http="h11",  # the parser that bounds headers, chunks and trailers
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        h11_max_incomplete_event_size=64 * 1024,
         limit_concurrency=count_connections(),
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
@@ -178,8 +172,7 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
             for number, (family, place) in enumerate(places, start=1):
                 if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
                     repair = Repair("pass {host}, or that address", host="127.0.0.1")
-                    fault = f"is {place}, which other machines can reach"
-                    raise ServingError(fault, argument="host", value=options.host, repair=repair)
+                    raise ServingError(f"is public ({place})", argument="host", value=options.host, repair=repair)
                 try:
                     bound = stack.enter_context(socket.create_server((place, port), family=family))
                 except OSError as error:

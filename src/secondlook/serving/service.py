@@ -83,10 +83,7 @@ class Service:
                 self.live = self._make_live(latest)
 
     def _choose_deployment(self, policy: Policy) -> Deployment:
-        """Deploy the policy of the file, unless this service has replaced it by a newer one.
-
-        A service that is started again by the same command goes on with the policy it had.
-        """
+        """Deploy the policy of the file, unless this service has replaced it by a newer one."""
         latest = self.decisions.latest_deployment()
         if latest is not None and latest.checksum != policy.checksum and self.decisions.find_audits(policy):
             latest.policy.check(self._resolved.classifier)
@@ -105,7 +102,6 @@ async def _find_service(request: Request) -> Service:
 
 
 CurrentService = Annotated[Service, Depends(_find_service)]
-"""The service of a route."""
 
 
 @contextmanager
@@ -123,13 +119,12 @@ def open_service(
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fault = f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}"
-        raise ServingError(fault, repair="choose another one") from None
+        where = str(options.data_dir)
+        raise ServingError(f"the data folder {where!r} cannot be made: {error.strerror}; choose another.") from None
     with shared_lock(options.data_dir / "service.lock") as was_alone:
         if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
             fault = f"another service runs with the data folder {str(options.data_dir)!r}"
-            repair = "choose another folder: several instances share a PostgreSQL database, each with its own"
-            raise ServingError(fault, repair=repair)
+            raise ServingError(fault, repair="choose another: instances share a PostgreSQL database, but no folder")
         service = Service(options, open_database(options.data_dir, options.database), plan)
         service.start()
         try:

@@ -16,7 +16,7 @@ from secondlook import Decision
 from secondlook.extension import SCORE_METADATA, Policy, Repair, RowOptions, ServingError, make_row_table
 from secondlook.serving.database import Database, decisions, deployments, images, open_database, reviews
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.responses import RequestError, ServedGuarantee
+from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
     "done": reviews.c.label.is_not(None),
     "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
 }
-"""The condition of each state of the review queue."""
 QUEUE_ORDER = (reviews.c.skips, reviews.c.confidence, reviews.c.number)
 """Least confident first; what a reviewer skipped comes after everything that nobody did."""
 PACE_SECONDS = 600.0
-"""The pace is that of the last ten minutes."""
 SELECT_STATE = sa.select(decisions.c.id, reviews).join(decisions, decisions.c.number == reviews.c.number)
 SELECT_DECISION = (
     sa.select(
@@ -54,7 +52,6 @@ SELECT_DECISION = (
 MAX_IDS = 500
 """Number of ids in one query; databases bound it."""
 BLOCK_ROWS = 10_000
-"""Number of decisions that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +67,6 @@ class Deployment:
     def checksum(self) -> str:
         """Checksum of the policy, which computes it anew whenever it is asked."""
         return self.policy.checksum
-
-    @cached_property
-    def guarantee(self) -> ServedGuarantee | None:
-        """The guarantee of the policy as it is sent with decisions."""
-        made = self.policy.guarantee
-        return None if made is None else ServedGuarantee(risk=made.risk, delta=made.delta, text=str(made))
 
 
 class StoredImage(NamedTuple):
@@ -261,10 +252,7 @@ class ReviewStore:
         self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
     def lease(self, owner: str, count: int) -> list[StoredDecision]:
-        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first.
-
-        All of them are the owner's for `lease_seconds` from now; nobody else gets one of them.
-        """
+        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first."""
         now = self._clock()
         held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
         with self._database.write() as connection:
@@ -293,7 +281,7 @@ class ReviewStore:
             if row.label == label:
                 return
             if row.label is not None:
-                raise _make_reviewed_error(row)
+                raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, principal.session, now)
             values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
             # The owner stays: only the browser that gave a label may take it back.
@@ -305,7 +293,7 @@ class ReviewStore:
         with self._database.write() as connection:
             row = _read_state(connection, number)
             if row.label is not None and row.lease_owner != owner:
-                raise _make_reviewed_error(row)
+                raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, owner, now)
             values: dict[str, Any] = {"lease_owner": owner, "lease_until": now + self.lease_seconds}
             if row.label is not None:
@@ -456,14 +444,12 @@ def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
     if row is None:
         raise RequestError(422, "unknown_id", f"{new.where}: image {new.id!r} is not in the queue; remove the row.")
     if row.label not in (None, new.label):
-        message = f"{new.where}: image {new.id!r} was reviewed by {row.reviewer!r} with another result; remove the row."
-        raise RequestError(409, "already_reviewed", message)
+        raise _make_reviewed_error(f"{new.where}: image {new.id!r}", row)
     return row.label is None
 
 
-def _make_reviewed_error(row: sa.Row[Any]) -> RequestError:
-    message = f"image {row.number} was reviewed by {row.reviewer!r} with another result; go on with the next image."
-    return RequestError(409, "already_reviewed", message)
+def _make_reviewed_error(image: str, row: sa.Row[Any]) -> RequestError:
+    return RequestError(409, "already_reviewed", f"{image} has another label by {row.reviewer!r}; leave it so.")
 
 
 @dataclass(frozen=True, eq=False)

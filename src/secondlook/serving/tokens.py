@@ -1,6 +1,5 @@
 """Access tokens: who may use the service, and what for. Only hashes are kept, in a file of the data folder."""
 
-import builtins
 import hashlib
 import hmac
 import secrets
@@ -118,14 +117,6 @@ class TokenFile:
                 raise ServingError(f"there is no token for {name!r} in {str(self.path)!r}; there are: {known}.")
             records.remove(found[0])
 
-    def list(self) -> list[TokenRecord]:
-        """Return all tokens, oldest first."""
-        return [*self._read().values()]
-
-    def find(self, id_: str) -> TokenRecord | None:
-        """Return the token with an id, if it was not removed."""
-        return self._read().get(id_)
-
     def check(self, token: str) -> Principal | None:
         """Return who a token belongs to; None if it is wrong. Takes equally long for all tokens that are wrong."""
         if (known := self.recall(token)) is not None:
@@ -134,7 +125,7 @@ class TokenFile:
         id_, separator, _ = rest.partition("_")
         if kind != "sl" or not separator or len(token) > LONGEST_TOKEN or not token.isascii():
             return None  # no token looks like this, so that nothing is learned from a quick response
-        record = self._read().get(id_)
+        record = self.read().get(id_)
         if not self._checks.acquire(blocking=False):  # bounds the memory and time that wrong tokens can take
             message = "too many tokens are being checked; try again in a second."
             raise RequestError(429, "busy", message, headers={"Retry-After": "1"})
@@ -150,7 +141,7 @@ class TokenFile:
 
     def recall(self, token: str) -> Principal | None:
         """Return who a token belongs to if it was checked before and was not removed; takes microseconds."""
-        records = self._read()
+        records = self.read()
         record = self._verified.get(self._digest(token))
         return None if record is None or records.get(record.id) != record else record.principal
 
@@ -159,11 +150,10 @@ class TokenFile:
         return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
     @contextmanager
-    def _edit(self) -> "Iterator[builtins.list[TokenRecord]]":
-        """Yield all tokens to be changed, and write them."""
+    def _edit(self) -> Iterator[list[TokenRecord]]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.path.with_suffix(".lock")):
-            records = [*self._read().values()]
+            records = [*self.read().values()]
             yield records
             content = TokenRecords(tokens=tuple(records)).model_dump_json(indent=2).encode() + b"\n"
 
@@ -173,8 +163,8 @@ class TokenFile:
 
             write_atomically(self.path, write_private, clean=True)
 
-    def _read(self) -> dict[str, TokenRecord]:
-        """Return the tokens by id; reads the file if it changed."""
+    def read(self) -> dict[str, TokenRecord]:
+        """Return all tokens by id, oldest first; the file is read again only if it changed."""
         try:
             status = self.path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size

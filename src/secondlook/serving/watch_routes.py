@@ -26,8 +26,6 @@ RESPONSES: dict[int | str, dict[str, str]] = {
 }
 
 logger = logging.getLogger("secondlook.serving")
-
-
 router = APIRouter()
 may_watch = [Depends(require("watch"))]
 
@@ -99,9 +97,7 @@ def check_ready(service: Service) -> None:
 def parse_policy(content: bytes) -> Policy:
     """Return the policy of a file; raise an error for one that is damaged, or was changed since it was written."""
     if len(content) > MAX_POLICY_BYTES:
-        raise RequestError(
-            413, "policy_too_large", f"the body has over {MAX_POLICY_BYTES:,} bytes; send a policy file."
-        )
+        raise RequestError(413, "policy_too_large", f"the body has over {MAX_POLICY_BYTES:,} bytes; send a policy.")
     try:
         document = from_json(content)
     except ValueError:
@@ -114,5 +110,4 @@ def parse_policy(content: bytes) -> Policy:
     try:
         return Policy.model_validate_json(content)
     except ValidationError as error:
-        message = f"the body is not a policy, {describe_invalid(error)}; send a file that calibrate wrote."
-        raise RequestError(400, "policy", message) from None
+        raise RequestError(400, "policy", f"the body is not a policy, {describe_invalid(error)}.") from None
