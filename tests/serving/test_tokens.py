@@ -82,7 +82,7 @@ def test_a_token_is_hashed_once_and_a_wrong_one_every_time(tokens: TokenFile, mo
 
 def test_an_unknown_id_is_hashed_like_a_known_one(tokens: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tokens.add("Anna", "reviewer")
-    known = tokens.list()[0].hash
+    (known,) = (one.hash for one in tokens.read().values())
     hasher = Mock(wraps=tokens._hasher)
     monkeypatch.setattr(tokens, "_hasher", hasher)
     assert tokens.check(f"sl_{'0' * 12}_{token.split('_', 2)[2]}") is None
@@ -114,7 +114,7 @@ def test_checks_at_once_are_bounded(tokens: TokenFile, monkeypatch: pytest.Monke
 def test_two_processes_add_tokens_at_once(tokens: TokenFile) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda number: TokenFile(tokens.path).add(f"n{number}", "client"), range(8)))
-    assert sorted(one.name for one in tokens.list()) == sorted(f"n{number}" for number in range(8))
+    assert sorted(one.name for one in tokens.read().values()) == sorted(f"n{number}" for number in range(8))
     assert all(tokens.check(token) is not None for token in made)
 
 
@@ -122,7 +122,7 @@ def test_two_processes_add_tokens_at_once(tokens: TokenFile) -> None:
 def test_names_that_cannot_stand_on_a_label_are_errors(tokens: TokenFile, name: str) -> None:
     with pytest.raises(ServingError):
         tokens.add(name, "reviewer")
-    assert tokens.list() == []
+    assert tokens.read() == {}
 
 
 def test_a_name_twice_and_an_unknown_name_are_errors(tokens: TokenFile) -> None:
@@ -131,7 +131,7 @@ def test_a_name_twice_and_an_unknown_name_are_errors(tokens: TokenFile) -> None:
         tokens.add("Anna", "admin")
     with pytest.raises(ServingError, match="Ben"):
         tokens.remove("Ben")
-    assert [(one.name, one.role) for one in tokens.list()] == [("Anna", "reviewer")]
+    assert [(one.name, one.role) for one in tokens.read().values()] == [("Anna", "reviewer")]
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"tokens": 1}', '{"tokens": [{"id": "a"}]}', '{"other": []}'])
@@ -139,6 +139,6 @@ def test_a_damaged_file_lets_nobody_in(tokens: TokenFile, content: str) -> None:
     token = tokens.add("Anna", "admin")
     time.sleep(0.01)
     tokens.path.write_text(content)
-    for use in (lambda: tokens.check(token), tokens.list, lambda: tokens.add("Ben", "admin")):
+    for use in (lambda: tokens.check(token), tokens.read, lambda: tokens.add("Ben", "admin")):
         with pytest.raises(ServingError, match=r"tokens\.json"):
             use()

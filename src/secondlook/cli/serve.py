@@ -143,7 +143,7 @@ def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
     columns = ("name", "role", "created")
     rows = [
         (record.name, record.role, datetime.fromtimestamp(record.created_at, UTC).isoformat(timespec="seconds"))
-        for record in _open_tokens(data_dir).list()
+        for record in _open_tokens(data_dir).read().values()
     ]
     if as_json:
         typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))

@@ -23,7 +23,6 @@ START_SPAN, START_DECAY = 30.0, 0.25
 """After t images, (1 + t / START_SPAN) ** -START_DECAY of the initial capital still waits for a later shift."""
 _SCALE_BITS = 256
 _SCALE = 2.0**_SCALE_BITS
-_LARGEST_BELOW_ONE = 1 - 2.0**-53
 
 
 class StatisticState(FrozenRecord):
@@ -157,7 +156,7 @@ def rank_images(bins: IntArray, uniforms: Float64Array, counts: IntArray) -> Flo
             below += counts[other]
         p_value = (below + uniforms[i] * (counts[bins[i]] + 1)) / (n_counted + 1)
         # Rounding must not reach 1, where some densities are infinite; they are at 0 as well, but uniforms are above.
-        p_values[i] = min(p_value, _LARGEST_BELOW_ONE)
+        p_values[i] = min(p_value, 1 - 2.0**-53)
         counts[bins[i]] += 1
         n_counted += 1
     return p_values

@@ -25,8 +25,6 @@ LATER_SHARE = 0.1
 START_SPAN, START_DECAY = 30.0, 0.25
 """After j audits, (1 + j / START_SPAN) ** -START_DECAY of that share still waits."""
 PATH_POINTS = 30
-"""Number of moments of a path."""
-_BISECTIONS = 30
 
 
 class AuditedImage(NamedTuple):
@@ -194,7 +192,7 @@ def _test_break(positions: IntArray, probabilities: Float64Array, is_wrong: Bool
 def _bisect(is_above: Callable[[Float64Array], BoolArray], n: int) -> tuple[Float64Array, Float64Array]:
     """Return neighboring values of [0, 1] between which each of n conditions starts to be true. [n], [n]"""
     low, high = np.zeros(n), np.ones(n)
-    for _ in range(_BISECTIONS):
+    for _ in range(30):
         middle = (low + high) / 2
         above = is_above(middle)
         low, high = np.where(above, low, middle), np.where(above, middle, high)

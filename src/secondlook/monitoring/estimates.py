@@ -270,8 +270,7 @@ def draw_images(source: Source, n_images: int, seed: int) -> Source:
     n_drawn = min(n_images, len(distinct))
     if n_drawn < ShiftModel.MIN_IMAGES:
         repair = Repair("calibrate on more, or pass a larger {n_images}", n_images=ANY)
-        fault = f"shifts are learned from at least {ShiftModel.MIN_IMAGES} labeled images, got {n_drawn}"
-        raise MonitoringError(fault, repair=repair)
+        raise MonitoringError(f"shifts need {ShiftModel.MIN_IMAGES} labeled images, got {n_drawn}", repair=repair)
     drawn: IntArray = np.sort(np.random.default_rng(seed).permutation(distinct)[:n_images])
     return source.select(drawn)
 
@@ -341,13 +340,10 @@ def learn_shift_model(
             if other_risk is not None and one.accepted >= MIN_ACCEPTED:
                 right = other_risk["constant"] + other_risk["slope"] * estimate
                 accepted_errors.append(_measure_error(right, one.accepted_correct, one.accepted) / spread)
-        found = {
-            "kind": kind,
-            "views": [one.view for one in shifted if one.kind == kind],
-            "accuracy": [round(one.correct, 4) for one in judged],
-            "estimate": [round(ShiftModel.to_share(estimate), 4) for estimate in estimates],
-        }
-        learned.append(found)
+        views = [one.view for one in shifted if one.kind == kind]
+        correct = [round(one.correct, 4) for one in judged]
+        shares_correct = [round(ShiftModel.to_share(estimate), 4) for estimate in estimates]
+        learned.append({"kind": kind, "views": views, "accuracy": correct, "estimate": shares_correct})
     content = {
         "images": len(shifted[0].scores.confidence),
         "class_shares": [round(share, 5) for share in shares],
@@ -367,10 +363,7 @@ def find_error(errors: Sequence[float]) -> float:
 def _summarize(
     reference: Reference, class_shares: tuple[float, ...], kind: str | None, scores: LabeledScores, seed: int
 ) -> list[_Set]:
-    """Return the images as they are, and with other shares of the classes.
-
-    Otherwise a stream with other classes would be taken for one of worse images.
-    """
+    """Return the images as they are, and with other shares of the classes, which are not to look like worse images."""
     n_groups = len(class_shares)
     groups, predicted = scores.labels % n_groups, scores.predicted % n_groups
     expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)]

@@ -12,14 +12,7 @@ from pydantic import Field, ValidationError
 
 from secondlook.arrays import Float64Array, is_number, is_whole_number
 from secondlook.errors import ANY, MonitoringError, Repair
-from secondlook.files import (
-    Count,
-    FrozenRecord,
-    PositiveCount,
-    SealedRecord,
-    describe_invalid,
-    write_bytes_atomically,
-)
+from secondlook.files import Count, FrozenRecord, PositiveCount, SealedRecord, describe_invalid, write_bytes_atomically
 from secondlook.monitoring.alarm import AlarmState, ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, AuditVerdict, judge_audits
 from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator, get_reference
@@ -55,11 +48,6 @@ class StreamImage(FrozenRecord):
     def wrong(self) -> bool | None:
         """Whether the prediction was found to be wrong; None if nobody knows."""
         return None
-
-    @property
-    def doubt(self) -> tuple[float, float, int]:
-        """Sort key that puts the most doubtful images first: by disagreement, then by confidence."""
-        return -(self.disagreement or 0.0), self.confidence, self.image
 
     def to_dict(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the image as JSON values, with classes by their names if these are given."""
@@ -187,11 +175,9 @@ class Monitor:
             raise MonitoringError("is out of range; expected a number in (0, 1)", argument="alpha", value=alpha)
         for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
             if not is_whole_number(value) or value < least:
-                fault = f"is out of range; expected a whole number from {least} up"
-                raise MonitoringError(fault, argument=name, value=value)
-        self.policy = policy
+                raise MonitoringError(f"is not a whole number from {least} up", argument=name, value=value)
+        self.policy, self.skipped = policy, 0
         self.alpha, self.window, self.burn_in, self.seed = alpha, window, burn_in, seed
-        self.skipped = 0
         self.files: tuple[ReadFile, ...] = ()
         """Files of scores that were read, if the stream comes from files."""
         self._shift = ShiftAlarm(reference, is_adaptive=policy.schedule is not None, alpha=alpha, seed=seed)
@@ -277,12 +263,12 @@ class Monitor:
         positions = self._count("auditable") + np.cumsum(rows.is_auditable)
         for place in np.flatnonzero(rows.audit).tolist():
             probability, accepted = float(rows.audit_probability[place]), int(positions[place])
-            audit = AuditRecord(**describe(place), accepted=accepted, probability=probability)
-            self._audited[audit.id] = audit
+            self._audited[rows.ids[place]] = AuditRecord(**describe(place), accepted=accepted, probability=probability)
         order = np.lexsort((rows.confidence, -np.nan_to_num(rows.disagreement, nan=0.0)))
-        worst = order[rows.accept[order]][:MAX_DOUBTFUL].tolist()
-        found = [StreamImage(**describe(place)) for place in worst]
-        self._doubtful = sorted([*self._doubtful, *found], key=lambda image: image.doubt)[:MAX_DOUBTFUL]
+        found = [StreamImage(**describe(place)) for place in order[rows.accept[order]][:MAX_DOUBTFUL].tolist()]
+        both = [*self._doubtful, *found]
+        both.sort(key=lambda one: (-(one.disagreement or 0.0), one.confidence, one.image))
+        self._doubtful = both[:MAX_DOUBTFUL]
 
     def record_file(self, name: str, *, size: int, digest: str, images: int) -> None:
         """Remember a file of scores whose images were added."""
@@ -299,8 +285,8 @@ class Monitor:
         for id_, given in collect_labels(labels).items():
             label, audit = find_class(given, names, id_), self._find_audit(id_)
             if audit.label not in (None, label):
-                before, now = (repr(names[one] if names else one) for one in (audit.label, label))
-                fault = f"image {id_!r} has two labels, {before} before and {now} now"
+                before, now = (names[one] if names else one for one in (audit.label, label))
+                fault = f"image {id_!r} has two labels, {before!r} before and {now!r} now"
                 raise MonitoringError(fault, repair="correct the new one, or start a new monitor")
             reviewed[id_] = audit.model_copy(update={"label": label})
         new = sum(self._audited[id_].label is None for id_ in reviewed)

@@ -19,10 +19,7 @@ from secondlook.predictions import DEFAULT_EXECUTION, Execution
 from secondlook.progress import progress_bar
 from secondlook.tables import format_csv_row
 
-STATE = "state.json"
-RESULT = "monitor.json"
-QUEUE = "to_review.csv"
-LOCK = "_lock"
+STATE, QUEUE = "state.json", "to_review.csv"
 
 
 @dataclass(frozen=True)
@@ -102,14 +99,14 @@ def monitor_scores(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MonitoringError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another path.") from None
-    with exclusive_lock(folder / LOCK):
+    with exclusive_lock(folder / "_lock"):
         monitor = _open_monitor(folder, loaded, {"alpha": alpha, "window": window, "burn_in": burn_in, "seed": seed})
         new_files = _read_new_files(monitor, found, folder, shuffle, execution.progress)
         new_labels, ignored = _add_labels(monitor, labels, found)
         monitor.save(folder / STATE)
         status = monitor.status()
         text = json.dumps(_describe(monitor, status), indent=2, ensure_ascii=False, allow_nan=False)
-        write_text(folder / RESULT, f"{text}\n")
+        write_text(folder / "monitor.json", f"{text}\n")
         pending = (format_csv_row([audit.id, ""]) for audit in monitor.audited if audit.label is None)
         write_text(folder / QUEUE, "".join([format_csv_row(["id", "label"]), *pending]))
     queue = folder / QUEUE if status.audit is not None and status.audit.pending else None
@@ -137,8 +134,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
     for file in found:
         other = present.setdefault(hashlib.sha256(file.read()).hexdigest(), file)
         if other is not file:
-            fault = f"the score files {other.name!r} and {file.name!r} are the same"
-            raise MonitoringError(fault, repair="pass every image once")
+            raise MonitoringError(f"the score files {other.name!r} and {file.name!r} are the same; pass one of them.")
     names = {file.name for file in found}
     for read in monitor.files:  # one that is not there any more is no harm
         if read.digest not in present and read.name in names:
@@ -169,9 +165,9 @@ def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequen
     Those of other images are ignored: people choose which of these they look at, and no weights make up for it.
     """
     audited = {audit.id for audit in monitor.audited}
-    others = {id_: label for id_, label in labels.items() if id_ not in audited}
-    for id_, label in others.items():
-        find_class(label, monitor.policy.class_names, id_)
+    others = [id_ for id_ in labels if id_ not in audited]
+    for id_ in others:
+        find_class(labels[id_], monitor.policy.class_names, id_)
     unknown = dict.fromkeys(others)
     for file in found if unknown else ():
         for id_ in parse_scores(file.read(), ["id"])["id"].to_pylist():

@@ -170,7 +170,6 @@ class _Stream(NamedTuple):
 
 
 def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _Stream:
-    """Join score rows with reviewed labels."""
     parts = [ScoreRows.read(table, policy) for table in tables]
     if not any(map(len, parts)):
         raise MonitoringError("the scores have no images that could be read; pass those of reviewed images.")
@@ -185,8 +184,7 @@ def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _S
     is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
     for id_, label in collect_labels(labels).items():
         if id_ not in known:
-            fault = f"a label is given for image {id_!r}, which the scores do not have"
-            raise MonitoringError(fault, repair="pass the scores of all reviewed images, or correct the id")
+            raise MonitoringError(f"a label is given for image {id_!r}, which the scores do not have; pass all scores.")
         is_reviewed[known[id_]] = True
         is_right[known[id_]] = find_class(label, policy.class_names, id_) in rows.predicted[known[id_]]
     is_due = ~rows.accept | rows.audit

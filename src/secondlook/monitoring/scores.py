@@ -64,8 +64,7 @@ def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
     for pattern in map(str, patterns):
         files = [file for place in _expand(pattern) for file in _list_files(place)]
         if not files:
-            expected = "expected Parquet files, a pattern such as 'scores/*.parquet', or a folder or URL of parts"
-            raise MonitoringError(f"there are no score files {pattern!r}; {expected}.")
+            raise MonitoringError(f"there are no score files {pattern!r}; expected Parquet files, or a folder or URL.")
         found |= {file.name: file for file in files if file.name not in found}
     return list(found.values())
 
@@ -136,8 +135,7 @@ class ScoreRows:
         expected = [*COLUMNS, *["labels"] * (policy.top_k > 1), *["audit_probability"] * has_audits]
         missing = [repr(name) for name in expected if name not in table.column_names]
         if missing:
-            listed = f"expected those of scores: {', '.join(expected)}"
-            raise MonitoringError(f"the rows have no column {', '.join(missing)}; {listed}.")
+            raise MonitoringError(f"the rows have no column {', '.join(missing)}; expected {', '.join(expected)}.")
         kept = table.filter(pc.is_null(table["reason"])) if "reason" in table.column_names else table
         ids = _read_ids(kept)
         read = partial(_read_numbers, kept, ids)
@@ -155,9 +153,8 @@ class ScoreRows:
         probabilities = probability[np.isfinite(probability)].tolist()
         if is_number(rate) and 0 < rate <= 1:
             probabilities.append(AuditPlan(policy.reference, policy.threshold, rate).smallest)
-        smallest, skipped = min(probabilities, default=None), len(table) - len(kept)
         numbers = (confidence, accept, first_look, disagreement, audit, probability)
-        return cls(ids, predicted, *numbers, smallest, skipped)
+        return cls(ids, predicted, *numbers, min(probabilities, default=None), len(table) - len(kept))
 
     @classmethod
     def join(cls, parts: Sequence["ScoreRows"]) -> "ScoreRows":
@@ -185,15 +182,11 @@ def _make_table(rows: object) -> "pa.Table":
             rows = pa.table({name: [row.get(name) for row in rows] for name in names})
     if hasattr(rows, "columns"):  # a table or a batch of Arrow, or a data frame
         return pa.table(rows)
-    expected = "an Arrow table, a pandas data frame, Decisions, or a list of dictionaries"
-    raise MonitoringError(f"rows are a {type(rows).__name__}; expected {expected}.")
+    raise MonitoringError(f"rows are a {type(rows).__name__}; expected Arrow, pandas, Decisions or dictionaries.")
 
 
 def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
-    """Return how the rows were scored; empty if it is unknown, as for rows that are not from a file of scores.
-
-    Raises for rows that were scored with another policy, or with another classifier than that of the policy.
-    """
+    """Return how the rows were scored, empty if unknown; raise if that was with another policy or classifier."""
     try:
         metadata = json.loads((table.schema.metadata or {}).get(SCORE_METADATA, "{}"))
         used = metadata.get("policy")
@@ -272,9 +265,8 @@ def _check_accept(
     differing = np.flatnonzero(expected != accept)
     if differing.size:
         place = int(differing[0])
-        decision = "accepted" if accept[place] else "rejected"
-        limit = f"where the policy has a threshold of {policy.threshold:.6g}"
-        fault = f"image {ids[place]!r} was {decision} with confidence {confidence[place]:.6g}, {limit}"
+        decision = f"{'accepted' if accept[place] else 'rejected'} with confidence {confidence[place]:.6g}"
+        fault = f"image {ids[place]!r} was {decision}, but the policy has the threshold {policy.threshold:.6g}"
         raise MonitoringError(fault, repair=OTHER_POLICY)
 
 
@@ -288,8 +280,7 @@ def collect_labels(labels: Labels) -> dict[str, int | str]:
     collected: dict[str, int | str] = {}
     for id_, label in labels.items() if isinstance(labels, Mapping) else labels:
         if collected.setdefault(str(id_), label) != label:
-            fault = f"image {id_!r} has two labels, {collected[str(id_)]!r} and {label!r}"
-            raise MonitoringError(fault, repair="keep the correct one")
+            raise MonitoringError(f"image {id_!r} has two labels, {collected[str(id_)]!r} and {label!r}; keep one.")
     return collected
 
 
@@ -301,8 +292,7 @@ def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
             rows = csv.DictReader(file)
             missing = {"id", "label"} - set(rows.fieldnames or ())
             if missing:
-                names = " and ".join(map(repr, sorted(missing)))
-                raise MonitoringError(f"{where} have no column {names}; expected a CSV file with id and label.")
+                raise MonitoringError(f"{where} have no column {sorted(missing)}; expected a CSV file with both.")
             pairs = [(unescape_formula(row["id"] or ""), (row["label"] or "").strip()) for row in rows]
     except OSError as error:
         raise MonitoringError(f"cannot read {where}: {error.strerror}; check the path.") from None

@@ -24,13 +24,8 @@ LOGIN_PAGE = "/login"
 PAGES: dict[str, tuple[str, Permission]] = {"/": ("Dashboard", "watch"), "/review": ("Review", "review")}
 """Name and required permission of all pages but the login, by their address."""
 SESSION_COOKIE = "secondlook_session"
-ADD_TOKEN = "secondlook token add NAME --role admin --data-dir DIR"
-"""The command that makes a token, whoever starts the service."""
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-FOREIGN_SITES = frozenset({"cross-site", "same-site"})
-"""What browsers say of requests by pages of other origins; "same-site" is another port or subdomain."""
-DEFAULT_PORTS = {"http": "80", "https": "443"}
 LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?", re.IGNORECASE)
 SESSION_SECONDS = 12 * 3600.0
 LONGEST_COOKIE = 200
@@ -53,7 +48,7 @@ class Access:
     @property
     def is_open(self) -> bool:
         """Whether everyone on this machine may do everything."""
-        if self._may_be_open and self.tokens.list():
+        if self._may_be_open and self.tokens.read():
             self._may_be_open = False
         return self._may_be_open
 
@@ -90,14 +85,11 @@ class Access:
         session = _name_owner(digest), found[0].csrf
         if token_id == LOCAL_NAME:
             return Principal(LOCAL_NAME, "admin", *session) if self.is_open else None
-        record = self.tokens.find(token_id)
+        record = self.tokens.read().get(token_id)
         return None if record is None else Principal(record.name, record.role, *session)
 
     def start_session(self, request: Request, token_id: str) -> tuple[str, str]:
-        """Begin a session of whoever has a token, and return its name and CSRF token.
-
-        The response to the request gets its cookie; the session ends when the token is removed.
-        """
+        """Begin a session, which ends with its token; return its name and CSRF token. The response gets its cookie."""
         cookie, csrf = f"{token_id}.{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32)
         digest, now = _digest(cookie), time.time()
         with self._database.write() as connection:
@@ -113,26 +105,19 @@ class Access:
             connection.execute(sa.delete(sessions).where(is_own))
 
     async def _admit_locally(self, request: Request) -> Principal | None:
-        """Let a program or browser of this machine in; a browser that opens a page gets a session.
-
-        The sessions make two browser profiles two owners of leases.
-        """
+        """Let a program or browser of this machine in; a browser profile gets a session, which owns its leases."""
         if opens_page(request):
             if is_foreign(request):
                 return None  # its cookie was withheld; the login page makes the browser ask again
             if request.url.path in PAGES:
-                return await run_in_threadpool(self._start_local_session, request)
+                try:
+                    session = await run_in_threadpool(self.start_session, request, LOCAL_NAME)
+                    return Principal(LOCAL_NAME, "admin", *session)
+                except StorageError as error:  # the page is shown without a session, since it tells why
+                    LOGGER.warning("session not stored", extra={"reason": str(error)})
         if request.method not in SAFE_METHODS and ("origin" in request.headers or "sec-fetch-site" in request.headers):
             raise _make_csrf_error()  # a page in a browser
         return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
-
-    def _start_local_session(self, request: Request) -> Principal:
-        """Start the session of a page; it is shown without one if that cannot be stored, since it tells why."""
-        try:
-            return Principal(LOCAL_NAME, "admin", *self.start_session(request, LOCAL_NAME))
-        except StorageError as error:
-            LOGGER.warning("session not stored", extra={"reason": str(error)})
-            return Principal(LOCAL_NAME, "admin", LOCAL_NAME)
 
 
 def _digest(cookie: str) -> str:
@@ -154,8 +139,7 @@ def require(permission: Permission) -> Callable[[Request], Awaitable[Principal]]
             raise _ask_for_token(request)
         request.state.principal = principal
         if not principal.may(permission):
-            message = f"the role {principal.role!r} may not {permission}; use the token of somebody who may."
-            raise RequestError(403, "permission", message)
+            raise RequestError(403, "permission", f"role {principal.role!r} may not {permission}; use another token.")
         return principal
 
     return check_permission
@@ -173,20 +157,16 @@ def _ask_for_token(request: Request) -> RequestError:
 
 def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
     """Check that a service that others can reach has a token."""
-    if not options.is_local and not tokens.list():
-        raise ServingError(
-            "can be reached by other machines, and the service has no token, so everyone could use it",
-            argument="host",
-            value=options.host,
-            repair=f"make one first with {ADD_TOKEN!r}",
-        )
+    if not options.is_local and not tokens.read():
+        repair = "make one first with 'secondlook token add NAME --role admin --data-dir DIR'"
+        fault = "can be reached by other machines, and the service has no token"
+        raise ServingError(fault, argument="host", value=options.host, repair=repair)
 
 
 def check_site(request: Request) -> None:
     """Refuse requests that pages of other sites make; links to pages are fine, since they change nothing."""
     if is_foreign(request) and not (request.method == "GET" and is_navigation(request)):
-        message = "a page of another site made this request; only the pages of this service may."
-        raise RequestError(403, "cross_site", message)
+        raise RequestError(403, "cross_site", "a page of another site made this request; use those of this service.")
 
 
 def check_csrf(principal: Principal, given: str) -> None:
@@ -206,18 +186,14 @@ def check_local_host(request: Request) -> None:
     be taken for a page of this service; and what comes through a proxy is not of this machine.
     """
     if LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) is None:
-        message = (
-            "a service without tokens must be addressed as localhost or 127.0.0.1; add a token to use another name."
-        )
-        raise RequestError(400, "host", message)
+        raise RequestError(400, "host", "without tokens, the address must be localhost or 127.0.0.1; add a token.")
     if "x-forwarded-for" in request.headers or "forwarded" in request.headers:
-        message = "a service without tokens cannot be used through a proxy; add one with 'secondlook token add'."
-        raise RequestError(403, "proxy", message)
+        raise RequestError(403, "proxy", "a service without tokens cannot be used through a proxy; add a token.")
 
 
 def is_foreign(request: Request) -> bool:
     """Whether a browser says that a page of another origin makes the request."""
-    if request.headers.get("sec-fetch-site") in FOREIGN_SITES:
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # that is another port or subdomain
         return True
     origin = request.headers.get("origin")
     return origin is not None and not is_own_origin(origin, request.headers.get("host", ""))
@@ -226,7 +202,7 @@ def is_foreign(request: Request) -> bool:
 def is_own_origin(origin: str, host: str) -> bool:
     """Whether the origin of a page is the host that the request goes to. The scheme may differ behind a proxy."""
     scheme, _, place = origin.lower().partition("://")
-    default = DEFAULT_PORTS.get(scheme)
+    default = {"http": "80", "https": "443"}.get(scheme)
     return bool(default and place) and place.removesuffix(f":{default}") == host.lower().removesuffix(f":{default}")
 
 

@@ -190,11 +190,9 @@ def parse_address(url: str) -> SplitResult:
         parts, has_port = urlsplit(""), False
     is_plain = parts.username is None and not parts.query and not parts.fragment  # what is in a URL ends up in logs
     if parts.scheme not in ("http", "https") or not parts.hostname or not has_port or not is_plain:
-        raise ServingError(
-            "is not the address of a service (not shown, as it may contain a password)",
-            argument="url",
-            repair=Repair("expected http://HOST:PORT or https://HOST:PORT, with a token as {token}", token=ANY),
-        )
+        repair = Repair("expected http://HOST:PORT or https://HOST:PORT, with a token as {token}", token=ANY)
+        fault = "is not the address of a service (not shown, as it may contain a password)"
+        raise ServingError(fault, argument="url", repair=repair)
     return parts
 
 

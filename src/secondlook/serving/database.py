@@ -201,9 +201,8 @@ class Database:
             found = dict(tuple(row) for row in connection.execute(sa.select(settings.c.name, settings.c.value)))
             if create and not found:
                 found = {"version": SCHEMA_VERSION, "seed": str(secrets.randbits(63))}
-                connection.execute(
-                    sa.insert(settings), [{"name": name, "value": value} for name, value in found.items()]
-                )
+                rows = [{"name": name, "value": value} for name, value in found.items()]
+                connection.execute(sa.insert(settings), rows)
         if found.get("version") != SCHEMA_VERSION:
             fault = f"the database {self.place} has tables of version {found.get('version')}, expected {SCHEMA_VERSION}"
             raise ServingError(f"{fault}; use the version of secondlook that made it, or another data folder.")
@@ -227,8 +226,7 @@ def open_database(data_dir: Path, url: str | None = None, *, create: bool = True
         return Database(parse_url(url), create=create)
     path = data_dir / DATABASE_FILE
     if not create and not path.is_file():  # opening would create it
-        fault = f"there is no {DATABASE_FILE} in the folder {str(data_dir)!r}"
-        raise ServingError(f"{fault}; expected the data folder of a service, or the URL of its PostgreSQL database.")
+        raise ServingError(f"there is no {DATABASE_FILE} in {str(data_dir)!r}; expected the data folder of a service.")
     return Database(sa.URL.create("sqlite", database=str(path)), create=create)
 
 
@@ -239,20 +237,16 @@ def parse_url(text: str) -> sa.URL:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):  # it may contain a password, so it is not repeated
         raise ServingError(f"the database URL cannot be read; {expected}") from None
-    if url.drivername not in ("postgresql", "postgres", "postgresql+pg8000"):
-        raise ServingError(
-            f"the database URL starts with {url.drivername!r}; {expected} Without a URL, SQLite is used."
-        )
-    if not url.username or not url.database:
-        raise ServingError(f"the database URL has no user or no name; {expected}")
+    is_postgresql = url.drivername in ("postgresql", "postgres", "postgresql+pg8000")
+    if not is_postgresql or not url.username or not url.database:
+        raise ServingError(f"the database URL of {url.drivername!r} is not one of PostgreSQL; {expected}")
     return url.set(drivername="postgresql+pg8000")
 
 
 def _make_engine(url: sa.URL, begin: str) -> sa.Engine:
     """Return connections to a database; those to SQLite begin transactions by a statement."""
     is_sqlite = url.get_backend_name() == "sqlite"
-    set_values = (f"SET {name} = '{value}'" for name, value in POSTGRESQL_SETTINGS.items())
-    statements = SQLITE_SETTINGS if is_sqlite else tuple(set_values)
+    statements = SQLITE_SETTINGS if is_sqlite else [f"SET {key} = '{one}'" for key, one in POSTGRESQL_SETTINGS.items()]
     try:
         engine = sa.create_engine(
             url,

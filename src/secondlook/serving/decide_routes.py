@@ -51,7 +51,6 @@ REQUEST_BODY = {
     },
 }
 
-
 router = APIRouter(tags=["decide"])
 check_access = require("decide")
 
@@ -88,12 +87,13 @@ def find_decision(id_: str, service: CurrentService) -> ServedDecision:
 def describe_decision(stored: StoredDecision, service: Service) -> dict[str, Any]:
     """Return a decision with its review, if any, as a `ServedDecision` has it; its policy may be an earlier one."""
     deployment = service.decisions.find_deployment(stored.deployment)
+    guarantee = deployment.policy.guarantee
     names, label = deployment.policy.class_names, stored.reviewed_label
     return stored._asdict() | {
         "interval": get_interval(stored),
         "review": "waiting" if stored.state == "expired" else stored.state,
         "reviewed_class": None if names is None or label is None else names[label],
-        "guarantee": deployment.guarantee,
+        "guarantee": None if guarantee is None else guarantee.model_dump() | {"text": str(guarantee)},
         "policy": deployment.checksum,
     }
 
@@ -102,8 +102,7 @@ async def read_body(request: Request) -> list[SubmittedImage]:
     """Read the image that is the body of a request."""
     kind = read_media_type(request)
     if kind not in RAW_TYPES and not kind.startswith("image/"):
-        message = f"the content type is {kind[:100]!r}; expected image/*, or multipart/form-data."
-        raise RequestError(415, "content_type", message)
+        raise RequestError(415, "content_type", f"the content type is {kind[:100]!r}; expected image/* or {FORM}.")
     content = await request.body()
     if not content:
         raise RequestError(400, "no_image", "the body is empty; send the bytes of an image file.")
@@ -119,8 +118,7 @@ async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
             if not files:
                 raise RequestError(400, "no_image", "the form has no file; send image files as parts named 'image'.")
             if ids and len(ids) != len(files):
-                counts = f"{len(files)} images and {len(ids)} ids"
-                raise RequestError(400, "id", f"the form has {counts}; expected as many ids as images, or none.")
+                raise RequestError(400, "id", f"{len(files)} images have {len(ids)} ids; send one for each, or none.")
             given = assign_key([*ids] or [None] * len(files), read_key(request))
             return [
                 SubmittedImage(await file.read(), id_, check_name(file.filename))

@@ -19,15 +19,7 @@ from threading import Condition, Thread
 import numpy as np
 
 from secondlook import Decision
-from secondlook.extension import (
-    Array,
-    LookedImage,
-    LookStream,
-    Plan,
-    RowOptions,
-    SecondLookError,
-    encode_png,
-)
+from secondlook.extension import Array, LookedImage, LookStream, Plan, RowOptions, SecondLookError, encode_png
 from secondlook.serving.database import DatabaseReadError, StorageError
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.request_images import DecodedImage, ImageDecoder, SubmittedImage, find_media_type
@@ -68,11 +60,7 @@ class DecisionWorker:
     """
 
     def __init__(
-        self,
-        live: Callable[[], LiveDeployment],
-        store: DecisionStore,
-        options: ServiceOptions,
-        metrics: ServiceMetrics,
+        self, live: Callable[[], LiveDeployment], store: DecisionStore, options: ServiceOptions, metrics: ServiceMetrics
     ) -> None:
         self._live, self._store, self._options, self._metrics = live, store, options, metrics
         self.waiting = 0
@@ -140,10 +128,7 @@ class DecisionWorker:
         return [result for result in results if isinstance(result, StoredOutcome)]
 
     def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[asyncio.Future[_Result]]) -> None:
-        """Decode the images of a request and hand them to the next stage, all of them or none.
-
-        One whose id is in work already waits for the same decision.
-        """
+        """Decode the images of a request and hand on all or none; one whose id is in work waits for that decision."""
         try:
             jobs = self._decoder.decode(images)
             given = [job.id for job in jobs if job.image.id is not None]
@@ -307,8 +292,7 @@ def make_request_error(error: Exception) -> RequestError:
         if isinstance(error, DatabaseReadError):
             message = "the database of the service cannot be read; try again in some seconds."
             return RequestError(503, "storage_unavailable", message, headers={"Retry-After": "5"})
-        message = "the database of the service cannot be written; tell whoever runs the service."
-        return RequestError(507, "storage_failed", message)
+        return RequestError(507, "storage_failed", "the database cannot be written; tell whoever runs the service.")
     if isinstance(error, SecondLookError):
         return RequestError(422, "invalid", str(error))
     logger.error("deciding failed", exc_info=error)
@@ -322,5 +306,4 @@ def too_many_images(most: int) -> RequestError:
 
 def make_conflict_error(id_: str) -> RequestError:
     """Return the error of an id that was given to another image before."""
-    message = f"the id {id_!r} belongs to another image that was sent before; choose a new id."
-    return RequestError(409, "id_conflict", message)
+    return RequestError(409, "id_conflict", f"the id {id_!r} belongs to another image sent before; choose a new id.")

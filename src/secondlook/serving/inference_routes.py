@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from secondlook import __version__
 from secondlook.extension import Array, SourceError, check_pixels, describe_invalid
@@ -138,10 +138,8 @@ def check_model(service: Service, name: str, version: str | None) -> str:
     return live
 
 
-class _Strict(BaseModel):
+class _Strict(BaseModel, strict=True):
     """A part of a request; what it does not know is ignored, as the protocol demands."""
-
-    model_config = ConfigDict(strict=True)
 
 
 class _InputTensor(_Strict):
@@ -196,8 +194,8 @@ def parse_inference_request(
     content, n_images = _take_content(tensor, body[end:]), tensor.shape[0]
     if n_images > max_images:
         raise too_many_images(max_images)
-    parse = _parse_files if tensor.datatype == "BYTES" else _parse_pixels
-    images = list(parse(tensor, content, max_pixels))
+    is_pixels = tensor.datatype != "BYTES"
+    images = list(_parse_pixels(tensor, content, max_pixels) if is_pixels else _parse_files(tensor, content))
     ids: Sequence[str | None] = [None] * n_images if parameters.ids is None else parameters.ids
     if len(ids) != n_images:
         _fail(f"the parameter ids has {len(ids)} texts; expected {n_images}, one per image")
@@ -225,17 +223,15 @@ def _take_content(tensor: _InputTensor, rest: bytes) -> bytes | None:
     return None if size is None else rest
 
 
-def _parse_files(tensor: _InputTensor, content: bytes | None, _: int) -> list[bytes]:
+def _parse_files(tensor: _InputTensor, content: bytes | None) -> list[bytes]:
     """Return the elements of a BYTES tensor; as JSON, files are base64."""
     if content is not None:
         files = _split_elements(content, tensor.shape[0])
-    elif all(isinstance(text, str) for text in tensor.data or ()):
+    else:
         try:
             files = [base64.b64decode(text, validate=True) for text in tensor.data or ()]
-        except ValueError:
-            _fail("the data of datatype BYTES are not base64")
-    else:
-        _fail("the data of datatype BYTES are not a list of texts")
+        except (ValueError, TypeError):
+            _fail("the data of datatype BYTES are not a list of base64 texts")
     if [len(files)] != tensor.shape:
         _fail(f"the input has {len(files)} files, but its shape is {str(tensor.shape)[:60]}")
     return files

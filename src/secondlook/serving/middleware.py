@@ -47,8 +47,6 @@ SECURITY_HEADERS = {
 }
 """Tell browsers what a page may do: load and send nothing but to this service. A response keeps those of its own."""
 LOGGER = logging.getLogger(__name__)
-LOGGERS = ("secondlook", "uvicorn")
-LONGEST_PATH = 500
 CLIENT_LEFT = 499
 """Status by which requests are counted whose client left before they were sent; as in the logs of nginx."""
 QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
@@ -111,14 +109,11 @@ class _BoundedBody:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            text = f"the body did not arrive within {self._limits.options.body_seconds:g} seconds; send it faster."
-            self.fault = RequestError(408, "slow_body", text)
+            seconds = self._limits.options.body_seconds
+            self.fault = RequestError(408, "slow_body", f"the body took over {seconds:g} seconds; send it faster.")
             raise self.fault from None
         self._is_complete = not message.get("more_body", False)
-        self._count(len(message.get("body", b"")))
-        return message
-
-    def _count(self, n_bytes: int) -> None:
+        n_bytes = len(message.get("body", b""))
         self.length += n_bytes
         self._limits.held += n_bytes
         if self.length > self.most:
@@ -128,6 +123,7 @@ class _BoundedBody:
             self.fault = RequestError(429, "busy", text, headers={"Retry-After": "1"})
         if self.fault is not None:
             raise self.fault
+        return message
 
 
 async def send_error(scope: Scope, send: Send, error: RequestError, receive: Receive | None = None) -> None:
@@ -206,7 +202,7 @@ def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> 
     fields = {
         "id": id_,
         "method": scope["method"],
-        "path": path[:LONGEST_PATH],
+        "path": path[:500],
         "status": status,  # null if the client left before a response
         "ms": round(seconds * 1000, 2),
         "principal": None if principal is None else principal.name,
@@ -236,7 +232,7 @@ def configure_logging(*, quiet: bool = False) -> Iterator[None]:
     That is the log of the service and of its web server, what is worrying in those of other packages, Python's
     warnings, and exceptions that end a thread.
     """
-    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in LOGGERS]
+    root, loggers = logging.getLogger(), [logging.getLogger(name) for name in ("secondlook", "uvicorn")]
     before = root.handlers, [logger.level for logger in loggers], threading.excepthook
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())

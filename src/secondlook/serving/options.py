@@ -59,10 +59,7 @@ class ServiceOptions:
         return TokenFile(self.data_dir / "tokens.json")
 
     def read_reviews(self) -> "ReviewedService":
-        """Read the decisions of the policy in force and their reviews, to make the next policy from them.
-
-        The service may be running.
-        """
+        """Read the decisions of the policy in force and their reviews, to make the next policy; the service may run."""
         from secondlook.serving.store import read_reviewed_service
 
         return read_reviewed_service(self)

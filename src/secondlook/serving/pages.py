@@ -17,8 +17,6 @@ from secondlook.serving.service import CurrentService
 from secondlook.serving.tokens import LOCAL_NAME, Principal
 
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-ONE_YEAR = 365 * 86400
-WRONG_TOKEN = "This token is not valid. Check that it is complete; it begins with sl_."
 
 router = APIRouter(include_in_schema=False)
 own_site = [Depends(check_site)]
@@ -45,7 +43,7 @@ def send_static(name: str, v: str = "") -> Response:
     """Return a style sheet or script, which everyone may read."""
     content, version = _load_static(name)
     # Pages ask for it with its version, so that a browser keeps it until it changes.
-    caching = f"public, max-age={ONE_YEAR}, immutable" if v == version else "no-cache"
+    caching = f"public, max-age={365 * 86400}, immutable" if v == version else "no-cache"
     return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": caching})
 
 
@@ -74,7 +72,8 @@ def log_in(
     except RequestError as error:  # too many at once
         return _render_login(request, target, status=error.status, fault=f"The login failed: {error}")
     if principal is None:
-        return _render_login(request, target, status=401, fault=WRONG_TOKEN)
+        fault = "This token is not valid. Check that it is complete; it begins with sl_."
+        return _render_login(request, target, status=401, fault=fault)
     service.access.start_session(request, principal.session.removeprefix("token:"))
     response = RedirectResponse(check_target(target), status_code=303)
     set_session_cookie(request, response)

@@ -13,8 +13,6 @@ from secondlook.extension import Array, Plan, SecondLookError, SourceError, Unre
 from secondlook.serving.responses import RequestError
 
 LONGEST_ID = 200
-REPLACEMENT = "\ufffd"
-"""What bytes that are no text become, so that several ids would be one."""
 LONGEST_NAME = 500
 MAX_LARGEST = 2
 """Number of images of the largest size that are decoded at once; more of smaller ones."""
@@ -153,17 +151,16 @@ def find_media_type(content: bytes, where: str) -> str:
     for start, media_type in MEDIA_TYPES_BY_START.items():
         if content.startswith(start):
             return media_type
-    expected = "expected the bytes of a JPEG, PNG, WebP, BMP or TIFF file"
-    raise RequestError(422, "unreadable_image", f"{where} is not an image; {expected}.")
+    raise RequestError(422, "unreadable_image", f"{where} is not a JPEG, PNG, WebP, BMP or TIFF file.")
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be an id: neither empty, too long nor unprintable, and it was text in UTF-8."""
-    return 1 <= len(text) <= LONGEST_ID and text.isprintable() and REPLACEMENT not in text
+    """Whether a text can be an id."""
+    # Bytes that are no text become the replacement character, so that several ids would be one.
+    return 1 <= len(text) <= LONGEST_ID and text.isprintable() and "\ufffd" not in text
 
 
 def check_id(id_: str) -> None:
     """Raise an error for a text that cannot be an id."""
     if not is_id(id_):
-        message = f"the id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters."
-        raise RequestError(400, "id", message)
+        raise RequestError(400, "id", f"id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters.")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from secondlook.extension import ServingError
 
@@ -23,26 +23,20 @@ class RequestError(ServingError):
         return json.dumps({"error": content}).encode()
 
 
-class ServedGuarantee(BaseModel):
+class ServedGuarantee(BaseModel, frozen=True):
     """What a policy guarantees about accepted images."""
-
-    model_config = ConfigDict(frozen=True)
 
     risk: float = Field(description="Largest error rate among accepted images.")
     delta: float = Field(description="Failure probability of the guarantee.")
     text: str = Field(description="The guarantee in words.")
 
 
-class ServedDecision(BaseModel):
+class ServedDecision(BaseModel, frozen=True):
     """The decision about one image, with what a reviewer found, if anyone reviewed it."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str = Field(description="Id of the image: the one that was sent, or a new one.")
     label: int = Field(description="Index of the predicted class, whether accepted or not.")
-    labels: tuple[int, ...] | None = Field(
-        default=None, description="The top-k classes, where the policy predicts several."
-    )
+    labels: tuple[int, ...] | None = Field(default=None, description="The top-k classes, where k is above 1.")
     class_name: str | None = Field(
         validation_alias=AliasChoices("class", "class_name"),
         serialization_alias="class",
@@ -54,9 +48,7 @@ class ServedDecision(BaseModel):
     looks: int = Field(description="Number of views that the classifier was given.")
     first_look: float = Field(description="Probability of the predicted class after the first look.")
     disagreement: float | None = Field(description="How much the looks disagree, from 0 to 1; null after one look.")
-    review: Literal["none", "waiting", "done"] = Field(
-        description="Whether the image waits for people to review it, or they did."
-    )
+    review: Literal["none", "waiting", "done"] = Field(description="Whether people are to review the image, or did.")
     guarantee: ServedGuarantee | None = Field(description="What the policy guarantees about accepted images, if any.")
     policy: str = Field(description="Checksum of the policy that decided.")
     decided_at: datetime.datetime = Field(description="When the decision was stored, UTC.")

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from secondlook.extension import (
-    LabelStudio,
-    MonitoringError,
-    ReviewImage,
-    find_class,
-    format_csv_row,
-    unescape_formula,
-)
+from secondlook.extension import LabelStudio, MonitoringError, ReviewImage, find_class, format_csv_row, unescape_formula
 from secondlook.serving.request_images import is_id
 from secondlook.serving.responses import RequestError
 from secondlook.serving.store import NewLabel, QueueState, StoredDecision, get_interval
@@ -37,10 +30,8 @@ FILE_TYPES: dict[ExportFormat, tuple[str, str]] = {
 }
 """Suffix and media type of each format."""
 
-PARQUET_START = b"PAR1"
 MAX_MEMORY = 8 * 2**20
 """Larger exports are written to a temporary file before they are sent."""
-READ_BYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -61,8 +52,7 @@ class ReviewExport:
             items = (item for part in self.service.reviews.iter_items(self.states) for item in part)
             return LabelStudio.format_tasks(map(self._make_task, items))
         if self.class_names is None:
-            message = "the labeling interface needs the names of the classes, which are unknown."
-            raise RequestError(404, "no_class_names", message)
+            raise RequestError(404, "no_class_names", "the labeling interface needs class names, which are unknown.")
         return iter([LabelStudio.format_interface(self.class_names).encode()])
 
     def _write_csv(self) -> Iterator[bytes]:
@@ -81,15 +71,14 @@ class ReviewExport:
                 for items in self.service.reviews.iter_items(self.states):
                     writer.write_table(pa.Table.from_pylist([self._make_row(item) for item in items], schema=schema))
             file.seek(0)
-            while piece := file.read(READ_BYTES):
-                yield piece
+            yield from iter(lambda: file.read(2**16), b"")
 
     def _make_row(self, item: StoredDecision) -> dict[str, object]:
         about = item._asdict() | {
             "label": None if item.reviewed_label is None else self._name(item.reviewed_label),
             "predicted": self._name(item.label),
-            "reviewed_at": None if item.reviewed_at is None else as_time(item.reviewed_at),
-            "decided_at": as_time(item.decided_at),
+            "reviewed_at": None if item.reviewed_at is None else _as_time(item.reviewed_at),
+            "decided_at": _as_time(item.decided_at),
             "policy": self.service.decisions.find_deployment(item.deployment).checksum,
         }
         return {name: about[name] for name in _make_schema().names}
@@ -114,7 +103,7 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
 
     Images without a label are left out. The classes are given by name or index.
     """
-    if content.startswith(PARQUET_START):
+    if content.startswith(b"PAR1"):
         found = _read_parquet(content)
     elif content.lstrip()[:1] in (b"[", b"{"):
         found = _read_label_studio(content)
@@ -140,8 +129,7 @@ _Found = tuple[str, str, object]
 
 def _read_csv(content: bytes) -> Iterator[_Found]:
     try:
-        text = content.decode("utf-8-sig")
-        rows = csv.DictReader(io.StringIO(text, newline=""))
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
         _check_columns(rows.fieldnames or ())
         for row in rows:
             label = unescape_formula((row["label"] or "").strip())
@@ -217,8 +205,7 @@ def _make_schema() -> "pa.Schema":
     return pa.schema(list(types.items()))
 
 
-def as_time(seconds: float) -> datetime.datetime:
-    """Return a time of the database."""
+def _as_time(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 

@@ -28,7 +28,6 @@ from secondlook.serving.tokens import Principal
 OF_BROWSERS = ("image/jpeg", "image/png", "image/webp", "image/bmp")
 """Media types that every browser shows."""
 MAX_LEASED = 50
-"""Number of images that a reviewer can hold."""
 MAX_NUMBER = 2**53
 """Larger numbers are not whole in JSON, and not in the database."""
 
@@ -168,8 +167,7 @@ def show_view(number: Number, position: int, service: CurrentService) -> Respons
     content = find_image(service, number).content
     views = service.reviews.read(number).views
     if not 0 <= position < len(views):
-        message = f"image {number} has {len(views)} views; there is none at position {position}."
-        raise RequestError(404, "unknown_view", message)
+        raise RequestError(404, "unknown_view", f"image {number} has {len(views)} views, none at position {position}.")
     image = read_image(content, max_pixels=service.options.max_pixels)
     looks = [view for view, *_ in views[: position + 1]]  # a set of views starts with the identity
     shown = apply_views(fit_image(service.live.plan, image), looks)[0, position]
@@ -235,6 +233,5 @@ def find_image(service: Service, number: int) -> StoredImage:
     """Return a stored image."""
     image = service.reviews.read_image(number)
     if image is None:
-        message = f"image {number} is not stored; it was removed after its time, or never kept."
-        raise RequestError(404, "no_image", message)
+        raise RequestError(404, "no_image", f"image {number} is not stored; it was removed, or never kept.")
     return image

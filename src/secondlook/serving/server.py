@@ -27,17 +27,11 @@ from secondlook.serving.responses import RequestError
 from secondlook.serving.service import Service, open_service
 
 SUMMARY = "Decides whether the predictions of an image classifier can be accepted, and gives the others to people."
-ROUTES = (decide_routes, inference_routes, review_routes, watch_routes, pages)
-CODES = {404: "not_found", 405: "method"}
 MAX_CONNECTIONS = 512
-MAX_HEADER_BYTES = 64 * 1024
 IDLE_SECONDS = 75
 """How long a connection is kept open between two requests; longer than proxies do, so that they close it first."""
 STOP_SECONDS = 60
 """How long requests in work may take when the service stops."""
-ALL_ADDRESSES = ("0.0.0.0", "::")
-MISSING_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Errors of an address that the machine does not have, such as ::1 without IPv6."""
 
 
 def serve(
@@ -78,11 +72,7 @@ def serve(
 
 
 def run_server(
-    service: Service,
-    *,
-    ready: Callable[[str], None] | None = None,
-    certificate: Path | None = None,
-    key: Path | None = None,
+    service: Service, *, ready: Callable[[str], None] | None, certificate: Path | None, key: Path | None
 ) -> None:
     """Serve a service that is running at the host and port of its options, see `serve`; port 0 is any free port."""
     check_certificate(certificate, key)
@@ -105,7 +95,7 @@ def create_app(service: Service) -> FastAPI:
     # The pages of FastAPI load scripts from other hosts.
     app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
-    for routes in ROUTES:
+    for routes in (decide_routes, inference_routes, review_routes, watch_routes, pages):
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_error)
@@ -118,12 +108,11 @@ def create_app(service: Service) -> FastAPI:
 async def answer_error(request: Request, error: Exception) -> Response:
     """Return an error as JSON, in the form that the protocol of the route has."""
     if isinstance(error, HTTPException):
-        code, message = CODES.get(error.status_code, "invalid"), f"{error.detail.rstrip('.')}."
-        error = RequestError(error.status_code, code, message, headers=error.headers)
+        code = {404: "not_found", 405: "method"}.get(error.status_code, "invalid")
+        error = RequestError(error.status_code, code, f"{error.detail.rstrip('.')}.", headers=error.headers)
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        error = RequestError(422, "invalid", f"{where}: {first['msg'].rstrip('.')}.")
+        error = RequestError(422, "invalid", f"{'.'.join(map(str, first['loc']))}: {first['msg'].rstrip('.')}.")
     made = make_request_error(error)
     content = made.encode(request.url.path)
     return Response(content, status_code=made.status, media_type="application/json", headers=made.headers)
@@ -134,7 +123,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
     config = uvicorn.Config(
         create_app(service),
         http="h11",  # the parser that bounds headers, chunks and trailers
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        h11_max_incomplete_event_size=64 * 1024,
         limit_concurrency=count_connections(),
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
@@ -167,12 +156,8 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
-        raise ServingError(
-            f"cannot be used ({error.strerror or error})",
-            argument="certificate",
-            value=str(certificate),
-            repair="expected PEM files with the certificate chain and its private key",
-        ) from None
+        fault, repair = f"cannot be used ({error.strerror or error})", "expected PEM files with the chain and its key"
+        raise ServingError(fault, argument="certificate", value=str(certificate), repair=repair) from None
 
 
 @contextmanager
@@ -187,30 +172,26 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
             for number, (family, place) in enumerate(places, start=1):
                 if options.is_local and not ipaddress.ip_address(place.partition("%")[0]).is_loopback:
                     repair = Repair("pass {host}, or that address", host="127.0.0.1")
-                    fault = f"is {place}, which other machines can reach"
-                    raise ServingError(fault, argument="host", value=options.host, repair=repair)
+                    raise ServingError(f"is public ({place})", argument="host", value=options.host, repair=repair)
                 try:
                     bound = stack.enter_context(socket.create_server((place, port), family=family))
                 except OSError as error:
-                    if error.errno not in MISSING_FAMILY or (number == len(places) and not sockets):
+                    is_missing = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # such as ::1 without IPv6
+                    if not is_missing or (number == len(places) and not sockets):
                         raise
                 else:
                     sockets.append(bound)
                     port = bound.getsockname()[1]
         except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ServingError(
-                f"cannot be used with port {options.port}: {reason}",
-                argument="host",
-                value=options.host,
-                repair="choose another port or host, or stop what uses it",
-            ) from None
+            fault = f"cannot be used with port {options.port}: {getattr(error, 'strerror', None) or error}"
+            repair = "choose another port or host, or stop what uses it"
+            raise ServingError(fault, argument="host", value=options.host, repair=repair) from None
         yield sockets
 
 
 def format_address(host: str, port: int, *, secure: bool) -> str:
     """Return a URL of a service that can be opened on its machine."""
-    name = "localhost" if host in ALL_ADDRESSES else f"[{host}]" if ":" in host else host
+    name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{name}:{port}"
 
 

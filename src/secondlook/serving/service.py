@@ -30,15 +30,12 @@ from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 from secondlook.serving.watcher import Watcher
 
-LOCK_FILE = "service.lock"
-
 
 class Service:
     """One instance: its database, the policy in force with its classifier, and the threads that work for it."""
 
     def __init__(self, options: ServiceOptions, database: Database, plan: Plan) -> None:
-        self.options = options
-        self.database = database
+        self.options, self.database = options, database
         self.decisions = DecisionStore(database)
         self.reviews = ReviewStore(database, options.lease_seconds)
         self.tokens = options.open_tokens()
@@ -86,10 +83,7 @@ class Service:
                 self.live = self._make_live(latest)
 
     def _choose_deployment(self, policy: Policy) -> Deployment:
-        """Deploy the policy of the file, unless this service has replaced it by a newer one.
-
-        A service that is started again by the same command goes on with the policy it had.
-        """
+        """Deploy the policy of the file, unless this service has replaced it by a newer one."""
         latest = self.decisions.latest_deployment()
         if latest is not None and latest.checksum != policy.checksum and self.decisions.find_audits(policy):
             latest.policy.check(self._resolved.classifier)
@@ -108,7 +102,6 @@ async def _find_service(request: Request) -> Service:
 
 
 CurrentService = Annotated[Service, Depends(_find_service)]
-"""The service of a route."""
 
 
 @contextmanager
@@ -118,8 +111,7 @@ def open_service(
     """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
     check_binding(options, options.open_tokens())
     if OnnxFile.has_suffix(policy):
-        fault = f"{str(policy)!r} is not a policy file: an exported ONNX file decides by itself"
-        raise ServingError(f"{fault}; serve the policy that it was exported from.")
+        raise ServingError(f"{str(policy)!r} is no policy file; serve the policy that it was exported from.")
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
     assert isinstance(compiled, Plan), "it is no exported file"
@@ -127,13 +119,12 @@ def open_service(
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fault = f"the data folder {str(options.data_dir)!r} cannot be made: {error.strerror}"
-        raise ServingError(f"{fault}; choose another one.") from None
-    with shared_lock(options.data_dir / LOCK_FILE) as was_alone:
+        where = str(options.data_dir)
+        raise ServingError(f"the data folder {where!r} cannot be made: {error.strerror}; choose another.") from None
+    with shared_lock(options.data_dir / "service.lock") as was_alone:
         if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
             fault = f"another service runs with the data folder {str(options.data_dir)!r}"
-            repair = "choose another folder: several instances share a PostgreSQL database, each with its own"
-            raise ServingError(fault, repair=repair)
+            raise ServingError(fault, repair="choose another: instances share a PostgreSQL database, but no folder")
         service = Service(options, open_database(options.data_dir, options.database), plan)
         service.start()
         try:

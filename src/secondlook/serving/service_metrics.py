@@ -26,9 +26,7 @@ class ServiceMetrics(Collector):
         self._request_seconds = self._make(
             Histogram, "request_seconds", "Time to serve a request.", "route", "status", buckets=REQUEST_SECONDS
         )
-        self.overloads: Counter = self._make(
-            Counter, "overloads", "Requests refused since too many images were waiting."
-        )
+        self.overloads: Counter = self._make(Counter, "overloads", "Requests refused: too many images were waiting.")
         self._storage_failures = self._make(Counter, "storage_failures", "Requests that could not be stored.")
         self.waiting: Gauge = self._make(Gauge, "images_waiting", "Images that are admitted and not decided yet.")
         self.status: Mapping[str, Any] = {}

@@ -16,7 +16,7 @@ from secondlook import Decision
 from secondlook.extension import SCORE_METADATA, Policy, Repair, RowOptions, ServingError, make_row_table
 from secondlook.serving.database import Database, decisions, deployments, images, open_database, reviews
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.responses import RequestError, ServedGuarantee
+from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
     "done": reviews.c.label.is_not(None),
     "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
 }
-"""The condition of each state of the review queue."""
 QUEUE_ORDER = (reviews.c.skips, reviews.c.confidence, reviews.c.number)
 """Least confident first; what a reviewer skipped comes after everything that nobody did."""
 PACE_SECONDS = 600.0
-"""The pace is that of the last ten minutes."""
 SELECT_STATE = sa.select(decisions.c.id, reviews).join(decisions, decisions.c.number == reviews.c.number)
 SELECT_DECISION = (
     sa.select(
@@ -54,7 +52,6 @@ SELECT_DECISION = (
 MAX_IDS = 500
 """Number of ids in one query; databases bound it."""
 BLOCK_ROWS = 10_000
-"""Number of decisions that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +67,6 @@ class Deployment:
     def checksum(self) -> str:
         """Checksum of the policy, which computes it anew whenever it is asked."""
         return self.policy.checksum
-
-    @cached_property
-    def guarantee(self) -> ServedGuarantee | None:
-        """The guarantee of the policy as it is sent with decisions."""
-        made = self.policy.guarantee
-        return None if made is None else ServedGuarantee(risk=made.risk, delta=made.delta, text=str(made))
 
 
 class StoredImage(NamedTuple):
@@ -258,15 +249,10 @@ class ReviewStore:
     """
 
     def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
-        self._database = database
-        self.lease_seconds = lease_seconds
-        self._clock = clock
+        self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
     def lease(self, owner: str, count: int) -> list[StoredDecision]:
-        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first.
-
-        All of them are the owner's for `lease_seconds` from now; nobody else gets one of them.
-        """
+        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first."""
         now = self._clock()
         held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
         with self._database.write() as connection:
@@ -295,7 +281,7 @@ class ReviewStore:
             if row.label == label:
                 return
             if row.label is not None:
-                raise _make_reviewed_error(row)
+                raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, principal.session, now)
             values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
             # The owner stays: only the browser that gave a label may take it back.
@@ -307,7 +293,7 @@ class ReviewStore:
         with self._database.write() as connection:
             row = _read_state(connection, number)
             if row.label is not None and row.lease_owner != owner:
-                raise _make_reviewed_error(row)
+                raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, owner, now)
             values: dict[str, Any] = {"lease_owner": owner, "lease_until": now + self.lease_seconds}
             if row.label is not None:
@@ -356,8 +342,7 @@ class ReviewStore:
         recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
         # Imported labels have no owner, and say nothing about the time that people need.
         owned = reviews.c.lease_owner.is_not(None)
-        query = sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned)
-        found = self._database.fetch(query)
+        found = self._database.fetch(sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned))
         own = compute_pace([at for by, at in found if by == owner])
         return ReviewPace(own=own, everyone=compute_pace([at for _, at in found]))
 
@@ -376,8 +361,7 @@ class ReviewStore:
 
     def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[StoredDecision]]:
         """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
-        chosen = [IN_STATE[state] for state in states]
-        query = sa.select(reviews.c.number).where(sa.or_(*chosen))
+        query = sa.select(reviews.c.number).where(sa.or_(*(IN_STATE[state] for state in states)))
         order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
         numbers = [number for (number,) in self._database.fetch(query.order_by(*order))]
         for start in range(0, len(numbers), block):
@@ -426,8 +410,7 @@ class ReviewStore:
 
     def _check_lease(self, row: sa.Row[Any], owner: str, now: float) -> None:
         if row.lease_owner not in (None, owner) and (row.lease_until or 0) > now:
-            message = f"image {row.number} is with another reviewer, since this one was silent; go on with the next."
-            raise RequestError(409, "lease_lost", message)
+            raise RequestError(409, "lease_lost", f"image {row.number} is with another reviewer; go on with the next.")
 
 
 def make_unknown_error(number: int) -> RequestError:
@@ -459,17 +442,14 @@ def _read_state(connection: sa.Connection, number: int) -> sa.Row[Any]:
 def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
     """Whether a label from outside changes something; raise an error if it cannot be recorded."""
     if row is None:
-        message = f"{new.where}: image {new.id!r} is not in the review queue; remove the row."
-        raise RequestError(422, "unknown_id", message)
+        raise RequestError(422, "unknown_id", f"{new.where}: image {new.id!r} is not in the queue; remove the row.")
     if row.label not in (None, new.label):
-        message = f"{new.where}: image {new.id!r} was reviewed by {row.reviewer!r} with another result; remove the row."
-        raise RequestError(409, "already_reviewed", message)
+        raise _make_reviewed_error(f"{new.where}: image {new.id!r}", row)
     return row.label is None
 
 
-def _make_reviewed_error(row: sa.Row[Any]) -> RequestError:
-    message = f"image {row.number} was reviewed by {row.reviewer!r} with another result; go on with the next image."
-    return RequestError(409, "already_reviewed", message)
+def _make_reviewed_error(image: str, row: sa.Row[Any]) -> RequestError:
+    return RequestError(409, "already_reviewed", f"{image} has another label by {row.reviewer!r}; leave it so.")
 
 
 @dataclass(frozen=True, eq=False)

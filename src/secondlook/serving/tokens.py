@@ -1,6 +1,5 @@
 """Access tokens: who may use the service, and what for. Only hashes are kept, in a file of the data folder."""
 
-import builtins
 import hashlib
 import hmac
 import secrets
@@ -97,8 +96,7 @@ class TokenFile:
     def add(self, name: str, role: Role) -> str:
         """Make a token, and return it; it cannot be shown again. The name stands on every label of its owner."""
         if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
-            expected = f"expected 1 to {LONGEST_NAME} printable characters without spaces at the ends"
-            raise ServingError(f"{name!r} is not a name; {expected}.")
+            raise ServingError(f"{name!r} is not a name; expected 1 to {LONGEST_NAME} printable characters, trimmed.")
         if name == LOCAL_NAME:
             raise ServingError(f"the name {name!r} is reserved for a service without tokens; choose another name.")
         id_ = secrets.token_hex(6)
@@ -119,14 +117,6 @@ class TokenFile:
                 raise ServingError(f"there is no token for {name!r} in {str(self.path)!r}; there are: {known}.")
             records.remove(found[0])
 
-    def list(self) -> list[TokenRecord]:
-        """Return all tokens, oldest first."""
-        return [*self._read().values()]
-
-    def find(self, id_: str) -> TokenRecord | None:
-        """Return the token with an id, if it was not removed."""
-        return self._read().get(id_)
-
     def check(self, token: str) -> Principal | None:
         """Return who a token belongs to; None if it is wrong. Takes equally long for all tokens that are wrong."""
         if (known := self.recall(token)) is not None:
@@ -135,11 +125,10 @@ class TokenFile:
         id_, separator, _ = rest.partition("_")
         if kind != "sl" or not separator or len(token) > LONGEST_TOKEN or not token.isascii():
             return None  # no token looks like this, so that nothing is learned from a quick response
-        record = self._read().get(id_)
+        record = self.read().get(id_)
         if not self._checks.acquire(blocking=False):  # bounds the memory and time that wrong tokens can take
-            raise RequestError(
-                429, "busy", "too many tokens are being checked; try again in a second.", headers={"Retry-After": "1"}
-            )
+            message = "too many tokens are being checked; try again in a second."
+            raise RequestError(429, "busy", message, headers={"Retry-After": "1"})
         try:
             self._hasher.verify(self._unknown if record is None else record.hash, token)
         except (VerificationError, InvalidHashError):
@@ -152,7 +141,7 @@ class TokenFile:
 
     def recall(self, token: str) -> Principal | None:
         """Return who a token belongs to if it was checked before and was not removed; takes microseconds."""
-        records = self._read()
+        records = self.read()
         record = self._verified.get(self._digest(token))
         return None if record is None or records.get(record.id) != record else record.principal
 
@@ -161,11 +150,10 @@ class TokenFile:
         return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
     @contextmanager
-    def _edit(self) -> "Iterator[builtins.list[TokenRecord]]":
-        """Yield all tokens to be changed, and write them."""
+    def _edit(self) -> Iterator[list[TokenRecord]]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(self.path.with_suffix(".lock")):
-            records = [*self._read().values()]
+            records = [*self.read().values()]
             yield records
             content = TokenRecords(tokens=tuple(records)).model_dump_json(indent=2).encode() + b"\n"
 
@@ -175,8 +163,8 @@ class TokenFile:
 
             write_atomically(self.path, write_private, clean=True)
 
-    def _read(self) -> dict[str, TokenRecord]:
-        """Return the tokens by id; reads the file if it changed."""
+    def read(self) -> dict[str, TokenRecord]:
+        """Return all tokens by id, oldest first; the file is read again only if it changed."""
         try:
             status = self.path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size
@@ -191,4 +179,4 @@ class TokenFile:
             raise TokenFileError(f"the tokens in {str(self.path)!r} cannot be read: {error.strerror}.") from None
         except ValidationError as error:
             reason = f"{str(self.path)!r} is not a file of tokens ({describe_invalid(error)})"
-            raise TokenFileError(f"{reason}; restore it, or remove it and add the tokens again.") from None
+            raise TokenFileError(reason, repair="restore it, or remove it and add the tokens again") from None

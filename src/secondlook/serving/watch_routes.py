@@ -26,8 +26,6 @@ RESPONSES: dict[int | str, dict[str, str]] = {
 }
 
 logger = logging.getLogger("secondlook.serving")
-
-
 router = APIRouter()
 may_watch = [Depends(require("watch"))]
 
@@ -99,8 +97,7 @@ def check_ready(service: Service) -> None:
 def parse_policy(content: bytes) -> Policy:
     """Return the policy of a file; raise an error for one that is damaged, or was changed since it was written."""
     if len(content) > MAX_POLICY_BYTES:
-        most = f"{MAX_POLICY_BYTES:,} bytes"
-        raise RequestError(413, "policy_too_large", f"the body has more than {most}; send a file that calibrate wrote.")
+        raise RequestError(413, "policy_too_large", f"the body has over {MAX_POLICY_BYTES:,} bytes; send a policy.")
     try:
         document = from_json(content)
     except ValueError:
@@ -109,10 +106,8 @@ def parse_policy(content: bytes) -> Policy:
         raise RequestError(400, "policy", "the body is no JSON object; send a policy file that calibrate wrote.")
     checksum = document.pop("checksum", None)
     if checksum != compute_checksum(document):
-        message = "the policy was changed after it was written (its checksum is wrong or missing); calibrate again."
-        raise RequestError(422, "policy_changed", message)
+        raise RequestError(422, "policy_changed", "the checksum of the policy is wrong or missing; calibrate again.")
     try:
         return Policy.model_validate_json(content)
     except ValidationError as error:
-        message = f"the body is not a policy, {describe_invalid(error)}; send a file that calibrate wrote."
-        raise RequestError(400, "policy", message) from None
+        raise RequestError(400, "policy", f"the body is not a policy, {describe_invalid(error)}.") from None

@@ -32,10 +32,7 @@ CHECK_SECONDS = 5.0
 SILENT_SECONDS = 60.0
 """A database that did not respond for so long is taken for lost."""
 TIDY_SECONDS = 60.0
-NO_REFERENCE = (
-    "The policy does not tell how its calibration images looked, so that changes cannot be noticed. Calibrate again, "
-    "and put the new policy in force."
-)
+NO_REFERENCE = "Changes cannot be noticed: the policy does not tell how its calibration images looked. Calibrate again."
 
 logger = logging.getLogger("secondlook.serving")
 
@@ -285,7 +282,6 @@ class Watcher:
         self.status = self._service.metrics.status = status
 
     def _describe(self) -> dict[str, Any]:
-        """Return all that is known as JSON values."""
         service, now = self._service, time.time()
         return {
             "time": format_time(now),
