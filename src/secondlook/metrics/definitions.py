@@ -224,8 +224,7 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
     e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
-        expected = "is out of range; expected a fraction in (0, 1] such as 0.8"
-        raise MetricError(expected, argument="coverage", value=coverage)
+        raise MetricError("is no fraction in (0, 1] such as 0.8", argument="coverage", value=coverage)
     accepted = ranking.count_for_coverage(coverage)
     tie = int(np.searchsorted(ranking.accepted, accepted))
     size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
@@ -240,7 +239,7 @@ def coverage_at(ranking: Ranking, risk: float) -> float:
     This describes the given images and guarantees nothing about others; see `secondlook.certify`.
     """
     if not is_number(risk) or not 0 <= risk <= 1:
-        raise MetricError("is out of range; expected an error rate in [0, 1] such as 0.01", argument="risk", value=risk)
+        raise MetricError("is no error rate in [0, 1] such as 0.01", argument="risk", value=risk)
     # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
     risk *= 1 + 1e-12
     within = np.flatnonzero(ranking.errors <= risk * ranking.accepted)

@@ -33,7 +33,6 @@ RESAMPLES = 200
 """Resamples of the images for the bands of curves and the changes per view."""
 MAX_CELL_BYTES = 2_000_000
 """Bytes of the ranked cells of all methods on a page: 500,000 images by 4 methods, if there are at most 256 cells."""
-ALL_VIEWS = "all views"
 MAX_IMAGES = 200
 """Example images of a page."""
 
@@ -260,7 +259,7 @@ def view_contributions(study: Study) -> list[ViewContribution]:
     alone = [ViewContribution(text, accuracy, auroc(study.correct, values)) for text, accuracy, values in rows]
     if len(alone) == 1:
         return alone
-    means = {ALL_VIEWS: masses.mean(axis=1)}
+    means = {"all views": masses.mean(axis=1)}
     means |= {str(view): np.delete(masses, view, axis=1).mean(axis=1) for view in range(len(alone))}
     compared = Comparison.from_confidences(
         {name: (study.correct, values) for name, values in means.items()},

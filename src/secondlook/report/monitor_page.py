@@ -24,9 +24,6 @@ from secondlook.report.page import (
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.tables import format_power_of_ten, format_rate
 
-MAX_OPEN_WINDOWS = 24
-"""More windows are a table that the reader opens."""
-MAX_FILES = 200
 PATH_POINTS = 400
 WINDOW_FIELDS = ("start", "images", "coverage", "confidence", "disagreement", "audit_low", "audit_high")
 CALIBRATE = (
@@ -38,7 +35,6 @@ def write_monitor_page(
     monitor: Monitor,
     out: str | Path,
     *,
-    title: str = "Does the guarantee still hold?",
     source: Source | None = None,
     command: str = CALIBRATE,
 ) -> Path:
@@ -50,8 +46,6 @@ def write_monitor_page(
         The monitor, after at least as many images as its burn-in.
     out
         The HTML file to write.
-    title
-        Heading of the page.
     source
         The images that were scored, to show the worst of them; those that it does not have are listed only.
     command
@@ -72,13 +66,13 @@ def write_monitor_page(
             "mean": lambda value: "–" if value is None else f"{value:.3g}",
             "ends": _format_ends,
         },
-        title=title,
+        title="Does the guarantee still hold?",
         status=status,
         meaning=AccuracyEstimate.MEANING,
         command=command,
         windows=windows,
         window_size=windows[0].images,
-        max_open_windows=MAX_OPEN_WINDOWS,
+        max_open_windows=24,  # more are a table that the reader opens
         has_disagreement=any(window.disagreement is not None for window in windows),
         captions=plots["captions"],
         worst=worst,
@@ -96,7 +90,7 @@ def write_monitor_page(
             "seed": str(monitor.seed),
         },
         files=monitor.files,
-        max_files=MAX_FILES,
+        max_files=200,
     )
     write_file(Path(out), page.encode("utf-8"))
     return Path(out)

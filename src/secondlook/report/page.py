@@ -37,7 +37,6 @@ SCRIPTS = (
     "adaptive_looking operating_point page"
 )
 """Concatenated in this order; the last one starts the others."""
-MAX_SKIPPED_ROWS = 200
 MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
@@ -78,7 +77,7 @@ def render_report_page(findings: Findings, images: Mapping[int, Picture], **text
         explain_method=explain_method,
         images=images,
         skipped=study.preds.skipped,
-        max_skipped_rows=MAX_SKIPPED_ROWS,
+        max_skipped_rows=200,
         **texts,
     )
 
@@ -272,13 +271,7 @@ def _format_ends(interval: Interval | None, scale: float = 100, format_end: Call
 
 
 def render_template(
-    name: str,
-    *,
-    styles: str,
-    scripts: str,
-    data: object,
-    filters: Mapping[str, Callable[..., str]],
-    **values: Any,
+    name: str, *, styles: str, scripts: str, data: object, filters: Mapping[str, Callable[..., str]], **values: Any
 ) -> str:
     """Return the HTML of a template; all text is escaped.
 

@@ -134,9 +134,7 @@ class Run:
     """
 
     REPORT: ClassVar[str] = "report.html"
-    """Name of the report in the folder."""
     SHIFTS: ClassVar[str] = "shifts"
-    """Name of the folder of outputs for corrupted images."""
 
     path: Path
     record: RunRecord
