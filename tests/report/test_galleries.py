@@ -74,10 +74,16 @@ def test_sheet_holds_every_view(study: Study, preds: Predictions) -> None:
 
 
 def test_many_views_are_in_rows() -> None:
-    tiles = [np.full((4, 6, 1), place, dtype=np.uint8) for place in range(18)]
-    sheet = page._join_tiles(tiles)
-    assert sheet.shape == (8, 16 * 6, 1)
-    assert [sheet[4 * (place // 16), 6 * (place % 16), 0] for place in range(18)] == list(range(18))
+    levels = [round(1 - place / 20, 2) for place in range(18)]
+    views = ["identity", *(f"brightness:{level:g}" for level in levels[1:])]
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (20, 18)).astype(np.float32)
+    preds = Predictions(probabilities=probabilities, views=views, labels=np.arange(20) % 3)
+    study = build_study(preds, methods=["msr"])
+    drawn = read_images(study, np.array([0]), lambda _: np.full((32, 48, 1), 200, dtype=np.uint8))[0]
+    sheet = np.asarray(open_picture(drawn["sheet"]).convert("L"), dtype=np.int64)
+    assert sheet.shape == (2 * 32, 16 * 48)
+    tiles = sheet.reshape(2, 32, 16, 48).mean(axis=(1, 3)).ravel()
+    assert tiles == pytest.approx([*(200 * level for level in levels), *[0] * 14], abs=3)
 
 
 def test_large_pictures_are_fewer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

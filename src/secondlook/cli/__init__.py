@@ -7,7 +7,6 @@ from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED = "Progress is saved; run the same command to resume."
-_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 class Interrupted(BaseException):
@@ -37,7 +36,7 @@ def interrupt(_signal: int, frame: FrameType | None) -> None:
     """Raise `Interrupted`; during an import, which may swallow exceptions, and the second time, exit at once."""
     signal.signal(signal.SIGINT, exit_at_once)
     while frame is not None:
-        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             exit_at_once()
         frame = frame.f_back
     raise Interrupted

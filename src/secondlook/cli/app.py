@@ -57,11 +57,7 @@ class LazyGroup(TyperGroup):
 
 
 app = typer.Typer(
-    name="secondlook",
-    cls=LazyGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    name="secondlook", cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
 )
 for _name, _summary in COMMANDS.items():
     app.command(_name, help=_summary)(lambda: None)

@@ -1,8 +1,8 @@
 """`secondlook calibrate`: a policy file with a guaranteed threshold, from a run or from reviewed images."""
 
 import json
-import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -16,9 +16,6 @@ from secondlook.errors import DecisionError
 from secondlook.policies import DEFAULT_DELTA, Policy, Schedule, ShiftModel, read_policy
 from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
-
-DATABASES = ("postgresql:", "postgresql+", "postgres:")
-"""Starts of the URL of a service's database."""
 
 
 def calibrate(
@@ -107,6 +104,7 @@ def calibrate(
 
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
+    from secondlook.monitoring import count_looks
     from secondlook.report import open_run
     from secondlook.tables import describe_prediction
 
@@ -126,7 +124,9 @@ def calibrate(
             execution = Execution(device, batch_size or "auto", progress=printing.progress)
             n_images = images or ShiftModel.DEFAULT_IMAGES
             if not printing.quiet:
-                _announce_looks(calibrated, min(n_images, opened.record.data.images), opened.path / opened.SHIFTS)
+                shown = min(n_images, opened.record.data.images)
+                looks = f"{count_looks(calibrated, shown):,} looks, kept in {opened.path / opened.SHIFTS}"
+                typer.echo(f"Classifying corrupted versions of {shown:,} images to learn from: {looks}.", err=True)
             calibrated = opened.learn_shifts(calibrated, model or None, n_images=n_images, execution=execution)
             changes = ["", str(calibrated.shifts)]
     else:
@@ -149,15 +149,17 @@ def calibrate(
     except OSError as error:
         raise DecisionError(f"{str(out)!r} cannot be written: {error.strerror}; choose another --out.") from None
     about = [str(calibrated), describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-    swap = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
-    next_step = swap if reviewed is not None and _is_service(reviewed) else _describe_next_step(calibrated, out)
+    next_step = _describe_next_step(calibrated, out)
+    if reviewed is not None and _is_service(reviewed):
+        next_step = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
     text = "\n".join([*about, "", f"Saved in {out}. {next_step}"])
     printing.print(json.loads(calibrated.model_dump_json()), text)
 
 
 def _is_service(reviewed: str) -> bool:
     """Whether reviewed images are those of a service: in its data folder, or in a database."""
-    return reviewed.startswith(DATABASES) or reviewed.endswith("/") or Path(reviewed).is_dir()
+    is_database = reviewed.startswith(("postgresql:", "postgresql+", "postgres:"))
+    return is_database or reviewed.endswith("/") or Path(reviewed).is_dir()
 
 
 def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **terms: Any) -> tuple[Policy, list[str]]:
@@ -176,24 +178,13 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
         import_extra(package, feature="calibrating from a service", extra="serve")
     from secondlook.serving import ServiceOptions
 
-    is_url = "://" in reviewed
-    service = ServiceOptions(Path(), database=reviewed) if is_url else ServiceOptions(Path(reviewed))
+    service = ServiceOptions(Path(), database=reviewed) if "://" in reviewed else ServiceOptions(Path(reviewed))
     found = service.read_reviews()
     images = sum(map(len, found.tables))
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
     made = recertify(found.policy, found.tables, found.labels, data=f"service {found.where}", **terms)
     return made.policy, [used, "", "What changed:", str(made)]
-
-
-def _announce_looks(policy: Policy, images: int, folder: Path) -> None:
-    from secondlook.monitoring import count_looks
-
-    typer.echo(
-        f"Classifying corrupted versions of {images:,} images to learn from: {count_looks(policy, images):,} looks, "
-        f"kept in {folder}.",
-        err=True,
-    )
 
 
 def _choose_target(
@@ -213,8 +204,8 @@ def _choose_looks(adaptive: bool, tolerance: float | None, max_looks: int | None
     if not adaptive:
         options.refuse({"--tolerance": tolerance, "--max-looks": max_looks}, "without --adaptive")
         return {}
-    given = {"tolerance": tolerance, "max_looks": max_looks}
-    return {"adaptive": True} | {name: value for name, value in given.items() if value is not None}
+    tolerance = Schedule.DEFAULT_TOLERANCE if tolerance is None else tolerance
+    return {"adaptive": True, "tolerance": tolerance, "max_looks": max_looks}
 
 
 def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | None) -> dict[str, Any]:
@@ -229,11 +220,9 @@ def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | 
         name, separator, value = text.rpartition("=")
         if name in risks:
             raise DecisionError(f"--class-risk gives {name!r} a risk twice; give each class one.")
-        try:
+        with suppress(ValueError):
             risks[name] = float(value)
-        except ValueError:
-            risks[name] = math.nan
-        if not separator or not 0 < risks[name] < 1:
+        if not separator or not 0 < risks.get(name, 0) < 1:
             raise DecisionError(f"--class-risk {text!r} is not NAME=RISK with a risk between 0 and 1.")
     return {"groups": "class", "risk": {"*": risk, **risks}} if risks else {"groups": "class"}
 

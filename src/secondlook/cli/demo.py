@@ -20,9 +20,6 @@ from secondlook.errors import ReportError, SecondLookError
 from secondlook.files import write_bytes_atomically
 from secondlook.policies import Policy, read_policy
 
-RISK, DELTA = "0.02", "0.05"
-REJECTED = "rejected"
-SIDE = 16
 TRAINING_IMAGES = 200
 """So few that the network makes enough errors to be interesting."""
 
@@ -49,7 +46,7 @@ def demo(
 
     policy = out / "policy.json"
     earlier = policy.read_bytes() if serve and policy.is_file() else None
-    _clear_rejected(out / REJECTED)
+    _clear_rejected(out / "rejected")
     write_digits(out)
     if not quiet:
         typer.echo(
@@ -113,11 +110,11 @@ def commands(out: Path) -> list[list[str]]:
     """Return the four commands of the demo."""
     model = Path(__file__).parent / "demo_data" / "digits.onnx"
     run, policy = f"{out}/run", f"{out}/policy.json"
-    scores = {"out": f"{out}/scores.csv", "rejected": f"{out}/{REJECTED}"}
+    scores = ["--out", f"{out}/scores.csv", "--rejected", f"{out}/rejected"]
     return [
-        ["evaluate", *_flags(model=f"onnx:{model}", data=f"npz:{out}/labeled.npz", out=run)],
-        ["calibrate", *_flags(run=run, risk=RISK, delta=DELTA, out=policy)],
-        ["score", *_flags(policy=policy, data=f"npz:{out}/new.npz", **scores)],
+        ["evaluate", "--model", f"onnx:{model}", "--data", f"npz:{out}/labeled.npz", "--out", run],
+        ["calibrate", "--run", run, "--risk", "0.02", "--delta", "0.05", "--out", policy],
+        ["score", "--policy", policy, "--data", f"npz:{out}/new.npz", *scores],
         ["report", run],
     ]
 
@@ -128,10 +125,6 @@ def _clear_rejected(folder: Path) -> None:
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ReportError(f"{str(folder)!r} is not of an earlier demo; move it or choose another --out.")
-
-
-def _flags(**values: str) -> list[str]:
-    return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
 def write_digits(out: Path) -> None:
@@ -152,7 +145,7 @@ def digit_images() -> tuple[Array, IntArray]:
 
     digits = load_digits()
     small = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    large = [cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC) for image in small]
+    large = [cv2.resize(image, (16, 16), interpolation=cv2.INTER_CUBIC) for image in small]
     return np.stack(large)[..., None], digits.target.astype(np.int64)
 
 

@@ -50,10 +50,7 @@ def evaluate(
     out: Annotated[Path, Option(metavar="DIR", help="Folder of the run; stored predictions in it are reused.")],
     views: Annotated[
         str,
-        Option(
-            metavar="SET",
-            help=f"'auto' chooses views that suit the classifier and the images. {options.VIEWS_HELP}",
-        ),
+        Option(metavar="SET", help=f"'auto' chooses views that suit classifier and images. {options.VIEWS_HELP}"),
     ] = AUTO,
     evaluating: EvaluationOptions,
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
@@ -175,7 +172,5 @@ def search(
     opened = open_run(run)
     choice = choose_views(opened.predictions, budget=budget, top_k=opened.top_k)
     written = [] if out is None else [str(choice.write(out))]
-    printing.print(
-        {**choice.model_dump(mode="json"), "files": written},
-        "\n".join([str(choice), *(f"Written: {path}" for path in written)]),
-    )
+    text = "\n".join([str(choice), *(f"Written: {path}" for path in written)])
+    printing.print({**choice.model_dump(mode="json"), "files": written}, text)

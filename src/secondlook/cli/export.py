@@ -9,9 +9,6 @@ from typer import Argument, Option
 from secondlook.cli import options
 from secondlook.cli.options import LocalExecution, Printing
 
-FAILED = 3
-"""Exit code for scripts: the file decides otherwise."""
-
 
 def export(
     *,
@@ -82,4 +79,4 @@ def verify(
     )
     printing.print(result.to_dict(), result)
     if not result.passed:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(3)

@@ -25,8 +25,6 @@ from secondlook.sources import SOURCES, UnreadableImageError, read_image
 from secondlook.tables import describe_prediction
 from secondlook.views import PRESETS, STEPS, ViewSet, contact_sheet
 
-Facts = Mapping[str, object]
-
 REGISTRIES: Mapping[str, Mapping[str, Registry[Any]]] = {
     "methods": {"method": METHODS},
     "metrics": {"metric": METRICS},
@@ -67,7 +65,7 @@ def info(
         typer.echo(f"\n{facts['summary']}")
 
 
-def describe(what: str) -> Facts:
+def describe(what: str) -> dict[str, object]:
     """Return facts by name about a run folder, a policy file, an exported file or a model."""
     path = Path(what)
     if path.is_dir():
@@ -82,7 +80,7 @@ def describe(what: str) -> Facts:
     raise SecondLookError(f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE.")
 
 
-def _describe_run(path: Path) -> Facts:
+def _describe_run(path: Path) -> dict[str, object]:
     from secondlook.report import open_run
 
     run = open_run(path)
@@ -102,7 +100,7 @@ def _describe_run(path: Path) -> Facts:
     }
 
 
-def _describe_policy(policy: Policy) -> Facts:
+def _describe_policy(policy: Policy) -> dict[str, object]:
     classifier, calibration, reference = policy.classifier, policy.calibration, policy.reference
     shifts = "" if policy.shifts is None else f", and what was learned from {len(policy.shifts.shifts)} kinds of shifts"
     return {
@@ -123,7 +121,7 @@ def _describe_policy(policy: Policy) -> Facts:
     }
 
 
-def _describe_exported_file(path: Path) -> Facts:
+def _describe_exported_file(path: Path) -> dict[str, object]:
     exported = compile_policy(load_policy(path, execution=Execution("cpu")))
     assert isinstance(exported, ExportedFile), "its policy came from the file"
     record = exported.record
@@ -143,7 +141,7 @@ def _describe_exported_file(path: Path) -> Facts:
     return facts if record.mismatch is None else {**facts, "guarantee": f"none, since {record.mismatch}"}
 
 
-def _describe_model(spec: str) -> Facts:
+def _describe_model(spec: str) -> dict[str, object]:
     model = load_classifier(spec)
     return {
         "what": "classifier",
@@ -195,8 +193,7 @@ def show_views(
 
     Example: secondlook views show natural photo.jpg -o sheet.png
     """
-    view_set = ViewSet(views)
-    target = output or Path(f"{image.stem}-views.png")
+    view_set, target = ViewSet(views), output or Path(f"{image.stem}-views.png")
     try:
         pixels = read_image(image, max_pixels=max_pixels, max_bytes=3 * max_pixels)
     except UnreadableImageError as error:
@@ -226,9 +223,9 @@ def propose_views(
 
     Example: secondlook views candidates natural --image-size 32 -o pool.txt
     """
-    text = "\n".join([*candidate_views(kind, image_size, number).texts, ""])
+    text = "\n".join(candidate_views(kind, image_size, number).texts)
     if output is None:
-        typer.echo(text, nl=False)
+        typer.echo(text)
         return
-    output.write_text(text, encoding="utf-8")
+    output.write_text(f"{text}\n", encoding="utf-8")
     typer.echo(f"{number} views written to {output}")

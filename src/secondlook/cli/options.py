@@ -85,8 +85,6 @@ def _hide_warnings(wanted: bool) -> bool:
 
 Quiet = Annotated[bool, Option("--quiet", "-q", callback=_hide_warnings, help="Print errors only.")]
 NoProgress = Annotated[bool, Option("--no-progress", callback=_hide_bars, help="Hide progress bars.")]
-
-
 Device = Annotated[
     str,
     Option(
@@ -101,7 +99,10 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None or context.resilient_parsing:
         return path
     command = context.command.name or ""
-    table = _read_toml(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SecondLookError(f"the settings file {str(path)!r} cannot be read: {error}.") from None
     if not isinstance(table.get(command), dict):
         raise SecondLookError(f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}.")
     parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
@@ -112,10 +113,8 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
     for name, value in table[command].items():
         found = by_name.get(name.replace("_", "-"))
         if found is None:
-            raise SecondLookError(
-                f"unknown option {name!r} under [{command}] in {str(path)!r}; known: "
-                f"{', '.join(sorted(by_flag))}.{did_you_mean(name, by_flag)}"
-            )
+            known = f"{', '.join(sorted(by_flag))}.{did_you_mean(name, by_flag)}"
+            raise SecondLookError(f"unknown option {name!r} under [{command}] in {str(path)!r}; known: {known}")
         defaults[found.name or ""] = _as_argument(value, repeated=found.nargs == -1 or found.multiple)
     context.default_map = defaults
     return path
@@ -125,17 +124,9 @@ def _as_argument(value: Any, *, repeated: bool) -> Any:
     """Return a TOML value as it would be typed: numbers of one option joined by commas, texts by spaces."""
     if repeated:
         return value if isinstance(value, list) else [value]
-    if not isinstance(value, list):
-        return value
-    separator = " " if any(isinstance(one, str) for one in value) else ","
-    return separator.join(str(one) for one in value)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SecondLookError(f"the settings file {str(path)!r} cannot be read: {error}.") from None
+    if isinstance(value, list):
+        return (" " if any(isinstance(one, str) for one in value) else ",").join(map(str, value))
+    return value
 
 
 Config = Annotated[
@@ -197,9 +188,8 @@ class EvaluationOptions:
 
     def make(self) -> dict[str, Any]:
         """Return the arguments of the library, without those that have their default."""
-        named = {name: value for name, value in asdict(self).items() if name not in ("method", "metric")}
-        given = {"methods": self.method, "metrics": self.metric, **named}
-        return {name: value for name, value in given.items() if value not in (None, [])}
+        plural = {"method": "methods", "metric": "metrics"}
+        return {plural.get(name, name): value for name, value in asdict(self).items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)
@@ -226,22 +216,17 @@ class ModelOptions:
 
     def load(self) -> Classifier:
         """Load the classifier, or ensemble; its options become part of its spec, from which it can be loaded again."""
-        named = {name: value for name, value in asdict(self).items() if name not in ("model", "model_options")}
-        texts = [add_options(spec, named | _parse_pairs(self.model_options or [])) for spec in self.model]
+        given = {name: value for name, value in asdict(self).items() if name not in ("model", "model_options")}
+        for pair in self.model_options or ():
+            name, equals, value = pair.partition("=")
+            if not equals:
+                raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as 'threads=2'.")
+            given[name] = value
+        texts = [add_options(spec, given) for spec in self.model]
         if len(texts) == 1:
             return load_classifier(texts[0])
         members = [load_classifier(text) for text in texts]
         return load_classifier(members, name=MEMBER_SEPARATOR.join(member.name for member in members))
-
-
-def _parse_pairs(pairs: list[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as 'threads=2'.")
-        options[name] = value
-    return options
 
 
 def add_options(text: str, given: Mapping[str, str | None]) -> str:

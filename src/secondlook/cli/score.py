@@ -14,10 +14,6 @@ from secondlook.cli.options import ClusterExecution, Printing
 if TYPE_CHECKING:
     from secondlook.predictions import Predictions
 
-ALARM = 3
-"""Exit code for cron jobs: something is wrong with the images or the guarantee."""
-PAGE = "monitor.html"
-
 
 def score(
     *,
@@ -163,11 +159,10 @@ def monitor(
     )
     labels = "labels.csv" if reviewed is None else str(reviewed)
     patterns = "".join(f" --scores {quote(pattern)}" for pattern in scores)
-    command = (
-        f"secondlook calibrate --reviewed {quote(labels)} --policy {quote(str(policy))}{patterns} --out fresh.json"
-    )
-    page = write_monitor_page(result.monitor, out / PAGE, source=source, command=command)
+    files = f"--reviewed {quote(labels)} --policy {quote(str(policy))}{patterns}"
+    command = f"secondlook calibrate {files} --out fresh.json"
+    page = write_monitor_page(result.monitor, out / "monitor.html", source=source, command=command)
     following = [f"Next: {command}"] if result.status.alarm else []
     printing.print(result.to_dict(), "\n".join([str(result), f"Page: {page}", *following]))
     if result.status.alarm:
-        raise typer.Exit(ALARM)
+        raise typer.Exit(3)

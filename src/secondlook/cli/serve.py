@@ -15,9 +15,6 @@ from secondlook.errors import ServingError
 from secondlook.imports import import_extra
 from secondlook.tables import format_table
 
-PACKAGES = ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart")
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
 
 def serve(
     policy: options.PolicyFile,
@@ -88,7 +85,7 @@ def serve(
 
 def start(policy: Path, settings: Mapping[str, Any], **options: Any) -> None:
     """Serve a policy with the settings of `ServiceOptions` and the options of `serve` until asked to stop."""
-    for package in PACKAGES:
+    for package in ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart"):
         import_extra(package, feature="the service", extra="serve")
     from secondlook.serving import ServiceOptions
     from secondlook.serving import serve as run_service
@@ -101,7 +98,7 @@ def parse_duration(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if found is None or float(found[1]) <= 0:
         raise ServingError(f"{text!r} is not a duration; expected a number above 0 with s, m, h or d, such as 30d.")
-    return float(found[1]) * SECONDS[found[2]]
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _announce(url: str) -> None:
@@ -125,13 +122,11 @@ def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.
     Example: secondlook token add Anna --role reviewer --data-dir service/
     """
     made = _open_tokens(data_dir).add(name, role)
-    if as_json:
-        typer.echo(json.dumps({"name": name, "role": role, "token": made}))
-        return
-    typer.echo(
+    text = (
         f"Token of {name} ({role}), shown only now:\n\n{made}\n\nPaste it into the login page of the service; programs "
         "send it as the header 'Authorization: Bearer TOKEN', or as Client(url, token=TOKEN)."
     )
+    typer.echo(json.dumps({"name": name, "role": role, "token": made}) if as_json else text)
 
 
 @token.command("list")

@@ -157,10 +157,7 @@ def pair_predictions(predictions: Mapping[str, Predictions]) -> dict[str, Predic
 
 def _find_tuning(shared: Predictions, given: Iterable[Any]) -> IntArray:
     """Return the positions, among the shared images, of those that some run has set apart. int64 [n]"""
-    apart: set[str] = set()
-    for one in given:
-        if not isinstance(one, Predictions):
-            apart.update(one.predictions.ids[position] for position in getattr(one, "tuning_positions", ()))
+    apart = {one.predictions.ids[place] for one in given for place in getattr(one, "tuning_positions", ())}
     positions = [position for position, id_ in enumerate(shared.ids) if id_ in apart]
     if len(positions) == shared.n_images:
         fault = f"all {shared.n_images:,} images that the runs share were set apart for tuning"
@@ -171,11 +168,9 @@ def _find_tuning(shared: Predictions, given: Iterable[Any]) -> IntArray:
 def _get_predictions(name: str, value: Any) -> Predictions:
     preds = value if isinstance(value, Predictions) else getattr(value, "predictions", None)
     if not isinstance(preds, Predictions):
-        expected = "expected Predictions, or an object with .predictions such as a run"
-        raise MetricError(f"{name!r} is a {type(value).__name__}; {expected}.")
+        raise MetricError(f"{name!r} is a {type(value).__name__}; expected Predictions, or a run, which has them.")
     if not preds.has_labels:
-        repair = Repair("pass {labels} to them", labels=ANY)
-        raise MetricError(f"the predictions {name!r} have no labels", repair=repair)
+        raise MetricError(f"the predictions {name!r} have no labels", repair=Repair("pass {labels}", labels=ANY))
     return preds
 
 
@@ -209,9 +204,17 @@ class PredictFromComparison:
         _, _, accuracy, aurc = self.rows
         if accuracy.verdict is None or aurc.verdict is None:
             return None
+        ends = accuracy.difference_interval
+        assert ends is not None, "there is a verdict"
+        image, views = (format_image_share(self.rows[index].value or 0.0, accuracy.images) for index in (0, 2))
+        points, low, high = (
+            format_image_share(one, accuracy.images, sign="+", unit="")
+            for one in (accuracy.difference or 0.0, ends.low, ends.high)
+        )
         name = "accuracy" if top_k == 1 else f"top-{top_k} accuracy"
         before, after = (format_value(self.rows[index].value or 0.0) for index in (1, 3))
-        numbers = f"{name} {self._format_accuracies()}, AURC ({self.method}) {after} instead of {before}"
+        accuracies = f"{name} {views} instead of {image} ({points} [{low}, {high}] points)"
+        numbers = f"{accuracies}, AURC ({self.method}) {after} instead of {before}"
         if self.recommended is None:
             return f"Predicting from the views makes no clear difference: {numbers}."
         advice = "Keep predicting" if self.recommended == predict_from else "Predict"
@@ -221,15 +224,3 @@ class PredictFromComparison:
     def to_dict(self) -> dict[str, object]:
         """Return the comparison as plain values for JSON."""
         return {"method": self.method, "rows": [one.to_dict() for one in self.rows]}
-
-    def _format_accuracies(self) -> str:
-        """Return such as '93.2 % instead of 91.7 % (+1.4 [+1.1, +1.8] points)'."""
-        before, _, after, _ = self.rows
-        image, views = (format_image_share(one.value or 0.0, one.images) for one in (before, after))
-        ends = after.difference_interval
-        assert ends is not None, "there is a verdict"
-        points, low, high = (
-            format_image_share(one, after.images, sign="+", unit="")
-            for one in (after.difference or 0.0, ends.low, ends.high)
-        )
-        return f"{views} instead of {image} ({points} [{low}, {high}] points)"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ALL_IMAGES = "all images"
-"""Name of the group of all images."""
 MAX_RESAMPLES = 100_000
 """More change the third digit of an interval at most, and take hours."""
 MIN_OUTCOMES = 5
@@ -89,13 +88,11 @@ class Estimate:
 def check_resampling(level: float, resamples: int, seed: int) -> None:
     """Check the confidence level of intervals, the number of resamples they are percentiles of, and the seed."""
     if not is_number(level) or not 0 < level < 1:
-        expected = "is out of range; expected a confidence level between 0 and 1, such as 0.95"
-        raise MetricError(expected, argument="level", value=level)
+        raise MetricError("is no confidence level between 0 and 1, such as 0.95", argument="level", value=level)
     if not is_whole_number(resamples) or not 0 < resamples <= MAX_RESAMPLES:
-        expected = f"is out of range; expected a whole number from 1 to {MAX_RESAMPLES:,}"
-        raise MetricError(expected, argument="resamples", value=resamples)
+        raise MetricError(f"is no whole number from 1 to {MAX_RESAMPLES:,}", argument="resamples", value=resamples)
     if not is_whole_number(seed) or seed < 0:
-        raise MetricError("is out of range; expected a whole number of at least 0", argument="seed", value=seed)
+        raise MetricError("is no whole number of at least 0", argument="seed", value=seed)
 
 
 def estimate_metrics(
@@ -201,8 +198,7 @@ class EstimateTable(ABC):
     rows: tuple[Estimate, ...]
 
     @abstractmethod
-    def _blocks(self) -> list[object]:
-        """Return the texts and tables of the result."""
+    def _blocks(self) -> list[object]: ...
 
     def __str__(self) -> str:
         return "\n".join(map(str, self._blocks()))

@@ -94,8 +94,7 @@ class Evaluation(EstimateTable):
         try:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
-            fault = f"invalid evaluation, {describe_invalid(error)}; expected what to_dict() returns."
-            raise MetricError(fault) from None
+            raise MetricError(f"invalid evaluation, {describe_invalid(error)}.") from None
 
     def _blocks(self) -> list[object]:
         first, *others = (self._group_blocks(group) for group in self.groups)
@@ -183,11 +182,11 @@ def evaluate(
         Whether to show progress bars.
     """
     if not preds.has_labels:
-        repair = Repair("pass {labels} to them", labels=ANY)
-        raise MetricError("evaluate needs labels, and these predictions have none", repair=repair)
+        raise MetricError("the predictions have no labels", repair=Repair("pass {labels}", labels=ANY))
     check_resampling(level, resamples, seed)
     resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
-    own = _check_own(methods, preds, ood) if isinstance(methods, Mapping) else None
+    n_ood = 0 if ood is None else ood.n_images
+    own = _check_own(methods, preds.n_images + n_ood) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
     fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
     selected = select_groups(groups, preds.n_images, fitted.judged)
@@ -203,7 +202,6 @@ def evaluate(
             confidences[text] = np.concatenate([fitted.compute(part, text) for part in parts])
         if preds.n_views > 1:
             means = {one: confidence(watched, METHOD, predict_from=one, top_k=top_k) for one in PREDICTED_FROM}
-    n_ood = together.n_images - judged.n_images
     if own is not None:
         images = np.append(fitted.judged, np.arange(preds.n_images, preds.n_images + n_ood))
         confidences = {name: values[images] for name, values in own.items()}
@@ -281,12 +279,9 @@ def select_groups(groups: Groups, n_images: int, images: IntArray) -> str | dict
     for name, values in (groups if isinstance(groups, Mapping) else {"group": groups}).items():
         labels = np.asarray(values)
         if labels.shape != (n_images,):
-            raise MetricError(
-                f"groups {name!r} has shape {labels.shape} for {n_images} images; expected one label per image."
-            )
+            raise MetricError(f"groups {name!r} has shape {labels.shape}; expected one label for {n_images} images.")
         if labels.dtype.kind == "f" and np.isnan(labels).any():
-            image = int(np.flatnonzero(np.isnan(labels))[0])
-            raise MetricError(f"groups {name!r} is NaN for image {image}; expected a label for every image.")
+            raise MetricError(f"groups {name!r} is NaN for image {np.isnan(labels).argmax()}; expected a label.")
         selected[name] = labels[images]
     return selected
 
@@ -299,15 +294,11 @@ def _concatenate(preds: Predictions, ood: Predictions | None) -> Predictions:
         raise MetricError(f"does not match the predictions: {error}", argument="ood") from None
 
 
-def _check_own(
-    confidences: Mapping[str, ArrayLike], preds: Predictions, ood: Predictions | None
-) -> dict[str, Float64Array]:
+def _check_own(confidences: Mapping[str, ArrayLike], n_images: int) -> dict[str, Float64Array]:
     """Return confidences that were computed elsewhere. float64 [N] each"""
-    n_images = preds.n_images + (0 if ood is None else ood.n_images)
     checked = {name: np.asarray(values, dtype=np.float64) for name, values in confidences.items()}
     for name, values in checked.items():
         if len(values) != n_images:
-            expected = f"for {n_images} images; expected one per image"
-            raise MetricError(f"method {name!r} has {len(values)} values {expected}.")
+            raise MetricError(f"method {name!r} has {len(values)} values for {n_images} images, expected one each.")
         rank(np.ones(len(values), dtype=np.bool_), values)
     return checked

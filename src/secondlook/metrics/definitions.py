@@ -134,10 +134,6 @@ def parse_metrics(texts: str | Iterable[str]) -> tuple[Metric, ...]:
     return parsed
 
 
-PROBABILITY_EPSILON = float(np.finfo(np.float64).eps)
-"""`nll` clips probabilities at this distance from 0 and 1: a fully confident error costs 36 nats, not infinity."""
-
-
 @metric("accuracy", better="higher", summary="fraction of correct predictions")
 def accuracy(ranking: Ranking) -> float:
     """Compute the fraction of correct predictions, whatever the confidence: n_correct / N."""
@@ -228,8 +224,7 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
     e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
-        expected = "is out of range; expected a fraction in (0, 1] such as 0.8"
-        raise MetricError(expected, argument="coverage", value=coverage)
+        raise MetricError("is no fraction in (0, 1] such as 0.8", argument="coverage", value=coverage)
     accepted = ranking.count_for_coverage(coverage)
     tie = int(np.searchsorted(ranking.accepted, accepted))
     size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
@@ -244,7 +239,7 @@ def coverage_at(ranking: Ranking, risk: float) -> float:
     This describes the given images and guarantees nothing about others; see `secondlook.certify`.
     """
     if not is_number(risk) or not 0 <= risk <= 1:
-        raise MetricError("is out of range; expected an error rate in [0, 1] such as 0.01", argument="risk", value=risk)
+        raise MetricError("is no error rate in [0, 1] such as 0.01", argument="risk", value=risk)
     # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
     risk *= 1 + 1e-12
     within = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
@@ -323,11 +318,12 @@ def brier(ranking: Ranking) -> float:
 def nll(ranking: Ranking) -> float:
     """Compute the mean of -log(confidence) if correct and -log(1 - confidence) if wrong, in nats.
 
-    Probabilities are clipped to [eps, 1 - eps] with the float64 eps = 2.2e-16. Raises `MetricError` if a confidence is
-    outside [0, 1].
+    Probabilities are clipped to [eps, 1 - eps] with the float64 eps = 2.2e-16, so that a fully confident error costs 36
+    nats, not infinity. Raises `MetricError` if a confidence is outside [0, 1].
     """
     ranking.check_probabilities("nll")
-    probability = np.clip(ranking.confidences, PROBABILITY_EPSILON, 1 - PROBABILITY_EPSILON)
+    epsilon = np.finfo(np.float64).eps
+    probability = np.clip(ranking.confidences, epsilon, 1 - epsilon)
     correct = ranking.tie_sizes - ranking.tie_errors
     log_likelihood = np.sum(correct * np.log(probability) + ranking.tie_errors * np.log1p(-probability))
     return float(-log_likelihood / ranking.n_images)
@@ -335,6 +331,5 @@ def nll(ranking: Ranking) -> float:
 
 def _compute_twice_joint_area(ranking: Ranking) -> int:
     """Return twice the sum over n of the expected errors among the n most confident images, an integer."""
-    errors_above = ranking.errors - ranking.tie_errors
-    sizes = ranking.tie_sizes
+    sizes, errors_above = ranking.tie_sizes, ranking.errors - ranking.tie_errors
     return int(np.sum(2 * sizes * errors_above + ranking.tie_errors * (sizes + 1)))

@@ -226,19 +226,14 @@ def harmonic_sums(before: IntArray, sizes: IntArray) -> Float64Array:
 
     The difference of two harmonic numbers would lose precision for small ties far down the ranking.
     """
-    sums: Float64Array = 1.0 / (before + sizes)
+    last = before + sizes
+    sums: Float64Array = 1.0 / last
     tied = np.flatnonzero(sizes > 1)
     if len(tied):
-        sums[tied] = _sum_large_ties(before[tied], sizes[tied])
-    return sums
-
-
-def _sum_large_ties(before: IntArray, sizes: IntArray) -> Float64Array:
-    start = np.maximum(before, MAX_EXACT_TERM)
-    low, high = start + 0.5, np.maximum(before + sizes, MAX_EXACT_TERM) + 0.5
-    sums: Float64Array = np.log1p((high - low) / low) + (_harmonic_remainder(high) - _harmonic_remainder(low))
-    near = np.flatnonzero(before < MAX_EXACT_TERM)
-    sums[near] += _EXACT_SUMS[before[near], np.minimum(before[near] + sizes[near], MAX_EXACT_TERM)]
+        low, high = (np.maximum(ends[tied], MAX_EXACT_TERM) + 0.5 for ends in (before, last))
+        sums[tied] = np.log1p((high - low) / low) + (_harmonic_remainder(high) - _harmonic_remainder(low))
+        near = tied[before[tied] < MAX_EXACT_TERM]
+        sums[near] += _EXACT_SUMS[before[near], np.minimum(last[near], MAX_EXACT_TERM)]
     return sums
 
 

@@ -33,7 +33,6 @@ RESAMPLES = 200
 """Resamples of the images for the bands of curves and the changes per view."""
 MAX_CELL_BYTES = 2_000_000
 """Bytes of the ranked cells of all methods on a page: 500,000 images by 4 methods, if there are at most 256 cells."""
-ALL_VIEWS = "all views"
 MAX_IMAGES = 200
 """Example images of a page."""
 
@@ -166,16 +165,12 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     risks = slider_risks(study.error_rate, headline_risk)
     metrics = study.settings.metrics
     evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, f"coverage_at:{headline_risk:.12g}"])))
-    certified = certify_methods(study, risks, delta)
-    certified_points: dict[str, OperatingPoint] = {}
-    if study.calibrated:
-        place = int(risks.searchsorted(headline_risk))
-        points = {name: one[place] for name, one in certified.items() if not isinstance(one, str)}
-        certified_points = {name: point for name, point in points.items() if point.accepted}
+    certified, place = certify_methods(study, risks, delta), int(risks.searchsorted(headline_risk))
+    points = {name: one[place] for name, one in certified.items() if not isinstance(one, str)}
+    certified_points = {name: one for name, one in points.items() if one.accepted and study.calibrated}
     # After a calibration, the method that `certify` chooses; otherwise the choice never depends on the results.
     method = (*study.calibrated, study.second_look or study.baseline)[0]
-    if certified_points:
-        method = max(certified_points, key=lambda name: certified_points[name].accepted)
+    method = max(certified_points, key=lambda name: certified_points[name].accepted, default=method)
     point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
     adaptive = study_adaptive_looking(study, method, headline_risk, delta)
     compared = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",))
@@ -238,12 +233,8 @@ def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassR
     rows = []
     for index, members in _class_members(study).items():
         wrong = members[~study.correct[members]]
-        images, errors, accepted, missed = (
-            len(members),
-            len(wrong),
-            int(accept[members].sum()),
-            int(accept[wrong].sum()),
-        )
+        images, errors = len(members), len(wrong)
+        accepted, missed = int(accept[members].sum()), int(accept[wrong].sum())
         shares = (images, errors, errors / images, accepted, accepted / images)
         risk = missed / accepted if accepted else None
         rows.append(ClassRisk(study.class_names[index], *shares, missed, risk, aurocs.get(index)))
@@ -268,7 +259,7 @@ def view_contributions(study: Study) -> list[ViewContribution]:
     alone = [ViewContribution(text, accuracy, auroc(study.correct, values)) for text, accuracy, values in rows]
     if len(alone) == 1:
         return alone
-    means = {ALL_VIEWS: masses.mean(axis=1)}
+    means = {"all views": masses.mean(axis=1)}
     means |= {str(view): np.delete(masses, view, axis=1).mean(axis=1) for view in range(len(alone))}
     compared = Comparison.from_confidences(
         {name: (study.correct, values) for name, values in means.items()},
@@ -367,12 +358,10 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
     `evaluation` must include 'auroc' for the baseline and the second look.
     """
     if not study.has_correct_and_wrong:
+        outcome = "wrong" if study.n_errors else "correct"
+        missing = "correct predictions to tell from errors" if study.n_errors else "errors to detect"
         images = _pluralize(study.n_images, "image")
-        if study.n_errors:
-            missing = f"wrong on all {images}: there are no correct predictions to tell from errors."
-        else:
-            missing = f"correct on all {images}: there are no errors to detect."
-        return Headline(f"The classifier is {missing}", "none")
+        return Headline(f"The classifier is {outcome} on all {images}: there are no {missing}.", "none")
     auroc, before = (evaluation[name, "auroc"] for name in (study.second_look or study.baseline, study.baseline))
     at_risk = f"at {format_percent(risk, 4)} risk"
     coverages = {name: point_at_risk(one, risk).accepted / study.n_images for name, one in study.rankings.items()}
@@ -405,8 +394,7 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
             return Headline(f"A second look makes no clear difference here: {detects} ({difference}); {end}", "unclear")
         case None:
             n_correct = study.n_images - study.n_errors
-            is_error_rarer = study.n_errors <= n_correct
-            rarer = (study.n_errors, "error") if is_error_rarer else (n_correct, "correct prediction")
+            rarer = min((study.n_errors, "error"), (n_correct, "correct prediction"), key=lambda one: one[0])
             chance = f"which may be chance with only {_pluralize(*rarer)}"
             return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
 

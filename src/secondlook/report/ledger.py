@@ -13,7 +13,6 @@ from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import PredictFrom
 
 LEDGER = "calibrations.json"
-LOCK = "calibrations.lock"
 
 
 class CalibrationWarning(SecondLookWarning):
@@ -41,16 +40,6 @@ class RecordedCalibration(FrozenRecord):
     max_looks: int | None = Field(default=None, gt=0)
     class_risks: tuple[Annotated[float, Field(gt=0, lt=1)], ...] | None = None
     """The risk of each predicted class, of which `risk` is the largest; None if there is one threshold for all."""
-
-    @property
-    def is_adaptive(self) -> bool:
-        """Whether images are looked at again only while their decision is open."""
-        return self.tolerance is not None
-
-    @property
-    def is_per_class(self) -> bool:
-        """Whether every predicted class has a threshold of its own."""
-        return self.class_risks is not None
 
     def equals(self, other: "RecordedCalibration") -> bool:
         """Whether both certify the same; the order of the methods does not matter."""
@@ -86,15 +75,14 @@ class Ledger(SealedRecord):
 def record_calibration(folder: Path, new: RecordedCalibration) -> tuple[RecordedCalibration, ...]:
     """Add a calibration to the ledger of a run, unless it has it already, and return all on the same images."""
     try:
-        with exclusive_lock(folder / LOCK):
+        with exclusive_lock(folder / "calibrations.lock"):
             ledger = Ledger.read(folder)
             if not any(one.equals(new) for one in ledger.calibrations):
                 ledger = Ledger(calibrations=(*ledger.calibrations, new))
                 write_bytes_atomically(folder / LEDGER, ledger.model_dump_json(indent=2).encode() + b"\n")
     except OSError as error:
-        raise DecisionError(
-            f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}; make it writable."
-        ) from None
+        fault = f"the calibration cannot be recorded in {str(folder / LEDGER)!r}: {error.strerror}"
+        raise DecisionError(fault, repair="make it writable") from None
     return ledger.on_images(new.images)
 
 
@@ -103,12 +91,19 @@ def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> fl
     return min(1.0, math.fsum(one.delta for one in calibrations))
 
 
+def describe_failure(calibrations: Sequence[RecordedCalibration]) -> str:
+    """Return how probable it is that one of several guarantees fails."""
+    probability = f"{100 * joint_failure_probability(calibrations):.4g} %, the sum of their deltas"
+    reason = f"{len(calibrations)} different calibrations used these images"
+    return f"{reason}, so the probability that one of their guarantees fails is up to {probability}"
+
+
 def describe_terms(calibration: RecordedCalibration | None, delta: float | None) -> str:
     """Return where the risk and the delta of a report come from: a calibration, a given delta, or the default."""
     if calibration is not None:
         methods = " and ".join(calibration.methods)
-        methods += ", adaptive" if calibration.is_adaptive else ""
-        methods += ", with a threshold for each class" if calibration.is_per_class else ""
+        methods += ", adaptive" if calibration.tolerance else ""
+        methods += ", with a threshold for each class" if calibration.class_risks else ""
         terms = f"risk {calibration.risk:g} and delta {calibration.delta:g}"
         return f"{terms} of the latest calibration of the run, for {methods}"
     if delta is not None:
@@ -118,18 +113,13 @@ def describe_terms(calibration: RecordedCalibration | None, delta: float | None)
 
 def note_calibration(calibration: RecordedCalibration, others: Sequence[RecordedCalibration]) -> list[str]:
     """Return notes for the reader of a report with this calibration; `others` are all on the same images."""
-    notes = []
-    if len(others) > 1:
-        notes.append(
-            f"{len(others)} different calibrations used these images: the probability that one of their guarantees "
-            f"fails is up to {100 * joint_failure_probability(others):.4g} %."
-        )
-    if calibration.is_adaptive:
+    notes = [f"{describe_failure(others)}."] if len(others) > 1 else []
+    if calibration.tolerance:
         notes.append(
             "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of "
             "this page are with all looks, at the same risk and delta."
         )
-    if calibration.is_per_class:
+    if calibration.class_risks:
         notes.append(
             "The latest calibration has a threshold for each predicted class: they are in its policy. The operating "
             "points of this page have one for all classes, at the largest risk of any class and the same delta."

@@ -1,6 +1,6 @@
 """`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,14 @@ from secondlook.report.page import (
     IMAGE_QUALITY,
     IMAGE_SIDE,
     encode_picture,
+    make_thumbnail,
     render_template,
-    shrink,
     use_unbroken_spaces,
     write_file,
 )
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.tables import format_power_of_ten, format_rate
 
-SCRIPTS = ("arrays.js", "chart.js", "tables.js", "timeline.js", "monitor.js")
-MAX_OPEN_WINDOWS = 24
-"""More windows are a table that the reader opens."""
-MAX_FILES = 200
 PATH_POINTS = 400
 WINDOW_FIELDS = ("start", "images", "coverage", "confidence", "disagreement", "audit_low", "audit_high")
 CALIBRATE = (
@@ -39,7 +35,6 @@ def write_monitor_page(
     monitor: Monitor,
     out: str | Path,
     *,
-    title: str = "Does the guarantee still hold?",
     source: Source | None = None,
     command: str = CALIBRATE,
 ) -> Path:
@@ -51,37 +46,51 @@ def write_monitor_page(
         The monitor, after at least as many images as its burn-in.
     out
         The HTML file to write.
-    title
-        Heading of the page.
     source
         The images that were scored, to show the worst of them; those that it does not have are listed only.
     command
         The command that makes a new policy, shown after an alarm.
     """
-    status, windows, worst = monitor.status(), monitor.timeline(), monitor.worst_images()
+    policy, status, windows, worst = monitor.policy, monitor.status(), monitor.timeline(), monitor.worst_images()
+    names = policy.class_names
     plots = describe_monitor_plots(monitor, status)
     page = render_template(
         "monitor.html",
-        styles=("report.css", "monitor.css"),
-        scripts=SCRIPTS,
+        styles="report monitor",
+        scripts="arrays chart tables timeline monitor",
         data=plots["timeline"],
-        filters=_make_filters(monitor.policy),
-        title=title,
+        filters={
+            "classes": lambda classes: ", ".join(str(one) if names is None else names[one] for one in classes),
+            "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
+            "evidence": format_power_of_ten,
+            "mean": lambda value: "–" if value is None else f"{value:.3g}",
+            "ends": _format_ends,
+        },
+        title="Does the guarantee still hold?",
         status=status,
         meaning=AccuracyEstimate.MEANING,
         command=command,
         windows=windows,
         window_size=windows[0].images,
-        max_open_windows=MAX_OPEN_WINDOWS,
+        max_open_windows=24,  # more are a table that the reader opens
         has_disagreement=any(window.disagreement is not None for window in windows),
         captions=plots["captions"],
         worst=worst,
         n_wrong=sum(image.wrong is True for image in worst),
-        pictures={} if source is None else _read_pictures(worst, source, monitor.policy),
-        guarantee=monitor.policy.guarantee_text,
-        facts=_list_facts(monitor),
+        pictures={} if source is None else _read_pictures(worst, source, policy),
+        guarantee=policy.guarantee_text,
+        facts={
+            "policy": f"{policy.method} ≥ {policy.threshold:.6g}, made {policy.made}",
+            "policy checksum": policy.checksum,
+            "classifier": policy.known_classifier.name,
+            "views": " ".join(policy.views),
+            "failure probability of each alarm (alpha)": f"{monitor.alpha:g}",
+            "window": f"{monitor.window:,} images",
+            "burn-in": f"{monitor.burn_in:,} images",
+            "seed": str(monitor.seed),
+        },
         files=monitor.files,
-        max_files=MAX_FILES,
+        max_files=200,
     )
     write_file(Path(out), page.encode("utf-8"))
     return Path(out)
@@ -123,23 +132,8 @@ def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dic
     for id_, place in places.items():
         with suppress(UnreadableImageError, SecondLookError):
             pixels = as_pixels(preprocessing.fit([source.read(place)])[0])
-            pictures[id_] = encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY)
+            pictures[id_] = encode_picture(make_thumbnail(pixels, IMAGE_SIDE), IMAGE_QUALITY)
     return pictures
-
-
-def _make_filters(policy: Policy) -> dict[str, Callable[..., str]]:
-    names = policy.class_names
-
-    def name_classes(classes: Sequence[int]) -> str:
-        return ", ".join(str(one) if names is None else names[one] for one in classes)
-
-    return {
-        "classes": name_classes,
-        "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
-        "evidence": format_power_of_ten,
-        "mean": lambda value: "–" if value is None else f"{value:.3g}",
-        "ends": _format_ends,
-    }
 
 
 def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
@@ -148,8 +142,7 @@ def _format_ends(estimate: AccuracyEstimate | None, name: str) -> str:
 
 
 def _write_captions(status: MonitorStatus) -> dict[str, str]:
-    limit = format_power_of_ten(status.shift.log10_limit)
-    at = status.shift.raised_at
+    limit, at = format_power_of_ten(status.shift.log10_limit), status.shift.raised_at
     raised = "It was not raised." if at is None else f"It was raised after {at:,} images."
     interval = ""
     if status.estimate is not None and status.estimate.risk is not None:
@@ -162,7 +155,7 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
             f"{', and bounded from the reviewed audits so far' if status.audit and status.audit.labels else ''}."
             f"{interval}"
         ),
-        "evidence": (f"Evidence after each window, on a logarithmic scale. The alarm is raised at {limit}. {raised}"),
+        "evidence": f"Evidence after each window, on a logarithmic scale. The alarm is raised at {limit}. {raised}",
         "coverage": "A falling coverage sends more images to review; a rising one may mean overconfident predictions.",
         "confidence": "Mean over the images of each window.",
         "disagreement": "Mean over the images of each window that had more than one look.",
@@ -175,8 +168,8 @@ def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
     if not path:
         return None
     chosen = np.unique(np.linspace(0, len(path) - 1, min(len(path), PATH_POINTS)).astype(int)).tolist()
-    images, low, high = (list(values) for values in zip(*(path[index] for index in chosen), strict=True))
-    return {"images": images, "low": low, "high": high}
+    columns = map(list, zip(*(path[index] for index in chosen), strict=True))
+    return dict(zip(("images", "low", "high"), columns, strict=True))
 
 
 def _mean(edges: Sequence[float], counts: Sequence[int]) -> float:
@@ -185,17 +178,3 @@ def _mean(edges: Sequence[float], counts: Sequence[int]) -> float:
         return 0.0
     ends = np.array([edges[0], *edges, edges[-1]])
     return float(np.average((ends[:-1] + ends[1:]) / 2, weights=counts))
-
-
-def _list_facts(monitor: Monitor) -> dict[str, str]:
-    policy = monitor.policy
-    return {
-        "policy": f"{policy.method} ≥ {policy.threshold:.6g}, made {policy.made}",
-        "policy checksum": policy.checksum,
-        "classifier": policy.known_classifier.name,
-        "views": " ".join(policy.views),
-        "failure probability of each alarm (alpha)": f"{monitor.alpha:g}",
-        "window": f"{monitor.window:,} images",
-        "burn-in": f"{monitor.burn_in:,} images",
-        "seed": str(monitor.seed),
-    }

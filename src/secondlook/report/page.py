@@ -4,11 +4,12 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,24 +29,14 @@ from secondlook.report.operating_points import (
 from secondlook.report.study import Study, explain_method
 from secondlook.tables import ARROWS, format_difference, format_value
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 SCRIPTS = (
-    "arrays.js",
-    "chart.js",
-    "tables.js",
-    "risk_plot.js",
-    "confidence_plots.js",
-    "thresholds.js",
-    "decisions.js",
-    "confusions.js",
-    "class_table.js",
-    "galleries.js",
-    "adaptive_looking.js",
-    "operating_point.js",
-    "page.js",
+    "arrays chart tables risk_plot confidence_plots thresholds decisions confusions class_table galleries "
+    "adaptive_looking operating_point page"
 )
 """Concatenated in this order; the last one starts the others."""
-CURVE_FIELDS = ("risk", "band_coverage", "low", "high")
-MAX_SKIPPED_ROWS = 200
 MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
@@ -68,7 +59,7 @@ def render_report_page(findings: Findings, images: Mapping[int, Picture], **text
     study = findings.study
     return render_template(
         "report.html",
-        styles=("report.css",),
+        styles="report",
         scripts=SCRIPTS,
         data=describe_page_data(findings, images),
         filters={
@@ -86,7 +77,7 @@ def render_report_page(findings: Findings, images: Mapping[int, Picture], **text
         explain_method=explain_method,
         images=images,
         skipped=study.preds.skipped,
-        max_skipped_rows=MAX_SKIPPED_ROWS,
+        max_skipped_rows=200,
         **texts,
     )
 
@@ -131,6 +122,7 @@ def pack_array(values: Array) -> dict[str, str]:
 
 def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> dict[str, object]:
     study, certified, curve = findings.study, findings.certified[name], findings.curves[name]
+    drawn = ("risk", "band_coverage", "low", "high")
     ranking = thin_ranking(study.rankings[name], MAX_THRESHOLDS // len(study.rankings))
     reliability = study.rankings[name].reliability() if name in study.probabilities else None
     aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)  # where it is undefined
@@ -149,7 +141,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         # In float32, the curve is exact to less than a thousandth of a pixel.
         "curve": {
             "accepted": pack_array(curve.accepted),
-            **{one: pack_array(getattr(curve, one).astype(np.float32)) for one in CURVE_FIELDS},
+            **{one: pack_array(getattr(curve, one).astype(np.float32)) for one in drawn},
         },
         "histogram": _pack_fields(study.rankings[name].histogram(), "edges", "correct", "wrong"),
         "reliability": None if reliability is None else _pack_fields(reliability, "confidence", "accuracy", "images"),
@@ -217,55 +209,48 @@ def read_images(study: Study, chosen: IntArray, image: Callable[[int], Array]) -
     return images
 
 
-def encode_picture(pixels: Array, quality: int) -> str:
-    """Return a picture as a data URI. uint8 [H, W, 1 or 3]"""
-    from PIL import Image
+def make_thumbnail(pixels: Array, side: int) -> "Image":
+    """Return a picture with sides of at most this many pixels. uint8 [H, W, 1 or 3]"""
+    from PIL.Image import Resampling, fromarray
 
+    picture = fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    picture.thumbnail((side, side), Resampling.LANCZOS)
+    return picture
+
+
+def encode_picture(picture: "Image", quality: int) -> str:
+    """Return a picture as a data URI."""
     file = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, "WEBP", quality=quality)
+    picture.save(file, "WEBP", quality=quality)
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def shrink(pixels: Array, side: int) -> Array:
-    """Return the pixels with sides of at most this many. uint8 [H, W, C] -> [h, w, C]"""
-    from PIL import Image
-
-    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    shrunk: Array = np.asarray(picture)
-    return shrunk.reshape(*shrunk.shape[:2], pixels.shape[2])
-
-
 def _draw_image(study: Study, pixels: Array, outputs: Array) -> Picture:
+    from PIL.Image import new
+
     from secondlook.views import apply_view
 
     leading = outputs.argmax(axis=1)
     blank = np.zeros_like(pixels)  # for a view that is only a name
     views = (blank if view.name else apply_view(pixels[None], view)[0] for view in study.preds.views)
-    tiles = [shrink(transformed, VIEW_SIDE) for transformed in views]
+    tiles = [make_thumbnail(transformed, VIEW_SIDE) for transformed in views]
+    (width, height), columns = tiles[0].size, min(len(tiles), SHEET_COLUMNS)
+    sheet = new(tiles[0].mode, (width * columns, height * math.ceil(len(tiles) / columns)))
+    for place, tile in enumerate(tiles):
+        sheet.paste(tile, (width * (place % columns), height * (place // columns)))
     return {
-        "picture": encode_picture(shrink(pixels, IMAGE_SIDE), IMAGE_QUALITY),
-        "sheet": encode_picture(_join_tiles(tiles), VIEW_QUALITY),
+        "picture": encode_picture(make_thumbnail(pixels, IMAGE_SIDE), IMAGE_QUALITY),
+        "sheet": encode_picture(sheet, VIEW_QUALITY),
         "view_predicted": leading.tolist(),
         "view_probabilities": [round(float(row[one]), 4) for row, one in zip(outputs, leading, strict=True)],
     }
 
 
-def _join_tiles(tiles: list[Array]) -> Array:
-    """Return one picture of all tiles, from left to right in rows. uint8 [h, w, C] each"""
-    columns = min(len(tiles), SHEET_COLUMNS)
-    blank = [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
-    filled = [*tiles, *blank]
-    rows = [np.concatenate(filled[start : start + columns], axis=1) for start in range(0, len(filled), columns)]
-    return np.concatenate(rows, axis=0)
-
-
 def _check_pixels(pixels: object, index: int) -> Array:
-    if not isinstance(pixels, np.ndarray):
-        got = type(pixels).__name__
-    elif pixels.dtype in (np.uint8, np.float32) and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
-        return as_pixels(pixels)
-    else:
+    got = type(pixels).__name__
+    if isinstance(pixels, np.ndarray):
+        if pixels.dtype in (np.uint8, np.float32) and pixels.ndim == 3 and pixels.shape[2] in (1, 3):
+            return as_pixels(pixels)
         got = f"{pixels.dtype} {list(pixels.shape)}"
     raise ReportError(
         f"image({index}) returned {got}, expected uint8, or float32 in [0, 1], [height, width, 1 or 3]",
@@ -286,18 +271,12 @@ def _format_ends(interval: Interval | None, scale: float = 100, format_end: Call
 
 
 def render_template(
-    name: str,
-    *,
-    styles: Sequence[str],
-    scripts: Sequence[str],
-    data: object,
-    filters: Mapping[str, Callable[..., str]],
-    **values: Any,
+    name: str, *, styles: str, scripts: str, data: object, filters: Mapping[str, Callable[..., str]], **values: Any
 ) -> str:
     """Return the HTML of a template; all text is escaped.
 
-    Styles and scripts are files beside the template, joined in their order; scripts find `data` as JSON in the element
-    with the id `data`. `filters` are added to those that all templates have.
+    Styles and scripts are names of files beside the template, joined in their order; scripts find `data` as JSON in the
+    element with the id `data`. `filters` are added to those that all templates have.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -316,8 +295,8 @@ def render_template(
         **filters,
     }
     folder = files("secondlook.report") / "templates"
-    style = "".join((folder / one).read_text(encoding="utf-8") for one in styles)
-    body = "\n".join((folder / one).read_text(encoding="utf-8") for one in scripts)
+    style = "".join((folder / f"{one}.css").read_text(encoding="utf-8") for one in styles.split())
+    body = "\n".join((folder / f"{one}.js").read_text(encoding="utf-8") for one in scripts.split())
     script = f'"use strict";\n(() => {{\n{body}\n}})();\n'
     return environment.get_template(name).render(
         style=Markup(style),

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 CORRECT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
 DOTTED: dict[str, Any] = {"color": REFERENCE, "lw": 1.2, "ls": ":"}
-RISK_AXIS_FACTOR = 1.5
-MAX_LOOKS_STEPS = 6
 STATUS_MARKERS = {"usable": (CORRECT, "o"), "weak": ("#e69f00", "s"), "harmful": (WRONG, "X")}
 """Color and marker of each status: either suffices to tell them apart."""
 ROW_HEIGHT = 0.28
@@ -107,10 +105,8 @@ def draw_reliability(
     The arguments are those of `draw_risk_coverage`; the dotted line is the diagonal.
     """
     if isinstance(confidence, str) and not find_method(confidence).is_probability:
-        probabilities = ", ".join(one.form for one in METHODS.values() if one.is_probability)
-        raise MetricError(
-            f"reliability needs a probability, and {confidence!r} is none; choose among: {probabilities}."
-        )
+        known = ", ".join(one.form for one in METHODS.values() if one.is_probability)
+        raise MetricError(f"reliability needs a probability, and {confidence!r} is none; choose among: {known}.")
     ranking, name = _rank(data, confidence, name)
     curve = ranking.reliability(bins)
     axes = _use_axes(ax)
@@ -201,16 +197,11 @@ def draw_schedule(policy: Schedule | Policy | str | Path, *, ax: "Axes | None" =
     loaded = read_policy(policy) if isinstance(policy, str | Path) else policy
     schedule = loaded.schedule if isinstance(loaded, Policy) else loaded
     if schedule is None:
-        raise DecisionError(
-            "the policy has no schedule, since it looks at all views",
-            repair=Repair("certify with {adaptive}", adaptive=True),
-        )
+        repair = Repair("certify with {adaptive}", adaptive=True)
+        raise DecisionError("the policy has no schedule, since it looks at all views", repair=repair)
     chosen = next((point for point in schedule.frontier if point.margin == schedule.margin), None)
     if chosen is None:
-        raise DecisionError(
-            f"the frontier of the schedule lacks its margin, {schedule.margin:g}; draw a schedule that "
-            "fit_schedule returned."
-        )
+        raise DecisionError(f"the frontier of the schedule lacks its margin, {schedule.margin:g}; fit it again.")
     axes = _use_axes(ax)
     looks, agreement = zip(*((point.looks, 1 - point.differing) for point in schedule.frontier), strict=True)
     options = {"color": CORRECT, "marker": ".", "label": f"{schedule.method}, all margins", **line_kw}
@@ -224,7 +215,7 @@ def draw_schedule(policy: Schedule | Policy | str | Path, *, ax: "Axes | None" =
 
 def _finish_risk_axes(axes: "Axes", error_rate: float, top: float = 0.0) -> None:
     """Label the axes; a few errors among the first images must not squash the rest of the plot."""
-    end = min(1.0, max(RISK_AXIS_FACTOR * error_rate, 0.01, top))
+    end = min(1.0, max(1.5 * error_rate, 0.01, top))
     axes.set(xlabel="coverage", ylabel="risk (error rate among accepted images)", xlim=(0, 1), ylim=(0, end))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(_format_share)
@@ -233,7 +224,7 @@ def _finish_risk_axes(axes: "Axes", error_rate: float, top: float = 0.0) -> None
 
 def _finish_looks_axes(axes: "Axes", full_looks: int, label: str) -> None:
     """Label the axes, with ticks at one look, at all looks, and at some between them."""
-    steps = max(1, min(full_looks - 1, MAX_LOOKS_STEPS))
+    steps = max(1, min(full_looks - 1, 6))
     axes.set_xticks([round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)])
     axes.set(xlabel="mean number of looks", ylabel=label, xlim=(1, full_looks))
     axes.yaxis.set_major_formatter(_format_share)
@@ -254,10 +245,7 @@ def _rank(data: Any, confidence: str | ArrayLike, name: str | None) -> tuple[Ran
         preds, predict_from, top_k = data.predictions, data.predict_from, data.top_k
         tuning = data.tuning_positions if len(data.tuning_positions) else None
     if not preds.has_labels:
-        raise MetricError(
-            "a plot of a confidence needs labels, and these predictions have none",
-            repair=Repair("pass {labels} to them", labels=ANY),
-        )
+        raise MetricError("the predictions have no labels to draw", repair=Repair("pass {labels}", labels=ANY))
     fitted = FittedMethods.fit(preds, [confidence], tuning=tuning, predict_from=predict_from, top_k=top_k)
     judged = fitted.select_judged(preds)
     correct = judged.correct(predict_from=predict_from, top_k=top_k)
@@ -356,8 +344,7 @@ def _draw_adaptive_looking(findings: Findings) -> "Figure":
 
 
 def _draw_histograms(findings: Findings) -> "Figure":
-    study = findings.study
-    n_methods = len(study.confidences)
+    study, n_methods = findings.study, len(findings.study.confidences)
     figure, panels = _new_figure(7.2, 2.0 * n_methods + 0.6, rows=n_methods)
     for axes, (name, values) in zip(panels, study.confidences.items(), strict=True):
         draw_histogram(study.correct, values, ax=axes, name=name)

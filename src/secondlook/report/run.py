@@ -31,20 +31,13 @@ from secondlook.files import (
     write_bytes_atomically,
 )
 from secondlook.monitoring import learn_shifts
-from secondlook.policies import (
-    DEFAULT_DELTA,
-    Policy,
-    Schedule,
-    ShiftModel,
-    as_methods,
-    certify,
-    threshold_for,
-)
+from secondlook.policies import DEFAULT_DELTA, Policy, Schedule, ShiftModel, as_methods, certify, threshold_for
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.report.ledger import (
     CalibrationWarning,
     Ledger,
     RecordedCalibration,
+    describe_failure,
     describe_terms,
     joint_failure_probability,
     note_calibration,
@@ -141,20 +134,17 @@ class Run:
     """
 
     REPORT: ClassVar[str] = "report.html"
-    """Name of the report in the folder."""
     SHIFTS: ClassVar[str] = "shifts"
-    """Name of the folder of outputs for corrupted images."""
 
     path: Path
     record: RunRecord
 
     def __repr__(self) -> str:
-        n_images, n_views = self.record.data.images, len(self.record.views)
-        known = ""
+        known, n_views = "", len(self.record.views)
         with suppress(SecondLookError):
             known = f", accuracy {100 * (self.evaluation.accuracy_from_image or 0.0):.1f} %"
-        views = f"{n_views} view{'s' * (n_views != 1)}"
-        return f"Run {str(self.path)!r}: {self.title}\n{n_images:,} images x {views}{known}"
+        size = f"{self.record.data.images:,} images x {n_views} view{'s' * (n_views != 1)}"
+        return f"Run {str(self.path)!r}: {self.title}\n{size}{known}"
 
     def _repr_html_(self) -> str:
         return format_html([repr(self)])
@@ -228,8 +218,7 @@ class Run:
         """The images, if they have not changed since the run."""
         source = open_source(self.record.data.spec)
         if source.digest != self.record.data.digest:
-            changed = f"the images of {self.record.data.spec!r} have changed since the run"
-            raise SourceError(f"{changed}; restore them, or evaluate again.")
+            raise SourceError(f"the images of {source.spec!r} changed after the run; restore them or evaluate again.")
         return source
 
     def image(self, position: int) -> Array:
@@ -356,15 +345,10 @@ class Run:
         calibrations = record_calibration(self.path, new)
         if len(calibrations) == 1:
             return None
-        joint_delta = joint_failure_probability(calibrations)
         advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
-        warning = CalibrationWarning(
-            f"{len(calibrations)} different calibrations used these images, so the probability that one of their "
-            f"guarantees fails is up to {100 * joint_delta:.4g} %, the sum of their deltas",
-            repair=Repair(advice, method=ANY),
-        )
+        warning = CalibrationWarning(describe_failure(calibrations), repair=Repair(advice, method=ANY))
         warnings.warn(warning, stacklevel=3)
-        return joint_delta
+        return joint_failure_probability(calibrations)
 
     def threshold_for(
         self,
@@ -473,7 +457,7 @@ class Run:
         calibrated: tuple[str, ...] = ()
         if calibration is not None:
             risk, delta = calibration.risk, calibration.delta
-            calibrated = () if calibration.is_adaptive or calibration.is_per_class else calibration.methods
+            calibrated = () if calibration.tolerance or calibration.class_risks else calibration.methods
         study = build_study(
             self.predictions,
             calibrated=calibrated,
@@ -520,10 +504,9 @@ def open_run(path: str | Path) -> Run:
     except OSError as error:
         raise PredictionsError(f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}.") from None
     except ValidationError as error:
-        raise PredictionsError(
-            f"the run {str(record)!r} is damaged or of another version, {describe_invalid(error)}; evaluate again into "
-            "the same folder: stored predictions are reused."
-        ) from None
+        fault = f"the run {str(record)!r} is damaged or of another version, {describe_invalid(error)}"
+        repair = "evaluate again into the same folder: stored predictions are reused"
+        raise PredictionsError(fault, repair=repair) from None
 
 
 def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
@@ -541,10 +524,8 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
         for name, text in contents.items():
             write_bytes_atomically(path / name, text.encode())
     except OSError as error:
-        raise ReportError(
-            f"the run cannot be written to {str(path / name)!r}: {error.strerror}; free space or make the folder "
-            "writable, and evaluate again: stored predictions are reused."
-        ) from None
+        repair = "free space or make the folder writable, and evaluate again: stored predictions are reused"
+        raise ReportError(f"cannot write {str(path / name)!r}: {error.strerror}", repair=repair) from None
     return Run(path, record)
 
 

@@ -97,10 +97,8 @@ def create_run(
     settings = replace(settings, methods=settings.methods or None, top_k=int(settings.top_k))
     source = open_labeled(data, labels, loaded.class_names, on_error)
     if source.labels is None:
-        raise SourceError(
-            f"{source.spec!r} has no labels, which an evaluation needs",
-            repair=Repair("pass a folder per class, a table with a label column, or {labels}", labels=ANY),
-        )
+        repair = Repair("pass a folder per class, a table with a label column, or {labels}", labels=ANY)
+        raise SourceError(f"{source.spec!r} has no labels, which an evaluation needs", repair=repair)
     # Whatever classes those images have, they are none of the classifier's.
     outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
     if engine is not None and on_error is None:
@@ -205,7 +203,5 @@ def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
             continue
         pairs = [(folder, images), *((images, folder / name) for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES))]
         if is_folder and any(inner.resolve().is_relative_to(outer.resolve()) for inner, outer in pairs):
-            raise ReportError(
-                f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}; choose a "
-                f"folder outside of them, such as '{images}-run'."
-            )
+            fault = f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}"
+            raise ReportError(fault, repair=f"choose a folder outside of them, such as '{images}-run'")

@@ -128,10 +128,7 @@ def build_study(
     `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others.
     """
     if not preds.has_labels:
-        raise ReportError(
-            "a report needs labels, and these predictions have none",
-            repair=Repair("pass {labels} when collecting them", labels=ANY),
-        )
+        raise ReportError("the predictions have no labels", repair=Repair("pass {labels}", labels=ANY))
     settings = EvaluationSettings.from_options(**options)
     predict_from, top_k = settings.predict_from, settings.top_k
     fitted = FittedMethods.fit(

@@ -23,7 +23,6 @@ from secondlook.report.plots import N_PLOTS, has_matplotlib, render_plots
 from secondlook.report.study import Study, build_study
 from secondlook.tables import format_csv_row
 
-REPORTED_PACKAGES = ("secondlook", "numpy", "scipy", "pillow", "opencv-python-headless")
 Rows = Iterable[Sequence[object]]
 
 
@@ -149,13 +148,11 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
     study, settings = findings.study, findings.study.settings
     classes = "class" if settings.top_k == 1 else f"{settings.top_k} most probable classes"
     origin = "the image itself" if settings.predict_from == "image" else "the mean over views"
-    packages = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in REPORTED_PACKAGES)]
+    packages = ("secondlook", "numpy", "scipy", "pillow", "opencv-python-headless")
+    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
     guarantee = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
-    if study.calibrated:
-        guarantee += f", as calibrated for {' and '.join(study.calibrated)} at {100 * findings.risk:g} % risk"
-    else:
-        guarantee += "; no calibration was reported"
+    calibration = f", as calibrated for {' and '.join(study.calibrated)} at {100 * findings.risk:g} % risk"
     return {
         "methods": ", ".join(study.confidences),
         **({"tuning": _describe_tuning(study)} if study.n_tuning else {}),
@@ -166,8 +163,8 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
             f"({RESAMPLES} for the bands of curves and the changes per view)"
         ),
         "seed": str(settings.seed),
-        "guarantee": guarantee,
-        "versions": ", ".join(packages),
+        "guarantee": guarantee + (calibration if study.calibrated else "; no calibration was reported"),
+        "versions": ", ".join(versions),
     }
 
 
