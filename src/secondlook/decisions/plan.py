@@ -16,7 +16,7 @@ from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, Decisions, ma
 from secondlook.decisions.looking import LookedChunk, LookedGroup, Looking, group_by_shape
 from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier, split_members
 from secondlook.errors import DecisionError
-from secondlook.estimators import Block
+from secondlook.estimators import Block, compare_looks
 from secondlook.policies import Binding, Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
@@ -179,7 +179,7 @@ class Plan(CompiledPolicy):
         # As `make_decisions` does, without a table of predictions.
         policy, outputs = self.policy, Looking(self, self.fit_image(read_image(image))).finish()
         block = Block.predict(outputs, self.kinds, policy.predict_from, policy.top_k)
-        first_look, disagreement = block.compute_look_statistics()
+        first_look, disagreement = compare_looks(block.outputs, policy.top_k)  # before a method modifies them
         confidence = policy.compiled.compute_block(block)
         return Decisions(
             ids=_FIRST_ID,
