@@ -14,7 +14,7 @@ from secondlook.arrays import Array, Float32Array, IntArray, Output, default_ids
 from secondlook.classifiers import OnnxFile
 from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, Decisions, make_decisions
 from secondlook.decisions.looking import LookedChunk, LookedGroup, Looking, group_by_shape
-from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier, split_members
+from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import Block, compare_looks
 from secondlook.policies import Binding, Policy, read_policy
@@ -121,10 +121,15 @@ class CompiledPolicy(ABC):
     def make_predictions(
         self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
     ) -> Predictions:
-        """Return the outputs of the first looks, float32 [n, looks, outputs per look], as predictions."""
-        names = class_names or self.find_class_names(outputs.shape[2] // len(self.kinds))
-        views = take_first_views(self.policy.views, outputs.shape[1])
-        return split_members(outputs, self.kinds, views, ids or default_ids(len(outputs)), names)
+        """Return the outputs of the first looks, float32 [n, looks, members * classes], as predictions."""
+        n_members = len(self.kinds)
+        names = class_names or self.find_class_names(outputs.shape[2] // n_members)
+        views, ids = take_first_views(self.policy.views, outputs.shape[1]), ids or default_ids(len(outputs))
+        members = [
+            Predictions.from_outputs(own, kind, views, ids=ids, class_names=names)
+            for kind, own in zip(self.kinds, np.split(outputs, n_members, axis=2), strict=True)
+        ]
+        return members[0] if n_members == 1 else Predictions(members=members, views=views)
 
     def group_by_looks(
         self,

@@ -13,9 +13,8 @@ from secondlook.arrays import OUTPUTS, Array, Float32Array, Output
 from secondlook.classifiers import MODELS, Classifier, Fetch, Preprocessing, load_classifier, split_credentials
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError
 from secondlook.policies import Policy
-from secondlook.predictions import Predictions
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
-from secondlook.views import View, ViewSet
+from secondlook.views import View
 
 REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
 """A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
@@ -198,24 +197,6 @@ class MemberOutputs(Classifier):
         """Return how many images [H, W, C] fill the GPUs and fit in their memory; None unless all members have some."""
         sizes = [member.find_batch_size(image) for member in self.members] if self.is_accelerated else []
         return min((size for size in sizes if size is not None), default=None)
-
-
-def split_members(
-    outputs: Float32Array,
-    kinds: Sequence[Output],
-    views: ViewSet,
-    ids: Sequence[str],
-    class_names: tuple[str, ...] | None,
-) -> Predictions:
-    """Return outputs of members side by side as predictions; `kinds` has the kind of output of each member.
-
-    float32 [N, V, members * classes], which the members have validated
-    """
-    tables = [
-        Predictions.from_outputs(member_outputs, kind, views, ids=ids, class_names=class_names)
-        for kind, member_outputs in zip(kinds, np.split(outputs, len(kinds), axis=2), strict=True)
-    ]
-    return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)
 
 
 # --- Options that a model inherits from the policy ---
