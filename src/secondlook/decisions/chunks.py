@@ -231,9 +231,8 @@ class ScoreChunks:
 
     def has_rejected_mark(self, rejected: Path) -> bool:
         """Whether this job put rejected images into that folder before it was interrupted."""
-        if REJECTED_MARK not in self._storage.list_names():
-            return False
-        return self._storage.read_bytes(REJECTED_MARK) == os.fsencode(rejected.absolute())
+        path, names = os.fsencode(rejected.absolute()), self._storage.list_names()
+        return REJECTED_MARK in names and self._storage.read_bytes(REJECTED_MARK) == path
 
     def write_rejected_mark(self, rejected: Path) -> None:
         """Store the folder for rejected images, before the first one is put there."""

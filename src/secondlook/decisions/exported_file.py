@@ -92,12 +92,7 @@ class ExportedFile(CompiledPolicy):
     """An exported file that decides about images: what a policy that `load_policy` opened from it is compiled to.
 
     Class, confidence, decision and number of looks are those of the file; interval, first look and disagreement are
-    computed from the outputs of its looks.
-
-    Attributes
-    ----------
-    path, record
-        The file, and how it was exported.
+    computed from the outputs of its looks. `path` is the file, and `record` tells how it was exported.
     """
 
     def __init__(
@@ -149,17 +144,14 @@ class ExportedFile(CompiledPolicy):
         """Raise an error unless images of this shape [H, W, C] are those that the file takes."""
         expected = self.record.image_shape
         if not all(size in (None, found) for size, found in zip(expected, shape, strict=True)):
-            raise DecisionError(
-                f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} "
-                f"takes {self.record.describe_input()}",
-                repair=Repair("convert them, or export the policy for them with {image_shape}", image_shape=ANY),
-            )
+            fault = f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels)"
+            repair = Repair("convert them, or export the policy for them with {image_shape}", image_shape=ANY)
+            taken = f"{str(self.path)!r} takes {self.record.describe_input()}"
+            raise DecisionError(f"{fault}, but {taken}", repair=repair)
         height, width = self._compute_resized_size(shape)
         if (height, width) != shape[:2] and height * width > Preprocessing.MAX_RESIZED_PIXELS:
-            raise DecisionError(
-                f"{name} have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x "
-                f"{width}; remove them."
-            )
+            fault = f"{name} have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to"
+            raise DecisionError(f"{fault} {height} x {width}", repair="remove them")
 
     def _compute_resized_size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return height and width after resizing, before the crop."""
@@ -243,10 +235,9 @@ class ExportedFile(CompiledPolicy):
         except DecisionError:
             raise
         except Exception as error:
-            raise DecisionError(
-                f"{name} failed on images of shape {list(images.shape)}: {shorten_reason(error)}",
-                repair=Repair("check the images, or pass a smaller {batch_size} if memory ran out", batch_size=ANY),
-            ) from error
+            fault = f"{name} failed on images of shape {list(images.shape)}: {shorten_reason(error)}"
+            repair = Repair("check the images, or pass a smaller {batch_size} if memory ran out", batch_size=ANY)
+            raise DecisionError(fault, repair=repair) from error
         found = FileOutputs(*values)
         self._check_shapes(found, len(images))
         self._check_values(found)
@@ -291,10 +282,8 @@ class ExportedFile(CompiledPolicy):
         if is_wrong.any():
             place = int(np.flatnonzero(is_wrong)[0])
             decision = "accepted" if accept[place] else "rejected"
-            raise self._damaged(
-                f"image {place} of the batch as {decision} with confidence {values[place]:.6g} at a threshold of "
-                f"{thresholds[place]:.6g}"
-            )
+            numbers = f"confidence {values[place]:.6g} at a threshold of {thresholds[place]:.6g}"
+            raise self._damaged(f"image {place} of the batch as {decision} with {numbers}")
         return np.where(differs, np.where(accept, thresholds, np.nextafter(thresholds, -np.inf)), values)
 
     def _damaged(self, found: str) -> DecisionError:

@@ -372,9 +372,8 @@ class ScoringJob:
 
     def _compute_on_engine(self, engine: Engine, chunks: ScoreChunks, source: Source, advance: Advance) -> EngineUse:
         if self.plan.resolved is None:
-            raise DecisionError(
-                "cannot run an exported file", argument="engine", repair="omit it, or score with the policy itself"
-            )
+            repair = "omit it, or score with the policy itself"
+            raise DecisionError("cannot run an exported file", argument="engine", repair=repair)
         use, start = EngineUse(), time.monotonic()
         numbers = [number for number, _ in chunks.missing]
         load_worker = partial(

@@ -37,9 +37,6 @@ from secondlook.views import ViewSet
 
 ADAPTIVE_CHUNK_ROWS = 4096
 """Largest number of images that are looked at together: so many that the few open ones still fill a batch."""
-CHUNK_ROWS_ON_GPU = 16_384
-CHUNK_BYTES_ON_GPU = 512 * 2**20
-"""Approximate size of the decoded images of a chunk for GPUs, whose batches are larger."""
 LOOKED_PIXELS = 2**27
 """Approximate number of pixels of all looks of a chunk on the CPU: what is lost of a job that is killed."""
 OUTPUT_BYTES = 256 * 2**20
@@ -148,15 +145,7 @@ class CompiledPolicy(ABC):
 
 
 class Plan(CompiledPolicy):
-    """A policy compiled with its classifier: views, method, schedule and classifier, ready to look at images.
-
-    Attributes
-    ----------
-    views
-        The views in the order of looks.
-    members
-        The classifier, or the members of the ensemble.
-    """
+    """A policy compiled with its classifier, or the `members` of its ensemble; `views` are in the order of looks."""
 
     def __init__(self, policy: Policy, resolved: ResolvedClassifier, execution: Execution = DEFAULT_EXECUTION) -> None:
         classifier = resolved.classifier
@@ -241,8 +230,8 @@ class Plan(CompiledPolicy):
     def choose_chunk_rows(self, image: Array, n_outputs: int) -> int:
         """Return the number of images [H, W, C] that are looked at, and saved, together."""
         looks, pixels = len(self.views), image.shape[0] * image.shape[1]
-        if self.classifier.is_accelerated:
-            rows = chunk_rows(image, CHUNK_ROWS_ON_GPU, CHUNK_BYTES_ON_GPU)
+        if self.classifier.is_accelerated:  # the batches of GPUs are larger
+            rows = chunk_rows(image, 16_384, 512 * 2**20)
         else:
             most = None if self.policy.schedule is None else ADAPTIVE_CHUNK_ROWS
             rows = min(chunk_rows(image, most) if most else chunk_rows(image), LOOKED_PIXELS // (looks * pixels))
@@ -350,9 +339,8 @@ def check_classifier_is_inside(**given: object) -> None:
     """Raise an error for an argument that is not None: an exported file has its classifier inside."""
     for name, value in given.items():
         if value is not None:
-            raise DecisionError(
-                "does not go with an exported file, which has its classifier inside", argument=name, repair="omit it"
-            )
+            fault = "does not go with an exported file, which has its classifier inside"
+            raise DecisionError(fault, argument=name, repair="omit it")
 
 
 @lru_cache(maxsize=1024)

@@ -109,11 +109,9 @@ def _find_places(policy: Policy, folder: Path | None) -> list[list[Spec]]:
     existing = [place for paths, place in places.items() if all(map(os.path.exists, paths))]
     if not existing:
         missing = next(spec for spec in specs if not os.path.exists(spec.path))  # noqa: PTH110
-        raise DecisionError(
-            f"the model {missing.location!r} of the policy is neither in the working directory {str(Path.cwd())!r} nor "
-            f"beside the policy in {str(folder)!r}",
-            repair=Repair("copy it to one of them, or pass {classifier}", classifier=ANY),
-        )
+        absent = f"neither in the working directory {str(Path.cwd())!r} nor beside the policy in {str(folder)!r}"
+        repair = Repair("copy it to one of them, or pass {classifier}", classifier=ANY)
+        raise DecisionError(f"the model {missing.location!r} of the policy is {absent}", repair=repair)
     return existing
 
 
@@ -144,10 +142,8 @@ def _parse_data_only(policy: Policy) -> list[Spec]:
         else:
             specs.append(spec)
             continue
-        raise DecisionError(
-            f"the classifier {split_credentials(text)[0]!r} of the policy is not loaded, since {reason}",
-            repair=Repair("if you trust it, pass {classifier}", classifier=ANY),
-        )
+        fault = f"the classifier {split_credentials(text)[0]!r} of the policy is not loaded, since {reason}"
+        raise DecisionError(fault, repair=Repair("if you trust it, pass {classifier}", classifier=ANY))
     return specs
 
 

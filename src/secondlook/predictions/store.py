@@ -407,10 +407,8 @@ class StoreEntry:
         classes = next((n_classes for n_classes, _ in found if n_classes), None)
         skipped = tuple(image for _, unreadable in found for image in unreadable)
         if len(skipped) == self.manifest.data.images:
-            raise PredictionsError(
-                f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
-                f"the first is {skipped[0].id!r}: {skipped[0].reason}"
-            )
+            first = f"the first is {skipped[0].id!r}: {skipped[0].reason}"
+            raise PredictionsError(f"none of the images of {self.manifest.data.spec!r} could be read; {first}")
         with translate_store_errors(self.folder), exclusive_lock(self.folder / _MANIFEST_LOCK):
             latest = read_manifest(self.folder / ENTRY_FILE, Manifest)
             self.manifest = latest.model_copy(update={"classes": classes, "skipped": skipped})
