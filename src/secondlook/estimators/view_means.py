@@ -128,7 +128,8 @@ def _normalize_logs(outputs: Float64Array, classes: IntArray, floor: float) -> F
     logs = np.log(np.maximum(outputs, floor))
     logs -= logs.mean(axis=2, keepdims=True)
     norm = np.sqrt((logs**2).sum(axis=2))
-    return np.take_along_axis(logs, classes[:, None, :], axis=2).sum(axis=2) / np.where(norm > 0, norm, 1.0)
+    own: Float64Array = np.take_along_axis(logs, classes[:, None, :], axis=2).sum(axis=2)
+    return own / np.where(norm > 0, norm, 1.0)
 
 
 def _divide_mass(block: Block) -> Float64Array:

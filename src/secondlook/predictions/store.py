@@ -150,11 +150,6 @@ class Manifest(SealedRecord):
             versions=_package_versions(),
         )
 
-    def with_views(self, views: tuple[str, ...]) -> Self:
-        """Return the manifest with new views appended to those it has."""
-        new = tuple(view for view in views if view not in self.views)
-        return self.model_copy(update={"views": self.views + new})
-
 
 class EnsembleManifest(SealedRecord):
     """An ensemble: the entry names of its members, in order."""
@@ -288,7 +283,8 @@ class StoreEntry:
         with translate_store_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(folder / _MANIFEST_LOCK):
-                merged = read_manifest(path, Manifest).with_views(manifest.views) if path.is_file() else manifest
+                merged = read_manifest(path, Manifest) if path.is_file() else manifest
+                merged = merged.model_copy(update={"views": tuple(dict.fromkeys(merged.views + manifest.views))})
                 if merged.data.images != manifest.data.images:
                     raise _contradiction(path, f"{merged.data.images} images, but there are {manifest.data.images}")
                 write_manifest(path, merged)
