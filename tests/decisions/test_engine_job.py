@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Review
-from secondlook.decisions.job import LoadScorer
 from secondlook.errors import DecisionError, PredictionsError, SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
@@ -304,8 +304,8 @@ def test_workers_put_the_classifier_on_their_own_device(
     )
     score(policy, images, tmp_path / "scores", classifier=model, engine=pickled_engine)
     load = pickled_engine.loads[0]
-    assert isinstance(load, LoadScorer)
-    assert load.execution.device == "auto"
+    assert isinstance(load, partial)
+    assert load.keywords["execution"].device == "auto"
     local, found = read_rows(tmp_path / "local.parquet"), read_rows(tmp_path / "scores")
     assert found["label"].equals(local["label"])
     assert found["confidence"].to_pylist() == pytest.approx(local["confidence"].to_pylist(), abs=1e-6)

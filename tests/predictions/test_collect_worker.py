@@ -93,7 +93,7 @@ def test_new_views_only_are_classified(images: Array, labels: Array, store: Path
     before = {path: path.stat().st_mtime_ns for path in store.rglob("part-*")}
     preds = collect(load(), images, VIEWS, labels=labels, store=store, execution=Execution(engine=pickled_engine))
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert [load_worker.needed for load_worker in pickled_engine.loads] == [{2}]
+    assert [load_worker.keywords["needed"] for load_worker in pickled_engine.loads] == [{2}]
     np.testing.assert_array_equal(preds.logits, collect(load(), images, VIEWS).logits)
 
 

@@ -67,10 +67,8 @@ class ChunkActor:
         import ray
 
         if self._version != secondlook.__version__:
-            raise ClusterError(
-                f"worker {self._name} has secondlook {secondlook.__version__}, and the job is run by"
-                f" {self._version}; install the same version on all machines of the cluster."
-            )
+            fault = f"worker {self._name} has secondlook {secondlook.__version__}, the job {self._version}"
+            raise ClusterError(fault, repair="install the same version on all machines of the cluster")
         tries = ray.get(self._tries.begin.remote(chunks[0]["number"]))
         if tries > MAX_TRIES:
             fault = f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory"
@@ -89,10 +87,8 @@ class ChunkActor:
         except SecondLookError:
             raise
         except Exception as error:
-            raise ClusterError(
-                f"worker {self._name} failed on {_describe([chunk])}: {summarize_error(error)}; try these images on"
-                " one machine."
-            ) from error
+            fault = f"worker {self._name} failed on {_describe([chunk])}: {summarize_error(error)}"
+            raise ClusterError(fault, repair="try these images on one machine") from error
         seconds = time.perf_counter() - started
         return {"number": chunk["number"], "content": content, "worker": self._name, "seconds": seconds}
 

@@ -27,7 +27,6 @@ SECONDS_TO_CONNECT = 5.0
 """How long a head node may take to answer. Ray itself waits for more than a minute."""
 _HTTP_2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """The preface of a connection and empty settings (RFC 9113). A Ray head is a gRPC server: it answers with its own."""
-_SETTINGS_FRAME = b"\x04"
 
 
 class RayEngine(Engine):
@@ -105,10 +104,9 @@ class RayEngine(Engine):
                         raise pickle.loads(row["error"])
                     yield ComputedChunk(row["number"], row["content"], row["worker"], row["seconds"])
             except ray.exceptions.RayError as error:
-                raise ClusterError(
-                    f"the workers of the Ray cluster failed: {summarize_error(error)}; install the same versions of"
-                    " Python and secondlook, with the same extras, on all machines of the cluster."
-                ) from error
+                repair = "install the same versions of Python and secondlook, with the same extras, on all machines"
+                fault = f"the workers of the Ray cluster failed: {summarize_error(error)}"
+                raise ClusterError(fault, repair=repair) from error
 
     def _start(
         self, ray: Any, tasks: "list[dict[str, Any]]", settings: tuple[Any, ...], initial: int
@@ -140,11 +138,9 @@ class RayEngine(Engine):
         if not fitting:
             largest = {kind: max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU")}
             shares = {"cpus_per_worker": self.cpus_per_worker, "gpus_per_worker": self.gpus_per_worker}
-            raise ClusterError(
-                "no machine of the Ray cluster has enough for a worker; the largest have"
-                f" {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs",
-                repair=Repair("pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines", **shares),
-            )
+            found = f"the largest have {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs"
+            repair = Repair("pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines", **shares)
+            raise ClusterError(f"no machine of the Ray cluster has enough for a worker; {found}", repair=repair)
         free = ray.available_resources()
         return max(1, min(fitting, *(int(free.get(kind, 0) // share) for kind, share in wanted.items())))
 
@@ -180,10 +176,8 @@ def _serialize(serialize: Callable[[object], Any], value: object, name: str) -> 
     try:
         return serialize(value)
     except Exception as error:
-        raise ClusterError(
-            f"{name} cannot be sent to the workers, because it cannot be pickled: {summarize_error(error)}; open"
-            " files and connections when they are first used, not before."
-        ) from error
+        fault = f"{name} cannot be sent to the workers, because it cannot be pickled: {summarize_error(error)}"
+        raise ClusterError(fault, repair="open files and connections when they are first used, not before") from error
 
 
 @contextmanager
@@ -227,9 +221,7 @@ def check_address(address: str) -> None:
     """Raise `ClusterError` unless an address is 'host:port' and something like a Ray head answers there."""
     host, _, port = address.rpartition(":")
     if address.startswith("ray://"):
-        fault = (
-            "is a Ray Client, which cannot be used; run this on the cluster by 'ray job submit', or pass 'host:port'"
-        )
+        fault = "is a Ray Client, which cannot be used; run this by 'ray job submit', or pass 'host:port'"
     elif not host or not port.isdigit() or not 0 < int(port) < 65536:
         fault = "is invalid; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'"
     else:
@@ -237,7 +229,7 @@ def check_address(address: str) -> None:
             with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT) as connection:
                 connection.sendall(_HTTP_2_GREETING)
                 answer = connection.recv(9)
-            if answer[3:4] == _SETTINGS_FRAME:
+            if answer[3:4] == b"\x04":  # the type of a frame of settings
                 return
             fault = "is not the head of a Ray cluster; pass its address (port 6379 by default, 8265 is the dashboard)"
         except OSError as error:

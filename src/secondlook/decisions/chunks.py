@@ -90,10 +90,8 @@ class Destination:
         if is_url(text):
             suffix = os.path.splitext(text.rstrip("/"))[1].lower()  # noqa: PTH122 - a URL
             if suffix in SCORE_FORMATS:
-                raise DecisionError(
-                    f"scores cannot be written to {text!r}: at a URL they are a folder of Parquet parts; pass the URL "
-                    f"of a folder, such as {text.rstrip('/')[: -len(suffix)]!r}."
-                )
+                fault = f"scores cannot be written to {text!r}: at a URL they are a folder of Parquet parts"
+                raise DecisionError(fault, repair=f"pass a folder, such as {text.rstrip('/')[: -len(suffix)]!r}")
             location = open_location(text, DecisionError)
             return cls(str(location), location, None)
         path = Path(out)
@@ -207,10 +205,8 @@ class ScoreChunks:
             try:
                 yield self._read(number)
             except BrokenChunkError as error:
-                where = self._store.locate(number)
-                raise DecisionError(
-                    f"chunk {where!r} of the scores is damaged ({error}); run again to recompute it."
-                ) from None
+                fault = f"chunk {self._store.locate(number)!r} of the scores is damaged ({error})"
+                raise DecisionError(fault, repair="run again to recompute it") from None
 
     def _count_finished(self) -> None:
         """Count the chunks that are finished; those that this job did not write in their place are removed."""
@@ -235,9 +231,8 @@ class ScoreChunks:
 
     def has_rejected_mark(self, rejected: Path) -> bool:
         """Whether this job put rejected images into that folder before it was interrupted."""
-        if REJECTED_MARK not in self._storage.list_names():
-            return False
-        return self._storage.read_bytes(REJECTED_MARK) == os.fsencode(rejected.absolute())
+        path, names = os.fsencode(rejected.absolute()), self._storage.list_names()
+        return REJECTED_MARK in names and self._storage.read_bytes(REJECTED_MARK) == path
 
     def write_rejected_mark(self, rejected: Path) -> None:
         """Store the folder for rejected images, before the first one is put there."""
@@ -252,11 +247,8 @@ class ScoreChunks:
         try:
             self._remove_files()
         except OSError as error:
-            warnings.warn(
-                f"the scores are complete, but their chunks in {str(self._storage)!r} cannot be removed: "
-                f"{os.strerror(error.errno or 0)}; remove this folder.",
-                stacklevel=2,
-            )
+            fault = f"the chunks of the scores, which are complete, cannot be removed: {os.strerror(error.errno or 0)}"
+            warnings.warn(f"{fault}; remove {str(self._storage)!r}.", stacklevel=2)
 
     def _remove_files(self) -> None:
         _remove_job(self._storage)
@@ -316,17 +308,15 @@ def _resume_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> J
     try:
         found = JobRecord.model_validate_json(storage.read_bytes(RECORD))
     except ValidationError:
-        raise DecisionError(
-            f"the folder {str(storage)!r} holds a scoring job that cannot be read; {_REPAIR}."
-        ) from None
+        fault = f"the folder {str(storage)!r} holds a scoring job that cannot be read"
+        raise DecisionError(fault, repair=_REPAIR) from None
     # As in the file, where a tuple is a list.
     stored, given = (each.model_dump(mode="json", exclude={"rows"}) for each in (found, record))
     different = [name for name in {**given, **stored} if given.get(name) != stored.get(name)]
     if not different:
         return found
     if not overwrite:
-        raise DecisionError(
-            f"the folder {str(storage)!r} holds a scoring job with different {', '.join(different)}; {_REPAIR}."
-        )
+        fault = f"the folder {str(storage)!r} holds a scoring job with different {', '.join(different)}"
+        raise DecisionError(fault, repair=_REPAIR)
     _remove_job(storage)
     return record

@@ -165,9 +165,8 @@ class Decisions:
         positions, parts = zip(*groups, strict=True)
         order = np.argsort(np.concatenate(positions))
         ids = [id_ for part in parts for id_ in part.ids]
-        names = ("labels", "confidence", "accept", "looks", "first_look", "disagreement")
         values: dict[str, Any] = {"ids": tuple(ids[place] for place in order)}
-        for name in names:
+        for name in ("labels", "confidence", "accept", "looks", "first_look", "disagreement"):
             values[name] = np.concatenate([getattr(part, name) for part in parts])[order]
         intervals = [part.interval for part in parts if part.interval is not None]
         if intervals:

@@ -1,8 +1,7 @@
 """Exported ONNX files, which classify and decide by themselves: what they must be, and how they are run safely."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -93,12 +92,7 @@ class ExportedFile(CompiledPolicy):
     """An exported file that decides about images: what a policy that `load_policy` opened from it is compiled to.
 
     Class, confidence, decision and number of looks are those of the file; interval, first look and disagreement are
-    computed from the outputs of its looks.
-
-    Attributes
-    ----------
-    path, record
-        The file, and how it was exported.
+    computed from the outputs of its looks. `path` is the file, and `record` tells how it was exported.
     """
 
     def __init__(
@@ -124,13 +118,12 @@ class ExportedFile(CompiledPolicy):
         *,
         batch_size: int | Literal["auto"] = "auto",
         advance: Advance = ignore_progress,
-        name_image: Callable[[int], str] = "image {}".format,
+        names: Sequence[str] = (),
     ) -> FileOutputs:
         """Return what the file decides about images [H, W, C] of any size that it takes; equal ones form batches.
 
         Pixels, uint8 or float32 in [0, 1], become those that the file takes: uint8 is divided by 255, float32 is
-        rounded. `advance` is called with the number of images just decided; `name_image` returns what messages call
-        the image at a position.
+        rounded. `advance` is called with the number of images just decided; `names` is what messages call each image.
         """
         if len(images) == 0:
             raise DecisionError("the images are none, expected at least one.")
@@ -138,7 +131,7 @@ class ExportedFile(CompiledPolicy):
         groups, decided = group_by_shape(arrays), []
         for group in groups:
             pixels = np.stack([arrays[place] for place in group])
-            name = f"the pixels of {name_image(group[0])}"
+            name = f"the pixels of {names[group[0]] if names else f'image {group[0]}'}"
             check_pixels(pixels, name, DecisionError)
             self.check_shape(pixels.shape[1:], name)
             size = self._choose_batch_size(batch_size, pixels.shape[1:])
@@ -151,17 +144,14 @@ class ExportedFile(CompiledPolicy):
         """Raise an error unless images of this shape [H, W, C] are those that the file takes."""
         expected = self.record.image_shape
         if not all(size in (None, found) for size, found in zip(expected, shape, strict=True)):
-            raise DecisionError(
-                f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels), but {str(self.path)!r} "
-                f"takes {self.record.describe_input()}",
-                repair=Repair("convert them, or export the policy for them with {image_shape}", image_shape=ANY),
-            )
+            fault = f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels)"
+            repair = Repair("convert them, or export the policy for them with {image_shape}", image_shape=ANY)
+            taken = f"{str(self.path)!r} takes {self.record.describe_input()}"
+            raise DecisionError(f"{fault}, but {taken}", repair=repair)
         height, width = self._compute_resized_size(shape)
         if (height, width) != shape[:2] and height * width > Preprocessing.MAX_RESIZED_PIXELS:
-            raise DecisionError(
-                f"{name} have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to {height} x "
-                f"{width}; remove them."
-            )
+            fault = f"{name} have {shape[0]} x {shape[1]} pixels, which {str(self.path)!r} would resize to"
+            raise DecisionError(f"{fault} {height} x {width}", repair="remove them")
 
     def _compute_resized_size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Return height and width after resizing, before the crop."""
@@ -183,7 +173,7 @@ class ExportedFile(CompiledPolicy):
     def measure(self, source: Source) -> tuple[int, int]:
         """Return the number of classes, and of images per chunk, by the size of what the classifier gets and gives."""
         id_, image = find_first_image(source)
-        self.check_shape(image.shape, f"the pixels of {_name_image(source, [id_], 0)}")
+        self.check_shape(image.shape, f"the pixels of image {id_!r} of {source.spec!r}")
         height, width = self._compute_input_size(image.shape)
         n_views, output_bytes = len(self.policy.views), 4 * self.record.members * self.record.classes
         rows = min(LOOKED_PIXELS // (height * width * n_views), OUTPUT_BYTES // (output_bytes * n_views))
@@ -210,9 +200,10 @@ class ExportedFile(CompiledPolicy):
             for number, requested in chunks:
                 indices, decided = [np.empty(0, dtype=np.int64)], []
                 while (batch := next(read)) is not None:
-                    name_image = partial(_name_image, source, batch.ids)
-                    options: dict[str, Any] = {"batch_size": batch_size, "advance": advance, "name_image": name_image}
-                    decided.append(self.decide_images(batch.images, **options))
+                    names = [f"image {id_!r} of {source.spec!r}" for id_ in batch.ids]
+                    decided.append(
+                        self.decide_images(batch.images, batch_size=batch_size, advance=advance, names=names)
+                    )
                     indices.append(batch.indices)
                 chunk = DecodedChunk.create(source, number, requested, np.concatenate(indices), _NO_IMAGES)
                 advance(len(chunk.skipped))
@@ -244,10 +235,9 @@ class ExportedFile(CompiledPolicy):
         except DecisionError:
             raise
         except Exception as error:
-            raise DecisionError(
-                f"{name} failed on images of shape {list(images.shape)}: {shorten_reason(error)}",
-                repair=Repair("check the images, or pass a smaller {batch_size} if memory ran out", batch_size=ANY),
-            ) from error
+            fault = f"{name} failed on images of shape {list(images.shape)}: {shorten_reason(error)}"
+            repair = Repair("check the images, or pass a smaller {batch_size} if memory ran out", batch_size=ANY)
+            raise DecisionError(fault, repair=repair) from error
         found = FileOutputs(*values)
         self._check_shapes(found, len(images))
         self._check_values(found)
@@ -292,10 +282,8 @@ class ExportedFile(CompiledPolicy):
         if is_wrong.any():
             place = int(np.flatnonzero(is_wrong)[0])
             decision = "accepted" if accept[place] else "rejected"
-            raise self._damaged(
-                f"image {place} of the batch as {decision} with confidence {values[place]:.6g} at a threshold of "
-                f"{thresholds[place]:.6g}"
-            )
+            numbers = f"confidence {values[place]:.6g} at a threshold of {thresholds[place]:.6g}"
+            raise self._damaged(f"image {place} of the batch as {decision} with {numbers}")
         return np.where(differs, np.where(accept, thresholds, np.nextafter(thresholds, -np.inf)), values)
 
     def _damaged(self, found: str) -> DecisionError:
@@ -311,36 +299,25 @@ def open_exported_file(policy: Policy, binding: Binding, timeout: float = OnnxFi
     assert file is not None, "it is the file that the policy is from"
     policy.check_transfers()
     onnx_file = OnnxFile(file, str(file), None, timeout)
-    with _as_decision_errors():
-        try:
-            record = _read_record(onnx_file.read_metadata(), policy)
-            # ONNX Runtime would open external data, which the checksum does not cover.
-            if onnx_file.find_external_data():
-                raise _InvalidFileError("it keeps external data in other files")
-            with reject_failures(f"ONNX Runtime cannot open the exported file {str(file)!r}", _REPAIR):
-                session = onnx_file.open_session(binding.execution.device)
-            _check_session(session, record, policy)
-        except _InvalidFileError as error:
-            raise DecisionError(f"{str(file)!r} is not a valid exported file: {error}; {_REPAIR}.") from None
-        with reject_failures(f"the preprocessing in {str(file)!r} is not valid", _REPAIR):
-            return ExportedFile(file, onnx_file.digest(), policy, record, session, timeout)
-
-
-_REPAIR = "export the policy again"
-
-
-class _InvalidFileError(Exception):
-    """A file that is not what `export_onnx` writes; the message is the fault."""
+    problem = f"{str(file)!r} is not a valid exported file"
+    with _as_decision_errors(), reject_failures(problem, "export the policy again", DecisionError):
+        record = _read_record(onnx_file.read_metadata(), policy)
+        # ONNX Runtime would open external data, which the checksum does not cover.
+        if onnx_file.find_external_data():
+            raise ValueError("it keeps external data in other files")
+        session = onnx_file.open_session(binding.execution.device)
+        _check_session(session, record, policy)
+        return ExportedFile(file, onnx_file.digest(), policy, record, session, timeout)
 
 
 def _read_record(metadata: Mapping[str, str], policy: Policy) -> ExportRecord:
     """Return the record in the metadata of a file, which must fit the policy in the file."""
     if ExportRecord.METADATA not in metadata:
-        raise _InvalidFileError(f"it has no metadata {ExportRecord.METADATA!r}")
+        raise ValueError(f"it has no metadata {ExportRecord.METADATA!r}")
     try:
         record = ExportRecord.model_validate_json(metadata[ExportRecord.METADATA])
     except ValidationError as error:
-        raise _InvalidFileError(f"{ExportRecord.METADATA}: {describe_invalid(error)}") from None
+        raise ValueError(f"{ExportRecord.METADATA}: {describe_invalid(error)}") from None
     n_views, n_groups, n_classes = len(policy.views), len(policy.groups), record.classes
     faults = {
         f"it has {n_views:,} views, more than {MAX_VIEWS:,}": n_views > MAX_VIEWS,
@@ -350,7 +327,7 @@ def _read_record(metadata: Mapping[str, str], policy: Policy) -> ExportRecord:
     }
     for fault, is_found in faults.items():
         if is_found:
-            raise _InvalidFileError(fault)
+            raise ValueError(fault)
     return record
 
 
@@ -362,14 +339,14 @@ def _check_session(session: Any, record: ExportRecord, policy: Policy) -> None:
     expected = {ExportRecord.INPUT: (record.pixels, 4), **outputs}
     if len(inputs) != 1 or [one.name for one in found] != list(expected):
         names, wanted = (", ".join(map(repr, each)) for each in ([one.name for one in found], expected))
-        raise _InvalidFileError(f"its input and outputs are {names}, expected {wanted}")
+        raise ValueError(f"its input and outputs are {names}, expected {wanted}")
     for one, (dtype, axes) in zip(found, expected.values(), strict=True):
         if (one.type, len(one.shape)) != (_TYPES[dtype], axes):
             fault = f"is {one.type} with {len(one.shape)} axes, expected {_TYPES[dtype]} with {axes}"
-            raise _InvalidFileError(f"{one.name!r} {fault}")
+            raise ValueError(f"{one.name!r} {fault}")
     sizes = [size if isinstance(size, int) else None for size in inputs[0].shape[1:]]
     if any(size not in (None, stated) for size, stated in zip(sizes, record.image_shape, strict=True)):
-        raise _InvalidFileError(f"it takes images of shape {sizes}, but states {list(record.image_shape)}")
+        raise ValueError(f"it takes images of shape {sizes}, but states {list(record.image_shape)}")
 
 
 @contextmanager
@@ -379,7 +356,3 @@ def _as_decision_errors() -> Iterator[None]:
         yield
     except ClassifierError as error:
         raise DecisionError.from_error(error) from error
-
-
-def _name_image(source: Source, ids: Sequence[str], place: int) -> str:
-    return f"image {ids[place]!r} of {source.spec!r}"

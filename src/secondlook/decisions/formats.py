@@ -26,8 +26,6 @@ WriteTables = Callable[[BinaryIO, "pa.Schema", Iterable["pa.Table"]], None]
 Peek = Callable[[Path], tuple[str | None, Mapping[str, str]]]
 """Returns the id of the first image of a score file, if it has one, and its metadata; raises ValueError for others."""
 
-PEEK_BYTES = 2**20
-"""Beginning of a text file in which its first row is looked for."""
 SCORE_COLUMNS = {"id", "label", "confidence", "accept"}
 """Columns by which a file of scores is recognized."""
 
@@ -86,12 +84,11 @@ def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[s
     if first_id is not None and first_id not in ids:
         fault = f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}"
         raise DecisionError(fault, repair=REPLACE)
-    for key, content in found.items():
-        given = json.loads(metadata[key])
-        different = [name for name in given if given[name] != content.get(name)]
-        if different:
-            fault = f"{_describe_existing(path)} holds scores with another {', '.join(different)}"
-            raise DecisionError(fault, repair=REPLACE)
+    given = {key: json.loads(metadata[key]) for key in found}
+    different = [name for key in given for name in given[key] if given[key][name] != found[key].get(name)]
+    if different:
+        fault = f"{_describe_existing(path)} holds scores with another {', '.join(different)}"
+        raise DecisionError(fault, repair=REPLACE)
 
 
 def _has_content(path: Path) -> bool:
@@ -111,10 +108,8 @@ def translate_write_errors(what: str, path: object) -> Iterator[None]:
     except OSError as error:
         # Arrow has messages of its own, and an error number only sometimes.
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise DecisionError(
-            f"cannot write {what} to {str(path)!r}: {reason}; free some space or choose another path, then run again "
-            "to resume: progress is saved."
-        ) from error
+        repair = "free some space or choose another path, then run again to resume: progress is saved"
+        raise DecisionError(f"cannot write {what} to {str(path)!r}: {reason}", repair=repair) from error
 
 
 def check_output_path(path: Path, what: str) -> None:
@@ -136,9 +131,7 @@ def check_output_folder(path: Path, what: str) -> None:
     """Raise an error, before hours of work, if files cannot be written to a folder, which need not exist."""
     where = f"cannot write {what} to {str(path)!r}"
     if path.exists() and not path.is_dir():
-        raise DecisionError(
-            f"{where}: it is not a folder; pass a folder, or a file that ends in {', '.join(SCORE_FORMATS)}."
-        )
+        raise DecisionError(f"{where}: it is not a folder; pass one, or a file ending in {', '.join(SCORE_FORMATS)}.")
     check_folder(path if path.exists() else path.absolute().parent, where)
 
 
@@ -204,7 +197,7 @@ def _peek_json_lines(path: Path) -> tuple[str | None, Mapping[str, str]]:
 
 def _read_beginning(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(PEEK_BYTES).decode(errors="replace")
+        return file.read(2**20).decode(errors="replace")  # more than a row has
 
 
 _PARQUET = "for pandas, polars, DuckDB and Spark; stores the policy in its metadata"

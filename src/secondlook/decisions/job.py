@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,11 +200,11 @@ def make_row_table(columns: Sequence[str], values: Mapping[str, Any], n_rows: in
     """Return a table of rows; columns without values are null."""
     import pyarrow as pa
 
-    types = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
-    kinds = {name: types.get(COLUMN_TYPES[name]) or pa.type_for_alias(COLUMN_TYPES[name]) for name in columns}
-    arrays = {
-        name: pa.array(values[name], kind) if name in values else pa.nulls(n_rows, kind) for name, kind in kinds.items()
-    }
+    lists = {"list<int64>": pa.list_(pa.int64()), "list<double>": pa.list_(pa.float64())}
+    arrays = {}
+    for name in columns:
+        kind = lists.get(COLUMN_TYPES[name]) or pa.type_for_alias(COLUMN_TYPES[name])
+        arrays[name] = pa.array(values[name], kind) if name in values else pa.nulls(n_rows, kind)
     return pa.table(arrays)
 
 
@@ -372,21 +372,21 @@ class ScoringJob:
 
     def _compute_on_engine(self, engine: Engine, chunks: ScoreChunks, source: Source, advance: Advance) -> EngineUse:
         if self.plan.resolved is None:
-            raise DecisionError(
-                "cannot run an exported file", argument="engine", repair="omit it, or score with the policy itself"
-            )
+            repair = "omit it, or score with the policy itself"
+            raise DecisionError("cannot run an exported file", argument="engine", repair=repair)
         use, start = EngineUse(), time.monotonic()
         numbers = [number for number, _ in chunks.missing]
-        worker = LoadScorer(
+        load_worker = partial(
+            load_scorer,
             self.plan.policy.model_dump_json(),
             self.plan.resolved.classifier,
-            replace(self.execution, engine=None, progress=False),
-            self.options.settings,
-            self.class_names,
-            chunks.record.digest,
-            self.metadata,
+            execution=replace(self.execution, engine=None, progress=False),
+            settings=self.options.settings,
+            class_names=self.class_names,
+            job=chunks.record.digest,
+            metadata=self.metadata,
         )
-        with closing(engine.compute_chunks(worker, source, chunks.chunking, numbers)) as computed:
+        with closing(engine.compute_chunks(load_worker, source, chunks.chunking, numbers)) as computed:
             for chunk in computed if numbers else ():
                 chunks.write(chunk.number, chunk.content)
                 n_images = len(chunks.chunking.indices_of(chunk.number))
@@ -412,33 +412,26 @@ class ScoringJob:
                 export.write(queue, locations)
 
 
-@dataclass(frozen=True, eq=False)
-class LoadScorer:
-    """Loads what scores chunks in another process; everything that it needs can be pickled."""
+def load_scorer(
+    policy_text: str,
+    classifier: Classifier,
+    execution: Execution,
+    settings: Mapping[str, Any],
+    class_names: tuple[str, ...] | None,
+    job: str,
+    metadata: Mapping[str, str],
+) -> Callable[[int, Source], bytes]:
+    """Return what scores a chunk in this process, given its images only; the arguments came from another by pickle."""
+    policy = Policy.model_validate_json(policy_text)
+    resolved = ResolvedClassifier(classifier.on_device(execution.device), None)
+    plan, options = Plan(policy, resolved, execution), RowOptions(policy, **settings)
 
-    policy: str
-    """The policy as JSON."""
-    classifier: Classifier
-    execution: Execution
-    settings: Mapping[str, Any]
-    """Those of `RowOptions`."""
-    class_names: tuple[str, ...] | None
-    job: str
-    """Identity of the job."""
-    metadata: Mapping[str, str]
+    def score_chunk(number: int, images: Source) -> bytes:
+        size, chunks = execution.batch_size, [(number, range(len(images)))]
+        (chunk,) = plan.look_at_chunks(images, chunks, batch_size=size, class_names=class_names)
+        return ChunkStore.encode(job, number, options.make_rows(chunk), metadata)
 
-    def __call__(self) -> Callable[[int, Source], bytes]:
-        """Put the classifier on the device of this process; return what scores a chunk, given its images only."""
-        policy = Policy.model_validate_json(self.policy)
-        resolved = ResolvedClassifier(self.classifier.on_device(self.execution.device), None)
-        plan, options = Plan(policy, resolved, self.execution), RowOptions(policy, **self.settings)
-
-        def score_chunk(number: int, images: Source) -> bytes:
-            size, chunks = self.execution.batch_size, [(number, range(len(images)))]
-            (chunk,) = plan.look_at_chunks(images, chunks, batch_size=size, class_names=self.class_names)
-            return ChunkStore.encode(self.job, number, options.make_rows(chunk), self.metadata)
-
-        return score_chunk
+    return score_chunk
 
 
 def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execution) -> CompiledPolicy:
@@ -466,11 +459,8 @@ def _check_paths_differ(destination: Destination, policy: object, data: object, 
         spec = str(data)
         used[os.path.realpath(parse_spec(spec, SourceError).path if ":" in spec else spec)] = "the data"
     out = destination.path
-    outputs = [
-        *([] if out is None else [("the scores", out)]),
-        *((f"the export {str(export)!r}", path) for export in exports for path in export.paths),
-    ]
-    for what, target in outputs:
+    outputs = [(f"the export {str(export)!r}", path) for export in exports for path in export.paths]
+    for what, target in outputs if out is None else [("the scores", out), *outputs]:
         other = used.setdefault(os.path.realpath(target), what)
         if other is not what:
             raise DecisionError(f"{what} would replace {other} at {str(target)!r}; choose different files.")

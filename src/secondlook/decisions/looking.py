@@ -57,16 +57,8 @@ class Looking:
     A step looks at every open image: at all views, or with a schedule at its next view, which may be the first of one
     image and the fifth of another. What is due next depends on nothing but the outputs so far.
 
-    Parameters
-    ----------
-    plan
-        The compiled policy.
-    images
-        Images at the input size of the classifier, [n, H, W, C].
-    batch_size
-        Number of images per call of the classifier; chosen by the plan by default.
-    earlier
-        Outputs of the looks that were taken at each image before, float32 [looks, outputs per look]; none by default.
+    Images are at the input size of the classifier, [n, H, W, C]; the plan chooses the batch size by default. `earlier`
+    has the outputs of looks that were taken at each image before, float32 [looks, outputs per look].
     """
 
     def __init__(
@@ -235,15 +227,6 @@ class LookStep(NamedTuple, Generic[Key]):
     """The images on which the classifier failed, with what it raised."""
 
 
-class _OpenImage(NamedTuple, Generic[Key]):
-    """An image of a stream that is not decided."""
-
-    key: Key
-    pixels: Array
-    outputs: Float32Array | None = None
-    """Outputs of its looks so far."""
-
-
 class LookStream(Generic[Key]):
     """Images of any shapes that join and leave: those that are decided leave, and new ones join the next step.
 
@@ -253,7 +236,8 @@ class LookStream(Generic[Key]):
 
     def __init__(self, plan: "Plan") -> None:
         self._plan = plan
-        self._images: list[_OpenImage[Key]] = []
+        self._images: list[tuple[Key, Array, Float32Array | None]] = []
+        """Key, pixels, and outputs of the looks so far, of each image that is not decided."""
 
     def __len__(self) -> int:
         """Return the number of images that are not decided."""
@@ -262,39 +246,39 @@ class LookStream(Generic[Key]):
     @property
     def keys(self) -> list[Key]:
         """The keys of images that are not decided."""
-        return [image.key for image in self._images]
+        return [key for key, _, _ in self._images]
 
     def add(self, new: Sequence[tuple[Key, Array]]) -> None:
         """Add images at the input size, [1, H, W, C] each, for the next step."""
-        self._images += [_OpenImage(key, pixels) for key, pixels in new]
+        self._images += [(key, pixels, None) for key, pixels in new]
 
     def look(self) -> LookStep[Key]:
         """Look at all images, and return those that are decided; one that fails does not spoil the others."""
         step: LookStep[Key] = LookStep([], [])
         due, self._images = self._images, []
-        for places in group_by_shape([image.pixels for image in due]):
+        for places in group_by_shape([pixels for _, pixels, _ in due]):
             self._look_together([due[place] for place in places], step)
         return step
 
-    def _look_together(self, images: list[_OpenImage[Key]], step: LookStep[Key]) -> None:
+    def _look_together(self, images: list[tuple[Key, Array, Float32Array | None]], step: LookStep[Key]) -> None:
         """Look at images of equal shape; if that fails, at each of them alone, until it is decided."""
-        pixels = np.concatenate([image.pixels for image in images])
+        keys, pixels, earlier = zip(*images, strict=True)
         try:
-            looking = Looking(self._plan, pixels, earlier=[image.outputs for image in images])
+            looking = Looking(self._plan, np.concatenate(pixels), earlier=earlier)
             for _ in looking.step():
                 pass
         except Exception as error:  # noqa: BLE001 - a classifier may raise anything
             if len(images) == 1:
-                step.failed.append((images[0].key, error))
+                step.failed.append((keys[0], error))
                 return
             for image in images:
                 self._look_together([image], step)
             return
-        for image, (outputs, is_open) in zip(images, looking.list_states(), strict=True):
+        for key, own_pixels, (outputs, is_open) in zip(keys, pixels, looking.list_states(), strict=True):
             if is_open:
-                self._images.append(image._replace(outputs=outputs))
+                self._images.append((key, own_pixels, outputs))
             else:
-                step.looked.append(LookedImage(image.key, outputs))
+                step.looked.append(LookedImage(key, outputs))
 
 
 def group_by_shape(images: Sequence[Array]) -> list[list[int]]:

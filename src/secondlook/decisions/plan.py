@@ -14,9 +14,9 @@ from secondlook.arrays import Array, Float32Array, IntArray, Output, default_ids
 from secondlook.classifiers import OnnxFile
 from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, Decisions, make_decisions
 from secondlook.decisions.looking import LookedChunk, LookedGroup, Looking, group_by_shape
-from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier, split_members
+from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
 from secondlook.errors import DecisionError
-from secondlook.estimators import Block
+from secondlook.estimators import Block, compare_looks
 from secondlook.policies import Binding, Policy, read_policy
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
@@ -37,9 +37,6 @@ from secondlook.views import ViewSet
 
 ADAPTIVE_CHUNK_ROWS = 4096
 """Largest number of images that are looked at together: so many that the few open ones still fill a batch."""
-CHUNK_ROWS_ON_GPU = 16_384
-CHUNK_BYTES_ON_GPU = 512 * 2**20
-"""Approximate size of the decoded images of a chunk for GPUs, whose batches are larger."""
 LOOKED_PIXELS = 2**27
 """Approximate number of pixels of all looks of a chunk on the CPU: what is lost of a job that is killed."""
 OUTPUT_BYTES = 256 * 2**20
@@ -121,10 +118,15 @@ class CompiledPolicy(ABC):
     def make_predictions(
         self, outputs: Float32Array, ids: Sequence[str] | None = None, class_names: tuple[str, ...] | None = None
     ) -> Predictions:
-        """Return the outputs of the first looks, float32 [n, looks, outputs per look], as predictions."""
-        names = class_names or self.find_class_names(outputs.shape[2] // len(self.kinds))
-        views = take_first_views(self.policy.views, outputs.shape[1])
-        return split_members(outputs, self.kinds, views, ids or default_ids(len(outputs)), names)
+        """Return the outputs of the first looks, float32 [n, looks, members * classes], as predictions."""
+        n_members = len(self.kinds)
+        names = class_names or self.find_class_names(outputs.shape[2] // n_members)
+        views, ids = take_first_views(self.policy.views, outputs.shape[1]), ids or default_ids(len(outputs))
+        members = [
+            Predictions.from_outputs(own, kind, views, ids=ids, class_names=names)
+            for kind, own in zip(self.kinds, np.split(outputs, n_members, axis=2), strict=True)
+        ]
+        return members[0] if n_members == 1 else Predictions(members=members, views=views)
 
     def group_by_looks(
         self,
@@ -143,15 +145,7 @@ class CompiledPolicy(ABC):
 
 
 class Plan(CompiledPolicy):
-    """A policy compiled with its classifier: views, method, schedule and classifier, ready to look at images.
-
-    Attributes
-    ----------
-    views
-        The views in the order of looks.
-    members
-        The classifier, or the members of the ensemble.
-    """
+    """A policy compiled with its classifier, or the `members` of its ensemble; `views` are in the order of looks."""
 
     def __init__(self, policy: Policy, resolved: ResolvedClassifier, execution: Execution = DEFAULT_EXECUTION) -> None:
         classifier = resolved.classifier
@@ -179,7 +173,7 @@ class Plan(CompiledPolicy):
         # As `make_decisions` does, without a table of predictions.
         policy, outputs = self.policy, Looking(self, self.fit_image(read_image(image))).finish()
         block = Block.predict(outputs, self.kinds, policy.predict_from, policy.top_k)
-        first_look, disagreement = block.compute_look_statistics()
+        first_look, disagreement = compare_looks(block.outputs, policy.top_k)  # before a method modifies them
         confidence = policy.compiled.compute_block(block)
         return Decisions(
             ids=_FIRST_ID,
@@ -236,8 +230,8 @@ class Plan(CompiledPolicy):
     def choose_chunk_rows(self, image: Array, n_outputs: int) -> int:
         """Return the number of images [H, W, C] that are looked at, and saved, together."""
         looks, pixels = len(self.views), image.shape[0] * image.shape[1]
-        if self.classifier.is_accelerated:
-            rows = chunk_rows(image, CHUNK_ROWS_ON_GPU, CHUNK_BYTES_ON_GPU)
+        if self.classifier.is_accelerated:  # the batches of GPUs are larger
+            rows = chunk_rows(image, 16_384, 512 * 2**20)
         else:
             most = None if self.policy.schedule is None else ADAPTIVE_CHUNK_ROWS
             rows = min(chunk_rows(image, most) if most else chunk_rows(image), LOOKED_PIXELS // (looks * pixels))
@@ -345,9 +339,8 @@ def check_classifier_is_inside(**given: object) -> None:
     """Raise an error for an argument that is not None: an exported file has its classifier inside."""
     for name, value in given.items():
         if value is not None:
-            raise DecisionError(
-                "does not go with an exported file, which has its classifier inside", argument=name, repair="omit it"
-            )
+            fault = "does not go with an exported file, which has its classifier inside"
+            raise DecisionError(fault, argument=name, repair="omit it")
 
 
 @lru_cache(maxsize=1024)

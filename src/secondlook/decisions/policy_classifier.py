@@ -13,9 +13,8 @@ from secondlook.arrays import OUTPUTS, Array, Float32Array, Output
 from secondlook.classifiers import MODELS, Classifier, Fetch, Preprocessing, load_classifier, split_credentials
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError
 from secondlook.policies import Policy
-from secondlook.predictions import Predictions
 from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
-from secondlook.views import View, ViewSet
+from secondlook.views import View
 
 REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
 """A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
@@ -110,11 +109,9 @@ def _find_places(policy: Policy, folder: Path | None) -> list[list[Spec]]:
     existing = [place for paths, place in places.items() if all(map(os.path.exists, paths))]
     if not existing:
         missing = next(spec for spec in specs if not os.path.exists(spec.path))  # noqa: PTH110
-        raise DecisionError(
-            f"the model {missing.location!r} of the policy is neither in the working directory {str(Path.cwd())!r} nor "
-            f"beside the policy in {str(folder)!r}",
-            repair=Repair("copy it to one of them, or pass {classifier}", classifier=ANY),
-        )
+        absent = f"neither in the working directory {str(Path.cwd())!r} nor beside the policy in {str(folder)!r}"
+        repair = Repair("copy it to one of them, or pass {classifier}", classifier=ANY)
+        raise DecisionError(f"the model {missing.location!r} of the policy is {absent}", repair=repair)
     return existing
 
 
@@ -145,10 +142,8 @@ def _parse_data_only(policy: Policy) -> list[Spec]:
         else:
             specs.append(spec)
             continue
-        raise DecisionError(
-            f"the classifier {split_credentials(text)[0]!r} of the policy is not loaded, since {reason}",
-            repair=Repair("if you trust it, pass {classifier}", classifier=ANY),
-        )
+        fault = f"the classifier {split_credentials(text)[0]!r} of the policy is not loaded, since {reason}"
+        raise DecisionError(fault, repair=Repair("if you trust it, pass {classifier}", classifier=ANY))
     return specs
 
 
@@ -198,24 +193,6 @@ class MemberOutputs(Classifier):
         """Return how many images [H, W, C] fill the GPUs and fit in their memory; None unless all members have some."""
         sizes = [member.find_batch_size(image) for member in self.members] if self.is_accelerated else []
         return min((size for size in sizes if size is not None), default=None)
-
-
-def split_members(
-    outputs: Float32Array,
-    kinds: Sequence[Output],
-    views: ViewSet,
-    ids: Sequence[str],
-    class_names: tuple[str, ...] | None,
-) -> Predictions:
-    """Return outputs of members side by side as predictions; `kinds` has the kind of output of each member.
-
-    float32 [N, V, members * classes], which the members have validated
-    """
-    tables = [
-        Predictions.from_outputs(member_outputs, kind, views, ids=ids, class_names=class_names)
-        for kind, member_outputs in zip(kinds, np.split(outputs, len(kinds), axis=2), strict=True)
-    ]
-    return tables[0] if len(tables) == 1 else Predictions(members=tables, views=views)
 
 
 # --- Options that a model inherits from the policy ---

@@ -33,20 +33,8 @@ if TYPE_CHECKING:
 LOCAL_FILES = "/data/local-files/?d="
 """Address of a file below the document root of a Label Studio server, which is `/` by default."""
 
-READ_ROWS = 4096
-"""Images of the queue that are in memory as Python values."""
-
 MAX_NAME_LENGTH = 60
-
-DIGEST_AT_END = re.compile("-[0-9a-f]{32}$")
-
-WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
-"""Names that Windows reserves, with any suffix."""
-
 CONFIG_SUFFIX = "-config.xml"
-
-MAX_BUTTONS = 20
-"""Label Studio shows more classes than this as a drop-down list."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,8 @@ class ReviewQueue:
 
     def __iter__(self) -> Iterator[ReviewImage]:
         folders = name_class_folders(self.class_names)
-        for row in itertools.chain.from_iterable(batch.to_pylist() for batch in self.rows.to_batches(READ_ROWS)):
+        # Only some of them are in memory as Python values.
+        for row in itertools.chain.from_iterable(batch.to_pylist() for batch in self.rows.to_batches(4096)):
             place, label = row["position"], row["label"]
             yield ReviewImage(
                 place,
@@ -156,22 +145,16 @@ class ImageLocations:
         """Raise an error for a folder that cannot be written, or whose images would mix with others."""
         if self.folder is None:
             return
-        where = f"cannot put rejected images into {str(self.folder)!r}"
-        path = self.folder.absolute()
-        existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
-        check_folder(existing, where)
+        where, path = f"cannot put rejected images into {str(self.folder)!r}", self.folder.absolute()
+        check_folder(next(place for place in (path, *path.parents) if os.path.lexists(place)), where)
         with translate_write_errors("rejected images", self.folder):
             is_filled = path.is_dir() and any(path.iterdir()) and not chunks.has_rejected_mark(path)
         if is_filled:
-            raise DecisionError(
-                f"{where}: it is not empty, and its files would mix with them; empty it or choose another folder."
-            )
+            raise DecisionError(f"{where}: it is not empty; empty it or choose another folder.")
         if self.source.spec.startswith("folder:"):
             images = parse_spec(self.source.spec).path
             if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(images)):
-                raise DecisionError(
-                    f"{where}: it is inside {str(images)!r}, whose images are scored; choose another folder."
-                )
+                raise DecisionError(f"{where}: it is inside {str(images)!r}, which is scored; choose another folder.")
 
     def fill_folder(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Advance) -> None:
         """Put every image of the queue into the folder; images from an interrupted job are written again."""
@@ -184,8 +167,9 @@ class ImageLocations:
                 advance(1)
             # One sync of the file system; a sync of every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
-            rows = (format_csv_row(row).encode() for row in self._list_rows(queue))
-            write_atomically(self.folder / Review.LIST, lambda file: file.writelines(rows), clean=True)
+            rows = itertools.chain([("file", "id", "label", "class", "confidence")], map(self._make_row, queue))
+            lines = (format_csv_row(row).encode() for row in rows)
+            write_atomically(self.folder / Review.LIST, lambda file: file.writelines(lines), clean=True)
 
     def path_of(self, image: ReviewImage) -> Path:
         """Return the absolute path of an image."""
@@ -205,6 +189,10 @@ class ImageLocations:
         stem = image.id if original is None else image.id.removesuffix(suffix)
         return self.folder / image.class_folder / f"{make_file_name(stem, image.id)}{suffix.lower()}"
 
+    def _make_row(self, image: ReviewImage) -> tuple[object, ...]:
+        path = self._find_copy(image).relative_to(self.folder or "").as_posix()
+        return path, image.id, image.label, image.class_name, image.confidence
+
     def _add(self, image: ReviewImage) -> None:
         target = self._find_copy(image)
         target.parent.mkdir(exist_ok=True)
@@ -219,13 +207,6 @@ class ImageLocations:
         else:
             shutil.copyfile(original, temporary)
         temporary.replace(target)
-
-    def _list_rows(self, queue: ReviewQueue) -> Iterator[tuple[object, ...]]:
-        """Yield the file, id, class and confidence of each image, least confident first."""
-        yield "file", "id", "label", "class", "confidence"
-        for image in queue:
-            path = self._find_copy(image).relative_to(self.folder or "").as_posix()
-            yield path, image.id, image.label, image.class_name, image.confidence
 
 
 WriteQueue = Callable[[Path, ReviewQueue, ImageLocations], None]
@@ -326,7 +307,7 @@ class LabelStudio:
     @staticmethod
     def format_interface(class_names: tuple[str, ...]) -> str:
         """Return the labeling interface: one image, and a single choice among the classes."""
-        layout = ' layout="select"' if len(class_names) > MAX_BUTTONS else ""
+        layout = ' layout="select"' if len(class_names) > 20 else ""  # a drop-down list instead of buttons
         choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
         return (
             '<View>\n  <Image name="image" value="$image"/>\n'
@@ -345,10 +326,8 @@ class LabelStudio:
     def make_task(image: ReviewImage, url: str) -> dict[str, object]:
         """Return an image as a task, with the prediction as a pre-annotation."""
         low, high = image.interval or (None, None)
-        prediction: dict[str, object] = {
-            "model_version": "secondlook",
-            "result": [LabelStudio.make_choice(image.class_name)],
-        }
+        result = [LabelStudio.make_choice(image.class_name)]
+        prediction: dict[str, object] = {"model_version": "secondlook", "result": result}
         # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
         if 0 <= image.confidence <= 1:
             prediction["score"] = image.confidence
@@ -404,7 +383,8 @@ def make_file_name(name: str, identity: str) -> str:
     like such a form.
     """
     is_plain = re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", identity) and not identity.endswith(".")
-    is_special = WINDOWS_DEVICE.match(identity) or DIGEST_AT_END.search(name)
+    # Windows reserves the names of devices, with any suffix.
+    is_special = re.match(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", identity) or re.search("-[0-9a-f]{32}$", name)
     if is_plain and len(identity) <= MAX_NAME_LENGTH and not is_special:
         return name
     readable = re.sub(r"[^\w-]+", "_", name).strip("_-")[:MAX_NAME_LENGTH]

@@ -20,6 +20,7 @@ from secondlook.estimators.methods import (
 )
 from secondlook.estimators.probability_mass import (
     Block,
+    compare_looks,
     compute_look_statistics,
     fit_temperature,
     iter_view_statistics,
@@ -32,6 +33,7 @@ __all__ = [
     "Block",
     "CompiledMethod",
     "FittedMethods",
+    "compare_looks",
     "compile_method",
     "compute_embeddings",
     "compute_look_statistics",

@@ -12,9 +12,7 @@ from secondlook.estimators.methods import compile_for, compile_method, find_meth
 from secondlook.estimators.probability_mass import TO_FIT, fit_temperature
 from secondlook.predictions import PredictFrom, Predictions
 
-SINGLE_VIEW_METHODS = ("msr",)
 MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "blend")
-LEARNED = "learned"
 MIN_IMAGES, MIN_PER_OUTCOME = 200, 20
 """What `learned` is fitted to at least: images, and errors and correct predictions among them."""
 MAX_TUNING_IMAGES = 1000
@@ -149,10 +147,10 @@ def _choose_defaults(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the default methods, and why one is left out; `apart` are images that 'learned' may be fitted to."""
     if preds.n_outputs < 2 or apart is None:
-        return (SINGLE_VIEW_METHODS if preds.n_outputs < 2 else MULTI_VIEW_METHODS), ()
+        return (("msr",) if preds.n_outputs < 2 else MULTI_VIEW_METHODS), ()
     shortage = describe_shortage(apart, predict_from, top_k)
     if shortage is None:
-        return (*MULTI_VIEW_METHODS, LEARNED), ()
+        return (*MULTI_VIEW_METHODS, "learned"), ()
     # Without the repair: the evaluation has the other method already.
     return MULTI_VIEW_METHODS, (f"Left out: {shortage.partition(';')[0]}.",)
 

@@ -41,10 +41,6 @@ class Block(NamedTuple):
         views = members if predict_from == "views" else [one[:, :1] for one in members]
         return cls(members, kinds, top_classes(average_members(views).mean(axis=1), top_k))
 
-    def compute_look_statistics(self) -> "LookStatistics":
-        """Compute the statistics of the looks at each image, before a method modifies the probabilities."""
-        return _compute_statistics(self.outputs, self.classes.shape[1])
-
 
 def average_members(outputs: Sequence[Float64Array]) -> Float64Array:
     """Return the mean over the members, added up in their order. float64 [n, V, C] each -> [n, V, C]"""
@@ -217,13 +213,12 @@ class LookStatistics(NamedTuple):
 
 def compute_look_statistics(preds: Predictions, top_k: int = 1) -> LookStatistics:
     """Compute the statistics of the looks at each image, in one pass over the predictions."""
-    first_look, disagreement = np.empty(preds.n_images), np.empty(preds.n_images)
-    for rows, outputs in _iter_member_blocks(preds):
-        first_look[rows], disagreement[rows] = _compute_statistics(outputs, top_k)
-    return LookStatistics(first_look, disagreement)
+    parts = [compare_looks(outputs, top_k) for _, outputs in _iter_member_blocks(preds)]
+    return LookStatistics(*np.concatenate(parts, axis=1))
 
 
-def _compute_statistics(members: Sequence[Float64Array], top_k: int) -> LookStatistics:
+def compare_looks(members: Sequence[Float64Array], top_k: int) -> LookStatistics:
+    """Compute the same from the probabilities of each member, float64 [n, V, C] each."""
     if len(members) == 1:
         outputs, first = members[0], members[0][:, 0]
     else:

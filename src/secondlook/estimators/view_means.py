@@ -4,7 +4,7 @@ Both start from a few statistics of each output (view, or member and view); thei
 confidence, and their means over resampled outputs make its interval.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -12,20 +12,13 @@ import numpy as np
 from secondlook.arrays import PROBABILITY_FLOORS, Float64Array, IntArray, is_number, sigmoid
 from secondlook.errors import ConfidenceError
 from secondlook.estimators.fitting import describe_shortage
-from secondlook.estimators.methods import Combine, method
+from secondlook.estimators.methods import method
 from secondlook.estimators.probability_mass import Block, iter_blocks
 from secondlook.predictions import PredictFrom, Predictions
 
 WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
 """The numbers of `learned`: the constant, and the weight of each feature."""
 INVERSE_REGULARIZATION = 0.1
-
-Statistics = Callable[[Float64Array, IntArray, float], Float64Array]
-"""From outputs [n, V, C], which it may modify, classes [n, k] and the floor to S statistics [S, n, V]."""
-
-
-def _compute_blend_means(block: Block) -> tuple[Float64Array, Combine]:
-    return _compute_statistics(block, _compute_margins), _combine_blend
 
 
 def _combine_blend(means: Float64Array) -> Float64Array:
@@ -38,7 +31,7 @@ def _combine_blend(means: Float64Array) -> Float64Array:
     symbol="B(D)",
     summary="log-odds of MSR(D) and mean log-margin over the views, in equal parts; needs no labels",
     takes_block=True,
-    view_means=_compute_blend_means,
+    view_means=lambda block: (_compute_margins(block), _combine_blend),
 )
 def blend(block: Block) -> Float64Array:
     """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [n]
@@ -46,22 +39,7 @@ def blend(block: Block) -> Float64Array:
     s is MSR(D), and 1 - s is summed from the other classes. For k > 1 s_c is the sum over the k predicted classes. The
     score lies between 0 and 1, but is not a probability.
     """
-    return _combine_blend(_average_outputs(_compute_statistics(block, _compute_margins)))[:, 0]
-
-
-def _compute_learned_means(block: Block, **weights: float | None) -> tuple[Float64Array, Combine]:
-    return _compute_learned_statistics(block), partial(_combine_learned, weights)
-
-
-def _compute_learned_statistics(block: Block) -> Float64Array:
-    """Return what `learned` averages, [6, n, members, V].
-
-    The last is the log-odds on the image itself, the same in all views: whichever of them are drawn, so is its mean.
-    """
-    values = _compute_statistics(block, _compute_all_statistics)
-    own, other = values[:2, :, :, :1].mean(axis=2, keepdims=True)
-    image_log_odds = np.broadcast_to(np.log(own / other), values.shape[1:])
-    return np.concatenate([values, image_log_odds[None]])
+    return _combine_blend(_average_outputs(_compute_margins(block)))[:, 0]
 
 
 def _combine_learned(weights: Mapping[str, float | None], means: Float64Array) -> Float64Array:
@@ -110,7 +88,7 @@ def fit_weights(
     summary="logistic regression on five means over the views, fitted to labeled images set apart",
     is_probability=True,
     takes_block=True,
-    view_means=_compute_learned_means,
+    view_means=lambda block, **weights: (_compute_learned_statistics(block), partial(_combine_learned, weights)),
     fitted=WEIGHTS,
     fit=fit_weights,
 )
@@ -124,42 +102,52 @@ def learned(block: Block, **weights: float | None) -> Float64Array:
     return _combine_learned(weights, _average_outputs(_compute_learned_statistics(block)))[:, 0]
 
 
-def _compute_statistics(block: Block, compute: Statistics) -> Float64Array:
-    """Return the statistics of each output of the images of a block, float64 [S, n, members, V].
-
-    The first two are the mass of the predicted classes and that of all others.
-    """
-    pairs = zip(block.outputs, block.kinds, strict=True)
-    values = [compute(outputs, block.classes, PROBABILITY_FLOORS[kind]) for outputs, kind in pairs]
-    return values[0][:, :, None] if len(values) == 1 else np.stack(values, axis=2)
-
-
-def _compute_margins(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
-    """Return the mass of the classes, that of all others, and the log-margin, of each view. [3, n, V]"""
-    mass = _divide_mass(outputs, classes, floor)
+def _compute_margins(block: Block) -> Float64Array:
+    """Return the mass of the predicted classes, that of all others, and the log-margin. [3, n, members, V]"""
+    mass = _divide_mass(block)
     mass[2] = np.log(mass[0] / mass[2])
     return mass
 
 
-def _compute_all_statistics(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
-    """Return the statistics of `_compute_margins`, the margin and the normalized log-probability. [5, n, V]"""
+def _compute_learned_statistics(block: Block) -> Float64Array:
+    """Return those of `_compute_margins`, margins, normalized log-probabilities and log-odds. [6, n, members, V]
+
+    The last are those on the image itself, the same in all views: whichever of them are drawn, so is their mean.
+    """
+    pairs = zip(block.outputs, block.kinds, strict=True)
+    normalized = [_normalize_logs(outputs, block.classes, PROBABILITY_FLOORS[kind]) for outputs, kind in pairs]
+    own, other, next_mass = _divide_mass(block)
+    image_own, image_other = (mass[:, :, :1].mean(axis=1, keepdims=True) for mass in (own, other))
+    image_log_odds = np.broadcast_to(np.log(image_own / image_other), own.shape)
+    margins = np.log(own / next_mass), own - next_mass
+    return np.stack([own, other, *margins, np.stack(normalized, axis=1), image_log_odds])
+
+
+def _normalize_logs(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
+    """Return the centered logs of the classes over the 2-norm of all. [n, V, C], [n, k] -> [n, V]"""
     logs = np.log(np.maximum(outputs, floor))
     logs -= logs.mean(axis=2, keepdims=True)
     norm = np.sqrt((logs**2).sum(axis=2))
-    normalized = np.take_along_axis(logs, classes[:, None, :], axis=2).sum(axis=2) / np.where(norm > 0, norm, 1.0)
-    own, other, largest_other = _divide_mass(outputs, classes, floor)
-    return np.stack([own, other, np.log(own / largest_other), own - largest_other, normalized])
+    own: Float64Array = np.take_along_axis(logs, classes[:, None, :], axis=2).sum(axis=2)
+    return own / np.where(norm > 0, norm, 1.0)
 
 
-def _divide_mass(outputs: Float64Array, classes: IntArray, floor: float) -> Float64Array:
-    """Return the mass of the classes, that of all others and the largest of these, at least `floor`. [3, n, V]"""
-    mass = np.empty((3, *outputs.shape[:2]))
-    index = (np.arange(len(outputs))[:, None, None], np.arange(outputs.shape[1])[:, None], classes[:, None, :])
-    outputs[index].sum(axis=2, out=mass[0])
-    outputs[index] = 0.0
-    outputs.sum(axis=2, out=mass[1])
-    outputs.max(axis=2, out=mass[2])
-    return np.maximum(mass, floor, out=mass)
+def _divide_mass(block: Block) -> Float64Array:
+    """Return the mass of the predicted classes, that of all others and the largest of these. [3, n, members, V]
+
+    It is at least the floor of the member. The outputs are modified.
+    """
+    n_images, n_views = block.outputs[0].shape[:2]
+    mass = np.empty((3, n_images, len(block.outputs), n_views))
+    index = (np.arange(n_images)[:, None, None], np.arange(n_views)[:, None], block.classes[:, None, :])
+    for member, (outputs, kind) in enumerate(zip(block.outputs, block.kinds, strict=True)):
+        own = mass[:, :, member]
+        outputs[index].sum(axis=2, out=own[0])
+        outputs[index] = 0.0
+        outputs.sum(axis=2, out=own[1])
+        outputs.max(axis=2, out=own[2])
+        np.maximum(own, PROBABILITY_FLOORS[kind], out=own)
+    return mass
 
 
 def _average_outputs(values: Float64Array) -> Float64Array:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from secondlook.classifiers import TorchClassifier
 
-Statistic = Literal["variance", "mean"]
-
 
 @method(
     "distance",
@@ -111,7 +109,7 @@ def mc_dropout(
     predict_from: PredictFrom,
     top_k: int,
     passes: Array | None = None,
-    statistic: Statistic = "variance",
+    statistic: Literal["variance", "mean"] = "variance",
 ) -> Float64Array:
     """Return -Var_t s_c of the predicted class over the passes t, or its mean. passes [T, N, C] -> [N]
 

@@ -1,5 +1,6 @@
 """How many images to process at once: batches for the classifier, chunks of a store, blocks read into memory."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,13 +18,7 @@ CHUNK_ROWS = 1024
 _BLOCK_BYTES = 32 * 2**20
 """Approximate size of one block of outputs in float64."""
 
-_OUT_OF_MEMORY_MESSAGES = (
-    "failed to allocate memory",
-    "out of memory",
-    "bfcarena",
-    "cuda_error_out_of_memory",
-    "bad_alloc",
-)
+_OUT_OF_MEMORY = re.compile("failed to allocate memory|out of memory|bfcarena|out_of_memory|bad_alloc", re.IGNORECASE)
 
 
 def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifier | None = None) -> int:
@@ -79,5 +74,4 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return False
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    message = str(error).lower()
-    return any(text in message for text in _OUT_OF_MEMORY_MESSAGES) or is_out_of_memory(error.__cause__)
+    return _OUT_OF_MEMORY.search(str(error)) is not None or is_out_of_memory(error.__cause__)

@@ -70,15 +70,9 @@ class BrokenChunkError(ValueError):
 class ChunkStore:
     """The chunks of one job in a storage: at most one file per number, whose name tells whether its content is right.
 
-    Parameters
-    ----------
-    storage
-        The folder, or the location at a URL.
-    job
-        Identity of the job; every chunk contains it.
-    is_shared
-        Whether other processes may write chunks of the same job meanwhile. Equal chunks have equal names; of two
-        different ones, everyone who opens the store uses the same. Otherwise the second one is removed.
+    Every chunk contains `job`, the identity of the job. With `is_shared`, other processes may write chunks of it
+    meanwhile. Equal chunks have equal names; of two different ones, everyone who opens the store uses the same.
+    Otherwise the second one is removed.
     """
 
     def __init__(self, storage: Storage, job: str, *, is_shared: bool = False) -> None:

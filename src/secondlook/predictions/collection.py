@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from secondlook.classifiers import Classifier, Fetch, load_classifier
 from secondlook.errors import ANY, PredictionsError, Repair, SourceError
 from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.decoding import DecodedChunk, read_ahead, read_first_image
-from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution
+from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution, Worker
 from secondlook.predictions.inference import Inference
 from secondlook.predictions.predictions import Predictions, open_entry
 from secondlook.predictions.store import (
@@ -108,7 +109,10 @@ def _collect(
     if classifier.members:
         members = [_collect(member, source, views, execution, store) for member in classifier.members]
         if store is not None:
-            _write_ensemble(classifier, source, store)
+            folder, keys = store / entry_key(classifier, source), [entry_key(one, source) for one in classifier.members]
+            with translate_store_errors(folder):
+                folder.mkdir(exist_ok=True)
+                write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=tuple(keys)))
         return Predictions(members=members, views=views, origin=Origin.describe(classifier, source))
     image = read_first_image(classifier, source)
     batch_size = choose_batch_size(execution.batch_size, image, classifier)
@@ -158,11 +162,9 @@ def _collect_in_memory(job: _Job, execution: Execution) -> Predictions:
 def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Predictions:
     classifier, source, views = job.classifier, job.source, job.views.texts
     if not classifier.digest:
-        raise PredictionsError(
-            f"classifier {classifier.name!r} has no name to store its outputs under, one that changes whenever the "
-            "function does",
-            repair=Repair("load it with {name}, or omit {store}", name="v1", store=ANY),
-        )
+        fault = f"classifier {classifier.name!r} has no name to store its outputs under"
+        repair = "load it with {name}, to be changed whenever the function changes, or omit {store}"
+        raise PredictionsError(fault, repair=Repair(repair, name="v1", store=ANY))
     manifest = Manifest.create(classifier, source, job.views, job.chunking.rows)
     entry = StoreEntry.open_or_create(store / entry_key(classifier, source), manifest)
     with entry.lock_for_writing():
@@ -199,14 +201,6 @@ def _write_chunks(job: _Job, execution: Execution, entry: StoreEntry) -> None:
             pending.popleft().result()
 
 
-def _write_ensemble(ensemble: Classifier, source: Source, store: Path) -> None:
-    members = tuple(entry_key(member, source) for member in ensemble.members)
-    folder = store / entry_key(ensemble, source)
-    with translate_store_errors(folder):
-        folder.mkdir(exist_ok=True)
-        write_manifest(folder / ENSEMBLE_FILE, EnsembleManifest(members=members))
-
-
 # --- Computing chunks ---
 
 
@@ -220,10 +214,9 @@ def _compute(job: _Job, execution: Execution, needs: Needs) -> ComputedViews:
     total = sum(len(views) * len(chunking.indices_of(number)) for views in missing for number in missing[views])
     with progress_bar(short_name(job.classifier.name), total, IMAGES_X_VIEWS, enabled=execution.progress) as advance:
         if execution.engine is None:
-            chunks = _run_pipeline(job, needs, advance)
+            yield from _run_pipeline(job, needs, advance)
         else:
-            chunks = _run_on_engine(execution.engine, job, execution, missing, advance)
-        yield from chunks
+            yield from _run_on_engine(execution.engine, job, execution, missing, advance)
 
 
 def _run_on_engine(
@@ -231,7 +224,8 @@ def _run_on_engine(
 ) -> ComputedViews:
     image, source, is_checked = read_first_image(job.classifier, job.source), job.source.without_labels(), False
     for views, numbers in missing.items():
-        load = LoadCollector(job.classifier, job.views, views, image, replace(execution, engine=None))
+        alone = replace(execution, engine=None)
+        load = partial(_load_collector, job.classifier, job.views, image, alone, needed=views)
         with closing(engine.compute_chunks(load, source, job.chunking, numbers)) as computed:
             for one in computed:
                 indices = job.chunking.indices_of(one.number)
@@ -243,29 +237,22 @@ def _run_on_engine(
                 advance(len(indices) * len(views))
 
 
-@dataclass(frozen=True, eq=False)
-class LoadCollector:
-    """Loads what collects chunks in another process; everything that it needs can be pickled."""
+def _load_collector(
+    classifier: Classifier, views: ViewSet, image: Array, execution: Execution, *, needed: frozenset[int]
+) -> Worker:
+    """Return what classifies a chunk in this process, given its images only; the arguments came from another by pickle.
 
-    classifier: Classifier
-    views: ViewSet
-    needed: frozenset[int]
-    """Positions of the views to classify."""
-    image: Array
-    """An image at the input size, from which the batch size is chosen. [H, W, C]"""
-    execution: Execution
+    `needed` are the positions of the views to classify; the batch size is chosen by an image at the input size.
+    """
+    classifier = classifier.on_device(execution.device)
+    batch_size = choose_batch_size(execution.batch_size, image, classifier)
 
-    def __call__(self) -> Callable[[int, Source], bytes]:
-        """Put the classifier on the device of this process; return what classifies a chunk, given its images only."""
-        classifier = self.classifier.on_device(self.execution.device)
-        batch_size = choose_batch_size(self.execution.batch_size, self.image, classifier)
+    def collect_chunk(number: int, images: Source) -> bytes:
+        job = _Job(classifier, images, views, batch_size, Chunking(len(images), len(images)))
+        chunks = _run_pipeline(job, lambda view, _: view in needed, ignore_progress)
+        return pickle.dumps({view: chunk for view, _, chunk in chunks}, protocol=5)
 
-        def collect_chunk(number: int, images: Source) -> bytes:
-            job = _Job(classifier, images, self.views, batch_size, Chunking(len(images), len(images)))
-            chunks = _run_pipeline(job, lambda view, _: view in self.needed, ignore_progress)
-            return pickle.dumps({view: chunk for view, _, chunk in chunks}, protocol=5)
-
-        return collect_chunk
+    return collect_chunk
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,8 @@ def find_first_image(source: Source) -> tuple[str, Array]:
     """Return the id of the first readable image, and the image as it is, [H, W, C]."""
     for batch in source.batches(1):
         return batch.ids[0], batch.images[0]
-    raise PredictionsError(
-        f"none of the {len(source)} images of {source.spec!r} could be read; "
-        f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
-    )
+    first = f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
+    raise PredictionsError(f"none of the {len(source)} images of {source.spec!r} could be read; {first}")
 
 
 def _decode_images(classifier: Classifier, source: Source, requested: range) -> tuple[IntArray, Array]:
@@ -105,11 +103,9 @@ def _decode_images(classifier: Classifier, source: Source, requested: range) -> 
             elif image.shape != images.shape[1:]:
                 first, other = (" x ".join(map(str, shape)) for shape in (images.shape[1:], image.shape))
                 repair = "load the classifier with {resize}, or with the shorter side as {resize} and a side as {crop}"
-                raise PredictionsError(
-                    f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels), "
-                    f"but {source.ids[indices[0]]!r} has {first}",
-                    repair=Repair(repair, resize=ANY, crop=ANY),
-                )
+                fault = f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels)"
+                fault = f"{fault}, but {source.ids[indices[0]]!r} has {first}"
+                raise PredictionsError(fault, repair=Repair(repair, resize=ANY, crop=ANY))
             if image.dtype != images.dtype:  # of a user's source: no value may change
                 images = images.astype(np.result_type(images, image))
             images[len(indices)] = image

@@ -13,9 +13,6 @@ from secondlook.errors import PredictionsError, shorten_reason
 from secondlook.predictions.batching import is_out_of_memory
 from secondlook.views import View
 
-_OUTSTANDING_BATCHES = 2
-"""Batches on a GPU that are not waited for, so that the next one is ready when one ends."""
-
 
 class Inference(ABC):
     """Classifies views of images; the batch size is halved for good when a batch does not fit in memory.
@@ -101,7 +98,7 @@ class HostInference(Inference):
 class DeviceInference(Inference):
     """Images are copied to the GPUs of a classifier, which make and classify the views; the host does not wait."""
 
-    outstanding = _OUTSTANDING_BATCHES
+    outstanding = 2  # so that the next one is ready when one ends
 
     def place(self, images: Any) -> Any:
         """Start to copy images to the GPUs; there may be none."""

@@ -43,9 +43,6 @@ PredictFrom = Literal["image", "views"]
 """Whether the predicted class is derived from the image itself or from the mean over all views."""
 
 
-_FIRST_VIEW = np.zeros(1, dtype=np.int64)
-
-
 class _ArrayTable(Table):
     """Outputs in memory, one array [N, V, C] of float32 or float64."""
 
@@ -294,9 +291,8 @@ class Predictions:
         """Yield the logits block by block, as `blocks` does the probabilities."""
         if not self.has_logits:
             reason = "an ensemble is a mean of" if self.members else "the classifier outputs"
-            raise PredictionsError(
-                f"these predictions have no logits: {reason} probabilities; use .probabilities or .blocks()."
-            )
+            fault = f"these predictions have no logits: {reason} probabilities"
+            raise PredictionsError(fault, repair="use .probabilities or .blocks()")
         for images in self._block_slices(self._choose_block_rows(self.n_views) if rows is None else rows):
             yield images, self._read(images).astype(np.float64, copy=False)
 
@@ -356,7 +352,7 @@ class Predictions:
         return classes[:, 0] if top_k == 1 else classes
 
     def _predict(self, predict_from: PredictFrom, top_k: int) -> IntArray:
-        views, n_views = (_FIRST_VIEW, 1) if predict_from == "image" else (None, self.n_views)
+        views, n_views = (np.array([0]), 1) if predict_from == "image" else (None, self.n_views)
         classes = np.empty((self.n_images, top_k), dtype=np.int64)
         for images in self._block_slices(self._choose_block_rows(n_views)):
             classes[images] = top_classes(self._read_probabilities(images, views).mean(axis=1), top_k)
@@ -379,11 +375,9 @@ class Predictions:
         if view_set.texts != self.views.texts:
             chosen = resolve_views(view_set, self.views.texts)
             view_positions = chosen if view_positions is None else view_positions[chosen]
-        positions = (
-            np.arange(self.n_images)
-            if images is None
-            else resolve_positions(images, self.n_images, "images", PredictionsError)
-        )
+        positions = np.arange(self.n_images)
+        if images is not None:
+            positions = resolve_positions(images, self.n_images, "images", PredictionsError)
         return self._replace(
             members=tuple(member.select(views=view_set, images=images) for member in self.members),
             views=view_set,
@@ -409,10 +403,8 @@ class Predictions:
             ("output", *("logits" if preds.has_logits else "probabilities" for preds in (self, other))),
         ):
             if found != expected:
-                raise PredictionsError(
-                    f"cannot concatenate predictions with different {name}: {expected} and {found}; "
-                    "collect both with the same classifier and views."
-                )
+                fault = f"cannot concatenate predictions with different {name}: {expected} and {found}"
+                raise PredictionsError(fault, repair="collect both with the same classifier and views")
         ids = None if ids is None else tuple(ids)
         skipped = self.skipped + other.skipped
         if self.members:

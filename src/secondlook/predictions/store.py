@@ -16,15 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 import secondlook
-from secondlook.arrays import (
-    Array,
-    Float32Array,
-    Float64Array,
-    IntArray,
-    Output,
-    round_down_to_power_of_two,
-    softmax,
-)
+from secondlook.arrays import Array, Float32Array, Float64Array, IntArray, Output, round_down_to_power_of_two, softmax
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.files import (
@@ -158,11 +150,6 @@ class Manifest(SealedRecord):
             versions=_package_versions(),
         )
 
-    def with_views(self, views: tuple[str, ...]) -> Self:
-        """Return the manifest with new views appended to those it has."""
-        new = tuple(view for view in views if view not in self.views)
-        return self.model_copy(update={"views": self.views + new})
-
 
 class EnsembleManifest(SealedRecord):
     """An ensemble: the entry names of its members, in order."""
@@ -187,9 +174,8 @@ def entry_key(classifier: Classifier, source: Source) -> str:
     """
     if classifier.members:
         return _digest(["ensemble", *(entry_key(member, source) for member in classifier.members), FORMAT_VERSION])
-    return _digest(
-        [classifier.digest, classifier.output, classifier.preprocessing.to_dict(), source.digest, FORMAT_VERSION]
-    )
+    settings = classifier.output, classifier.preprocessing.to_dict()
+    return _digest([classifier.digest, *settings, source.digest, FORMAT_VERSION])
 
 
 def view_key(view: str) -> str:
@@ -217,10 +203,8 @@ def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
         return kind.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         reason = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
-        raise PredictionsError(
-            f"the manifest {str(path)!r} is invalid ({reason}); delete its folder and collect again, "
-            "or open the store with the version of secondlook that wrote it."
-        ) from None
+        repair = "delete its folder and collect again, or open it with the version of secondlook that wrote it"
+        raise PredictionsError(f"the manifest {str(path)!r} is invalid ({reason})", repair=repair) from None
 
 
 # --- Entries ---
@@ -262,11 +246,9 @@ def translate_store_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        fault = f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}"
         repair = "free space, make the folder writable or choose another {store}, and collect again to resume"
-        raise PredictionsError(
-            f"predictions cannot be stored in {str(folder)!r}: {error.strerror or error}",
-            repair=Repair(repair, store=ANY),
-        ) from error
+        raise PredictionsError(fault, repair=Repair(repair, store=ANY)) from error
 
 
 @contextmanager
@@ -301,7 +283,8 @@ class StoreEntry:
         with translate_store_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(folder / _MANIFEST_LOCK):
-                merged = read_manifest(path, Manifest).with_views(manifest.views) if path.is_file() else manifest
+                merged = read_manifest(path, Manifest) if path.is_file() else manifest
+                merged = merged.model_copy(update={"views": tuple(dict.fromkeys(merged.views + manifest.views))})
                 if merged.data.images != manifest.data.images:
                     raise _contradiction(path, f"{merged.data.images} images, but there are {manifest.data.images}")
                 write_manifest(path, merged)
@@ -416,38 +399,29 @@ class StoreEntry:
 
     def finalize(self) -> None:
         """Write the number of classes and the skipped images, known once all chunks exist, to the manifest."""
-        skipped: tuple[SkippedImage, ...] = ()
-        classes: int | None = None
-        for number in self.chunking.numbers:
-            found, unreadable = self._inspect(self.manifest.views[0], number)
-            skipped += unreadable
-            classes = classes or found
+        found = [self._inspect(self.manifest.views[0], number) for number in self.chunking.numbers]
+        classes = next((n_classes for n_classes, _ in found if n_classes), None)
+        skipped = tuple(image for _, unreadable in found for image in unreadable)
         if len(skipped) == self.manifest.data.images:
-            raise PredictionsError(
-                f"none of the {len(skipped)} images of {self.manifest.data.spec!r} could be read; "
-                f"the first is {skipped[0].id!r}: {skipped[0].reason}"
-            )
+            first = f"the first is {skipped[0].id!r}: {skipped[0].reason}"
+            raise PredictionsError(f"none of the images of {self.manifest.data.spec!r} could be read; {first}")
         with translate_store_errors(self.folder), exclusive_lock(self.folder / _MANIFEST_LOCK):
             latest = read_manifest(self.folder / ENTRY_FILE, Manifest)
             self.manifest = latest.model_copy(update={"classes": classes, "skipped": skipped})
             write_manifest(self.folder / ENTRY_FILE, self.manifest)
 
     def check_complete(self, views: Sequence[str], n_images: int) -> None:
-        """Raise an error if chunks of the views are missing, or the manifest contradicts the files.
-
-        `n_images` is the number of images that are listed.
-        """
+        """Raise an error if chunks are missing, or the manifest contradicts the files, which list `n_images` images."""
         path = self.folder / ENTRY_FILE
         if self.manifest.data.images != n_images:  # whose chunks could take forever to look for
             raise _contradiction(path, f"{self.manifest.data.images} images, but {n_images} are listed")
         numbers = self.chunking.numbers
         missing = [view for view in views for number in numbers if number not in self.chunks_of(view)]
         if missing or self.manifest.classes is None:
-            raise PredictionsError(
-                f"the store entry {str(self.folder)!r} is incomplete: {len(missing)} of {len(views) * len(numbers)} "
-                f"chunks are missing, in {len(set(missing))} of {len(views)} views",
-                repair=Repair("collect into the same store to resume, or open other views with {views}", views=ANY),
-            )
+            total, where = len(views) * len(numbers), f"{len(set(missing))} of {len(views)} views"
+            found = f"{len(missing)} of {total} chunks are missing, in {where}"
+            repair = Repair("collect into the same store to resume, or open other views with {views}", views=ANY)
+            raise PredictionsError(f"the store entry {str(self.folder)!r} is incomplete: {found}", repair=repair)
         with_rows = int(self.readable_indices()[0]) // self.manifest.rows_per_chunk
         n_classes, _ = self._inspect(views[0], with_rows)
         if self.manifest.classes != n_classes:
@@ -457,11 +431,9 @@ class StoreEntry:
         """Raise an error if the entry has skipped images."""
         if self.manifest.skipped:
             first = self.manifest.skipped[0]
-            raise PredictionsError(
-                f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read; the first is "
-                f"{first.id!r}: {first.reason}",
-                repair=Repair("repair or remove them, or pass {on_error}", on_error="skip"),
-            )
+            fault = f"{len(self.manifest.skipped)} image(s) of {self.manifest.data.spec!r} could not be read"
+            repair = Repair("repair or remove them, or pass {on_error}", on_error="skip")
+            raise PredictionsError(f"{fault}; the first is {first.id!r}: {first.reason}", repair=repair)
 
     def ensure_images(self, ids: Sequence[str], labels: IntArray | None) -> None:
         """Write the ids and labels, int64 [N], of all images of the source, if they are missing or damaged."""

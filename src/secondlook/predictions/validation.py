@@ -137,10 +137,8 @@ def check_classes(classifier: str, source: Source, classes: int) -> None:
         repair = "use a classifier for these classes, or remove the images of the other classes"
         if len(names) < classes:
             repair = f"list all class names in the order of the outputs {_suggest_class_names(source)}"
-        raise PredictionsError(
-            f"data {source.spec!r} has {len(names)} classes ({listed}), but classifier {classifier!r} outputs "
-            f"{classes}; {repair}."
-        )
+        found = f"data {source.spec!r} has {len(names)} classes ({listed})"
+        raise PredictionsError(f"{found}, but classifier {classifier!r} outputs {classes}", repair=repair)
     if source.labels is not None:
         as_labels(source.labels, len(source), classes)
 
@@ -156,10 +154,8 @@ def check_class_names_match(classifiers: Sequence[Classifier], source: Source) -
         place = _find_difference(names, source.class_names)
         if place is None:
             continue
-        differences.append(
-            f"class {place} is {names[place]!r} for classifier {classifier.name!r} but "
-            f"{source.class_names[place]!r} for data {source.spec!r}"
-        )
+        expected = f"{source.class_names[place]!r} for data {source.spec!r}"
+        differences.append(f"class {place} is {names[place]!r} for classifier {classifier.name!r} but {expected}")
         if sorted(map(_normalize_name, names)) == sorted(map(_normalize_name, source.class_names)):
             raise PredictionsError(f"{differences[-1]}: both have the same class names in a different order; {repair}.")
     if differences:
@@ -203,9 +199,8 @@ def resolve_views(views: ViewSet, available: Sequence[str]) -> IntArray:
     positions = {text: position for position, text in enumerate(available)}
     for text in views.texts:
         if text not in positions:
-            raise PredictionsError(
-                f"unknown view {text!r}; available views: {', '.join(available)}.{did_you_mean(text, available)}"
-            )
+            known = f"{', '.join(available)}.{did_you_mean(text, available)}"
+            raise PredictionsError(f"unknown view {text!r}; available views: {known}")
     return np.array([positions[text] for text in views.texts], dtype=np.int64)
 
 
