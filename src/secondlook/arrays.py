@@ -158,14 +158,9 @@ def check_pixels(images: object, name: str, error: type[SecondLookError], *, sin
         low, high = float(images.min()), float(images.max())
         if not (low >= 0.0 and high <= 1.0):  # also for NaN
             fault = f"{name} are float32 and run from {low:g} to {high:g}, expected [0, 1]"
-            raise error(fault, repair=NORMALIZED if low < 0.0 else "divide by 255, or pass uint8")
-
-
-NORMALIZED = Repair(
-    "they seem to be normalized: pass them before normalization, and give the classifier {mean} and {std}",
-    mean=ANY,
-    std=ANY,
-)
+            normalized = "they seem to be normalized: pass raw pixels, and give the classifier {mean} and {std}"
+            advice = Repair(normalized, mean=ANY, std=ANY) if low < 0.0 else "divide by 255, or pass uint8"
+            raise error(fault, repair=advice)
 
 
 def _suggest_reshape(images: Array, single: bool) -> Repair | str | None:

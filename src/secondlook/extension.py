@@ -74,7 +74,6 @@ from secondlook.operations import Tone as Tone
 from secondlook.operations import Warp as Warp
 from secondlook.operations import rounds_at_most_once as rounds_at_most_once
 from secondlook.policies import Policy as Policy
-from secondlook.policies import Schedule as Schedule
 from secondlook.policies import read_policy as read_policy
 from secondlook.predictions import DEFAULT_EXECUTION as DEFAULT_EXECUTION
 from secondlook.predictions import Chunking as Chunking

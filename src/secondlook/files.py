@@ -21,7 +21,6 @@ _NAME_LENGTH = 50
 _UNIQUE = "[0-9a-f]" * 32
 """Pattern of the part of a temporary name that no other file has."""
 
-
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of things in a record; more do not fit into arrays and tables."""
 PositiveCount = Annotated[Count, Field(gt=0)]

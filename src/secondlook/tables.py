@@ -5,9 +5,9 @@ import html
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from secondlook.imports import import_extra
 
@@ -162,13 +162,6 @@ def format_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str
     aligns = [">" if numbers and column else "<" for column in range(len(widths))]
     lines = ([f"{cell:{align}{width}}" for cell, align, width in zip(row, aligns, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
-def arrow_table(columns: Mapping[str, Any]) -> "pa.Table":
-    """Return columns (arrays or lists of equal length) as an Arrow table."""
-    import pyarrow as pa
-
-    return pa.table(dict(columns))
 
 
 def pandas_frame(table: "pa.Table") -> "pd.DataFrame":

@@ -233,10 +233,8 @@ def move_module(module: torch.nn.Module, device: str | None, placement: "Placeme
     try:
         module = module.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError) as error:
-        fault, repair = (
-            f"is not available: {shorten_reason(error)}",
-            Repair("pass {device} or another one", device="cpu"),
-        )
+        fault = f"is not available: {shorten_reason(error)}"
+        repair = Repair("pass {device} or another one", device="cpu")
         raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
     return module.to(memory_format=torch.channels_last) if uses_channels_last(module, placement) else module  # type: ignore[call-overload]
 

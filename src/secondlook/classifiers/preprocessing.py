@@ -422,6 +422,5 @@ def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> st
         return given or names[0]
     problem = f"has no output {given!r}" if given is not None else f"has {len(names)} outputs"
     known = ", ".join(map(repr, names)) or "(none)"
-    raise ClassifierError(
-        f"{spec!r} {problem}", repair=Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
-    )
+    repair = Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
+    raise ClassifierError(f"{spec!r} {problem}", repair=repair)

@@ -254,10 +254,8 @@ def _check_headers(headers: Iterable[tuple[str, str]], spec: str) -> dict[str, s
     checked: dict[str, str] = {}
     for name, value in headers:
         if not HEADER_NAME.fullmatch(str(name)) or not HEADER_VALUE.fullmatch(str(value)):
-            raise ClassifierError(
-                f"a header of {spec!r} is invalid (not shown, since it may be secret); expected a name of letters, "
-                "digits and hyphens, and a value of one line."
-            )
+            fault = f"a header of {spec!r} is invalid (not shown, since it may be secret)"
+            raise ClassifierError(fault, repair="expected a name of letters, digits and hyphens, and one line as value")
         if str(name).lower() in map(str.lower, checked):
             repair = Repair("give it once, in the URL or in {headers}", headers=ANY)
             raise ClassifierError(f"duplicate header {name!r} for {spec!r}", repair=repair)

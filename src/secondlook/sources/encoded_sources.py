@@ -338,8 +338,7 @@ def _read_table(spec: Spec) -> Iterator[tuple[int, str, str]]:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True, restval="")
         columns = list(reader.fieldnames or ())
         path = find_column(spec, "path", columns)
-        has_labels = "label" in columns or "label" in spec.options
-        label = find_column(spec, "label", columns) if has_labels else None
+        label = find_column(spec, "label", columns) if "label" in (*columns, *spec.options) else None
         for cells in reader:
             if None in cells:
                 n_cells = len(columns) + len(cells[None])

@@ -54,11 +54,6 @@ def _load_splits(spec: Spec) -> Any:
         raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
 
 
-def open_hugging_face_object(data: Any, read_options: ReadOptions, labeling: Labeling) -> "HuggingFaceSource":
-    """Open a `datasets.Dataset`; its images are read as they are stored, without its format or transform."""
-    return HuggingFaceSource(Spec("dataset", f"{len(data)} rows"), data.with_format(None), read_options, labeling)
-
-
 class HuggingFaceSource(EncodedSource):
     """One split of a data set, with one image per row."""
 

@@ -408,7 +408,6 @@ class SourceScheme:
 
 
 SOURCES: Registry[SourceScheme] = Registry("data source", SourceError)
-"""Every source scheme by name."""
 
 
 def source_scheme(

@@ -46,8 +46,7 @@ def _compute_tile_size(width: int, height: int) -> tuple[int, int]:
 def _draw_tile(image: Array, size: tuple[int, int]) -> Image.Image:
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     tile = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-    enlarged = size[0] >= tile.width
-    return tile.resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS)
+    return tile.resize(size, Image.Resampling.NEAREST if size[0] >= tile.width else Image.Resampling.LANCZOS)
 
 
 def _draw_text(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:

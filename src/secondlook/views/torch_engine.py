@@ -91,8 +91,7 @@ def _run(images: Tensor, view: View, operation: Operation) -> Tensor:
             return _run_blur(images, operation)
         case Filter():
             # A user's function takes arrays, so only these images visit the host.
-            result = operation.run(images.cpu().numpy(), view)
-            return torch.from_numpy(result).to(images.device)
+            return torch.from_numpy(operation.run(images.cpu().numpy(), view)).to(images.device)
 
 
 def _to_pixels(values: Tensor) -> Tensor:
@@ -108,9 +107,8 @@ def _run_copy(images: Tensor, copy: Copy) -> Tensor:
     if copy.y.start < copy.y.stop and copy.x.start < copy.x.stop:
         (top, bottom), (left, right) = copy.y.source, copy.x.source
         content = images[:, top:bottom, left:right]
-        result[:, copy.y.start : copy.y.stop, copy.x.start : copy.x.stop] = (
-            content.flip(flipped) if flipped else content
-        )
+        content = content.flip(flipped) if flipped else content
+        result[:, copy.y.start : copy.y.stop, copy.x.start : copy.x.stop] = content
     return result
 
 
