@@ -47,13 +47,10 @@ def sigmoid(values: Float64Array) -> Float64Array:
 
 
 def top_classes(values: Float64Array, top_k: int) -> IntArray:
-    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]
-
-    k passes of `argmax` are faster than a sort, since k is small, and `argmax` returns the first of equal values.
-    """
+    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]"""
     remaining = values if top_k == 1 else values.copy()
     classes = np.empty((len(values), top_k), dtype=np.int64)
-    for place in range(top_k):
+    for place in range(top_k):  # faster than a sort for small k; `argmax` returns the first of equal values
         best = remaining.argmax(axis=1)
         classes[:, place] = best
         if place < top_k - 1:

@@ -148,10 +148,7 @@ class Classifier(ABC):
         return self.workers.upload(images)
 
     def start(self, images: "PlacedImages", views: Sequence[View]) -> Fetch:
-        """Start to classify views of images on the GPUs.
-
-        The returned function waits for the validated outputs, float32 [V * n, n_classes], one view after another.
-        """
+        """Start to classify views on the GPUs; the outputs are float32 [V * n, n_classes], one view after another."""
         assert self.workers is not None, "start is for accelerated classifiers"
         n_inputs = len(views) * len(images)
         with self._describe_device_failures(n_inputs):

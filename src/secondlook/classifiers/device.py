@@ -60,10 +60,7 @@ class DeviceModel:
 
 @dataclass(frozen=True, eq=False)
 class PlacedImages:
-    """Images on one or several devices: image i is on device i modulo their number.
-
-    Indexing by a slice or by positions selects images on the devices.
-    """
+    """Images on one or several devices, selected by slice or positions: image i is on device i modulo their number."""
 
     shards: Sequence[Tensor]
     """The images of each device, [n, H, W, C] each."""

@@ -23,10 +23,7 @@ MAX_RESPONSE_BYTES = 32 * 2**20
 
 
 class HttpClient:
-    """Connections to one server, reused. Redirects are not followed, and proxies of the environment are not used.
-
-    `headers` are sent with every request; their values are secret.
-    """
+    """Connections to one server, without redirects and proxies; the values of `headers`, sent each time, are secret."""
 
     def __init__(
         self, host: str, port: int, *, encrypted: bool, timeout: float, headers: Mapping[str, str] | None = None

@@ -128,10 +128,7 @@ class OnnxFile:
         return reject_failures(f"{self.spec!r} is not an ONNX file", "check or re-export the file.")
 
     def open_session(self, device: str) -> Any:
-        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used.
-
-        Operators that the provider of GPUs lacks run on the CPU.
-        """
+        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used."""
         if device == "cpu":
             return self.open_with([CPU_PROVIDER])
         if device == "auto":
@@ -141,7 +138,7 @@ class OnnxFile:
                 return self.open_session("cpu")
         number = list_session_gpus(device)[0].partition(":")[2] or "0"
         try:
-            # By default, ONNX Runtime prints an error, and uses the CPU.
+            # By default, ONNX Runtime prints an error, and uses the CPU; here only for operators that GPUs lack.
             cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": number})
             session = self._create([cuda, CPU_PROVIDER], is_deterministic=True, enable_fallback=0)
             if CUDA_PROVIDER not in session.get_providers():
@@ -218,8 +215,7 @@ def _is_relative(location: str) -> bool:
 def _make_seal(content: bytes | memoryview) -> bytes:
     """Return a serialized model with nothing but the checksum of a content; appended, it becomes a part of that."""
     entry = {"key": b"secondlook.checksum", "value": hashlib.sha256(content).hexdigest().encode()}
-    sealed: bytes = _load_message_classes()["Model"](metadata_props=[entry]).SerializeToString()
-    return sealed
+    return bytes(_load_message_classes()["Model"](metadata_props=[entry]).SerializeToString())
 
 
 def _iterate_tensors(message: Any) -> Iterator[Any]:

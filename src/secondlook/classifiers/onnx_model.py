@@ -104,13 +104,7 @@ class PlacedSession(NamedTuple):
 
 
 class OnnxClassifier(Classifier):
-    """An ONNX Runtime session with one image input; layout, size, number type and batch size come from the model.
-
-    Attributes
-    ----------
-    model_input, output_name
-        The input of the model and the output in use.
-    """
+    """An ONNX Runtime session; `model_input` tells layout, size, number type and batch size of its one image input."""
 
     def __init__(
         self, onnx_file: OnnxFile, options: LoadOptions, output_name: str | None, providers: Sequence[str] | None
@@ -190,8 +184,7 @@ class OnnxClassifier(Classifier):
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
         inputs, run = self.preprocessing.normalize(images), self._placed.run
-        outputs: Array = run_in_batches(inputs, self.model_input.batch_size, run)
-        return outputs
+        return np.asarray(run_in_batches(inputs, self.model_input.batch_size, run))
 
     @property
     def _placed(self) -> PlacedSession:

@@ -76,8 +76,7 @@ class SklearnClassifier(Classifier):
             found = f"images of shape {list(images.shape[1:])} have {features.shape[1]}"
             fault = f"classifier {self.name!r} takes {expected} features per image, but {found}"
             raise ClassifierError(fault, repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY))
-        probabilities: Array = self.estimator.predict_proba(features)
-        return probabilities
+        return np.asarray(self.estimator.predict_proba(features))
 
 
 @model_scheme(

@@ -69,10 +69,7 @@ class TorchClassifier(Classifier):
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
-        """Create the classifier of the module that `get_module(device)` returns to be put on a device; None: as it is.
-
-        `batch_size` is the only number of images that the module takes at once, or None.
-        """
+        """Wrap the module that `get_module(device)` returns (None: as it is); `batch_size` is the only one it takes."""
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(digest, dtype=placement.get("dtype")),
@@ -216,13 +213,11 @@ def wrap_module(
 
 
 def _digest_module(module: "torch.nn.Module") -> str:
-    """Return the hex sha256 of a module: its class, its layers, and the name, shape, dtype and bytes of every weight.
-
-    The printed layers are included because strides and activations have no weights.
-    """
+    """Return the hex sha256 of a module: its class, layers, and the name, shape, dtype and bytes of every weight."""
     import torch
 
     digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    # The printed layers, because strides and activations have no weights.
     digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, value in module.state_dict().items():
         if isinstance(value, torch.Tensor):

@@ -67,10 +67,7 @@ class ArraySource(Source):
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
-        """Return images together where they are, without a copy where possible. -> uint8 or float32 [n, H, W, 1 or 3]
-
-        Images are read one by one, and the block is None, where a copy would take more than `max_bytes`.
-        """
+        """Return images together, without a copy where possible; None where a copy would take more than `max_bytes`."""
         if getattr(self.read, "__func__", None) is not ArraySource.read:
             return None  # the images of a subclass are those that its `read` returns
         is_copied = isinstance(self.images, StoredImages) or not isinstance(positions, range)

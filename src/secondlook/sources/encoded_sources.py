@@ -106,10 +106,7 @@ class EncodedSource(Source):
 
 
 class ShardedSource(EncodedSource):
-    """Images in the files ("shards") of a location, one or many in each; those behind a URL are not read for digests.
-
-    Subclasses tell what their places mean.
-    """
+    """Images in the files ("shards") of a location, one or many in each; those of a URL are not read for digests."""
 
     def __init__(
         self,
@@ -282,7 +279,10 @@ def _folder_order(name: str) -> list[tuple[bool, str]]:
 
 
 def _label_by_folder(spec: Spec, images: Sequence[str], folders: Sequence[str]) -> Labeling:
-    is_unlabeled = spec.choice("labels", ("folders", "none"), "folders", SourceError) == "none"
+    labels = spec.options.get("labels", "folders")
+    if labels not in ("folders", "none"):
+        raise SourceError(f"in {str(spec)!r}", argument="labels", value=labels, repair="expected 'folders' or 'none'")
+    is_unlabeled = labels == "none"
     n_flat = sum("/" not in name for name in images)
     if 0 < n_flat < len(images) and not is_unlabeled:
         repair = "move the images into the folders of their classes, or add ?labels=none to read all without labels"

@@ -17,8 +17,6 @@ from secondlook.sources.regular_files import find_column
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
-LABEL_COLUMNS = ("label", "labels", "fine_label")
-
 
 @source_scheme(
     "hf",
@@ -115,7 +113,8 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     if len(columns) > 1:
         repair = _suggest_choice(spec, "label", columns)
         raise SourceError(f"{str(spec)!r} has several columns of type ClassLabel", repair=repair)
-    integers = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
+    common = ("label", "labels", "fine_label")
+    integers = [name for name in common if "int" in str(getattr(data.features.get(name), "dtype", ""))]
     return next(iter(columns + integers), None)
 
 

@@ -270,10 +270,7 @@ def _summarize_image(image: Any, kind: Kind, where: str, read_options: ReadOptio
 
 
 class ItemSource(EncodedSource):
-    """Images of one kind that are returned by position, from a list or a data set.
-
-    The items were read once to summarize them; an image that differs when it is read again is an error.
-    """
+    """Images of one kind from a list or a data set; one that differs from its summary when it is read is an error."""
 
     def __init__(
         self,

@@ -17,10 +17,7 @@ _BACKGROUND, _TEXT_COLOR = (255, 255, 255), (30, 30, 30)
 
 
 def contact_sheet(image: object, views: ViewsLike, *, columns: int | None = None) -> Image.Image:
-    """Draw every view of one image, each with its text below. -> Pillow image
-
-    The image is a path, the bytes of an image file, a PIL image, an array [H, W, C] or a torch tensor [C, H, W].
-    """
+    """Draw every view of one image, of any kind that `read_image` takes, with its text below. -> Pillow image"""
     view_set = ViewSet(views)
     batch = check_images(read_image(image)[None])
     n_columns = columns or min(len(view_set), math.ceil(math.sqrt(len(view_set) * 1.3)))

@@ -192,10 +192,7 @@ class ViewSet:
 
     @classmethod
     def with_identity(cls, views: "ViewsLike", available: "ViewSet | None" = None) -> "ViewSet":
-        """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning.
-
-        Plain names of the `available` views are accepted.
-        """
+        """Return `views`, also plain names of `available` ones, as a set; the identity may be missing or anywhere."""
         named = {view.name: view for view in available or () if view.name is not None}
         if isinstance(views, str) and views in named:
             views = [views]
