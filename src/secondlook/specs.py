@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from secondlook.errors import SecondLookError
+from secondlook.registry import did_you_mean
 
 MEMBER_SEPARATOR = " | "
 """Joins the specs of an ensemble's members into its name, from which it can be loaded again."""
@@ -51,6 +52,14 @@ class Spec:
         """Return the spec without the named options."""
         kept = {name: value for name, value in self.options.items() if name not in names}
         return Spec(self.scheme, self.location, kept)
+
+    def choice(self, option: str, allowed: Collection[str], default: str, error: type[SecondLookError]) -> str:
+        """Return the value of an option that must be one of `allowed`."""
+        value = self.options.get(option, default)
+        if value not in allowed:
+            repair = f"expected one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
+            raise error(f"in {str(self)!r}", argument=option, value=value, repair=repair)
+        return value
 
 
 def parse_spec(text: str, error: type[SecondLookError] = SecondLookError) -> Spec:

@@ -257,8 +257,8 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
         fault = f"classifier {name!r} returned {array[row, column]} for image {row} of the batch, class {column}"
-        repair = "check its weights, its dtype (float16 overflows above 65504) and the preprocessing"
-        raise ClassifierError(fault, repair=repair)
+        advice = "check its weights, its dtype (float16 overflows above 65504) and the preprocessing"
+        raise ClassifierError(fault, repair=advice)
     sums, declared = array.sum(axis=1, dtype=np.float64), f"classifier {name!r} was declared to output {output}"
     lowest, worst = float(array.min()), int(np.abs(sums - 1).argmax())
     deviation = abs(sums[worst] - 1)

@@ -279,10 +279,7 @@ def _folder_order(name: str) -> list[tuple[bool, str]]:
 
 
 def _label_by_folder(spec: Spec, images: Sequence[str], folders: Sequence[str]) -> Labeling:
-    labels = spec.options.get("labels", "folders")
-    if labels not in ("folders", "none"):
-        raise SourceError(f"in {str(spec)!r}", argument="labels", value=labels, repair="expected 'folders' or 'none'")
-    is_unlabeled = labels == "none"
+    is_unlabeled = spec.choice("labels", ("folders", "none"), "folders", SourceError) == "none"
     n_flat = sum("/" not in name for name in images)
     if 0 < n_flat < len(images) and not is_unlabeled:
         repair = "move the images into the folders of their classes, or add ?labels=none to read all without labels"

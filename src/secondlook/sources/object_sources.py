@@ -125,9 +125,10 @@ def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Sou
         else:
             data = _convert_tensor(data, "the tensor")
     if isinstance(data, DeviceImages) or (isinstance(data, np.ndarray) and data.dtype.kind not in "OU"):
-        images = data[None] if len(data.shape) == 3 and data.shape[2] in (1, 3) else data
-        given = {"labels": labeling.labels, "class_names": labeling.class_names}
-        return ArraySource(images, **given, on_error=read_options.on_error)
+        images: Any = data
+        images = images[None] if len(images.shape) == 3 and images.shape[2] in (1, 3) else images
+        labels, class_names = labeling.labels, labeling.class_names
+        return ArraySource(images, labels=labels, class_names=class_names, on_error=read_options.on_error)
     if find_kind(data) in ("path", "bytes", "PIL image"):
         data = [data]
     if isinstance(data, np.ndarray) or _is_instance(data, "pandas", "Series"):
