@@ -47,13 +47,10 @@ def sigmoid(values: Float64Array) -> Float64Array:
 
 
 def top_classes(values: Float64Array, top_k: int) -> IntArray:
-    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]
-
-    k passes of `argmax` are faster than a sort, since k is small, and `argmax` returns the first of equal values.
-    """
+    """Return the k classes with the largest values, best first; ties go to the lower class. [N, C] -> int64 [N, k]"""
     remaining = values if top_k == 1 else values.copy()
     classes = np.empty((len(values), top_k), dtype=np.int64)
-    for place in range(top_k):
+    for place in range(top_k):  # faster than a sort for small k; `argmax` returns the first of equal values
         best = remaining.argmax(axis=1)
         classes[:, place] = best
         if place < top_k - 1:
@@ -158,14 +155,9 @@ def check_pixels(images: object, name: str, error: type[SecondLookError], *, sin
         low, high = float(images.min()), float(images.max())
         if not (low >= 0.0 and high <= 1.0):  # also for NaN
             fault = f"{name} are float32 and run from {low:g} to {high:g}, expected [0, 1]"
-            raise error(fault, repair=NORMALIZED if low < 0.0 else "divide by 255, or pass uint8")
-
-
-NORMALIZED = Repair(
-    "they seem to be normalized: pass them before normalization, and give the classifier {mean} and {std}",
-    mean=ANY,
-    std=ANY,
-)
+            normalized = "they seem to be normalized: pass raw pixels, and give the classifier {mean} and {std}"
+            advice = Repair(normalized, mean=ANY, std=ANY) if low < 0.0 else "divide by 255, or pass uint8"
+            raise error(fault, repair=advice)
 
 
 def _suggest_reshape(images: Array, single: bool) -> Repair | str | None:

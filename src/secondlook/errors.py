@@ -13,7 +13,6 @@ NameArgument = Callable[[str, object], str]
 
 ANY: Any = ...
 """Value of an argument in a repair that the user knows best: `Repair("pass {labels}", labels=ANY)`."""
-_UNKNOWN: Any = object()
 
 LONGEST_REASON = 300
 """Characters of a library's message that are kept in ours."""
@@ -52,14 +51,14 @@ class Message:
         fault: str = "",
         *,
         argument: str | None = None,
-        value: object = _UNKNOWN,
+        value: object = ANY,
         repair: str | Repair | None = None,
     ) -> None:
         super().__init__(fault)  # type: ignore[call-arg]  # an exception comes next
         self.fault, self.argument, self.repair = fault, argument, repair
         self.prefix = ""
-        self.value = None if value is _UNKNOWN else value
-        self._shown_value = ANY if value is _UNKNOWN else value
+        self.value = None if value is ANY else value
+        self._shown_value = value
 
     @classmethod
     def from_error(cls, error: "Message", prefix: str = "") -> Self:

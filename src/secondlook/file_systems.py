@@ -182,8 +182,7 @@ class Location:
     def read_bytes(self, name: str) -> bytes:
         """Read a file."""
         with self.open(name) as file, self.translate_errors(name):
-            content: bytes = file.read()
-        return content
+            return bytes(file.read())
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""

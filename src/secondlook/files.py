@@ -21,7 +21,6 @@ _NAME_LENGTH = 50
 _UNIQUE = "[0-9a-f]" * 32
 """Pattern of the part of a temporary name that no other file has."""
 
-
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of things in a record; more do not fit into arrays and tables."""
 PositiveCount = Annotated[Count, Field(gt=0)]
@@ -34,10 +33,7 @@ class FrozenRecord(BaseModel):
 
 
 class SealedRecord(FrozenRecord):
-    """A record with a checksum over its content, so that a change of its file is an error when it is read.
-
-    Files that were written without a checksum can be read.
-    """
+    """A record with a checksum: a file that was changed is an error, one that was written without it can be read."""
 
     # mypy does not support decorators above a property.
     @computed_field(repr=False)  # type: ignore[prop-decorator]
@@ -122,10 +118,7 @@ def is_same_file(file: BinaryIO, path: Path) -> bool:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove the temporary files that killed `write_atomically` calls left directly in `folder`.
-
-    Only safe while no other process writes in `folder`.
-    """
+    """Remove what killed writers left directly in `folder`; only safe while no other process writes in it."""
     for left in folder.glob(f".*.{_UNIQUE}{TEMPORARY_SUFFIX}"):
         left.unlink(missing_ok=True)
 
@@ -142,10 +135,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[BinaryIO]:
-    """Hold the lock file `path` alone, waiting for other processes; yields the open file.
-
-    The operating system releases the lock when the process dies.
-    """
+    """Wait for the lock file `path`, and hold it alone until the block or the process ends; yields the open file."""
     with _open_without_waiting(path, "ab") as file:
         _lock(file, shared=False, wait=True)
         yield file

@@ -1,7 +1,4 @@
-"""Operations on a batch of images that every engine runs: on arrays, on tensors, and as a graph of ONNX.
-
-A view is planned as a few of them; adjacent operations are fused into one.
-"""
+"""Operations on a batch of images that every engine runs: on arrays, on tensors, and as a graph of ONNX."""
 
 import math
 from collections.abc import Callable, Iterable

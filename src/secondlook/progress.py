@@ -15,7 +15,6 @@ IMAGES_X_VIEWS = "images x views"
 SHORT = 1.0
 """Seconds before a bar appears."""
 
-
 HUGGING_FACE_SWITCHES = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 """Environment variables that hide the bars of transformers and its hub, and of datasets."""
 

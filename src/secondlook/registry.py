@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 from secondlook.errors import SecondLookError, SecondLookWarning
 
-ENTRY_POINT_GROUP = "secondlook"
 _lock = RLock()
 _is_loaded = False
 
@@ -32,7 +31,7 @@ def load_plugins() -> None:
         if _is_loaded:
             return
         _is_loaded = True
-        for point in entry_points(group=ENTRY_POINT_GROUP):
+        for point in entry_points(group="secondlook"):
             try:
                 point.load()
             except Exception as error:  # noqa: BLE001  # whatever a plugin raises, the program goes on without it

@@ -53,9 +53,7 @@ class Spec:
         kept = {name: value for name, value in self.options.items() if name not in names}
         return Spec(self.scheme, self.location, kept)
 
-    def choice(
-        self, option: str, allowed: Collection[str], default: str, error: type[SecondLookError] = SecondLookError
-    ) -> str:
+    def choice(self, option: str, allowed: Collection[str], default: str, error: type[SecondLookError]) -> str:
         """Return the value of an option that must be one of `allowed`."""
         value = self.options.get(option, default)
         if value not in allowed:

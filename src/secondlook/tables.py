@@ -5,9 +5,9 @@ import html
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from secondlook.imports import import_extra
 
@@ -123,10 +123,8 @@ class TextTable:
         """Return a table element; all text is escaped."""
         header, *rows = ([html.escape(cell) for cell in row] for row in self.rows)
         align = "right" if self.numbers else "left"
-        return (
-            f'<table style="text-align: {align}"><thead>{_html_row(header, "th")}</thead>'
-            f"<tbody>{''.join(_html_row(row, 'td') for row in rows)}</tbody></table>"
-        )
+        head, body = _html_row(header, "th"), "".join(_html_row(row, "td") for row in rows)
+        return f'<table style="text-align: {align}"><thead>{head}</thead><tbody>{body}</tbody></table>'
 
 
 def format_html(blocks: Iterable[object]) -> str:
@@ -153,22 +151,12 @@ def is_heading(row: Sequence[str]) -> bool:
 
 
 def format_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
-    """Return rows of cells as aligned lines; with `numbers` all columns but the first are right-aligned.
-
-    A row with nothing but its first cell is a heading, which does not widen the column.
-    """
+    """Return rows as aligned lines, with `numbers` all columns but the first to the right; headings widen no column."""
     measured = [row for row in rows if not is_heading(row)] or rows
     widths = [max(map(len, column)) for column in zip(*measured, strict=True)]
     aligns = [">" if numbers and column else "<" for column in range(len(widths))]
     lines = ([f"{cell:{align}{width}}" for cell, align, width in zip(row, aligns, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
-
-
-def arrow_table(columns: Mapping[str, Any]) -> "pa.Table":
-    """Return columns (arrays or lists of equal length) as an Arrow table."""
-    import pyarrow as pa
-
-    return pa.table(dict(columns))
 
 
 def pandas_frame(table: "pa.Table") -> "pd.DataFrame":

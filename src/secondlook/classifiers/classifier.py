@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
-from secondlook.arrays import OUTPUTS, Array, Float32Array, Output, softmax
+from secondlook.arrays import OUTPUTS, SUM_TOLERANCE, Array, Float32Array, Output, softmax
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.views import View
@@ -22,26 +22,13 @@ if TYPE_CHECKING:
 
     from secondlook.classifiers.device import DeviceWorkers, PlacedImages
 
-ROW_SUM_TOLERANCE = 1e-3
-"""Largest deviation from 1 of a row of probabilities; half precision needs this much."""
-
-SOFTMAX_ROW_SUM_TOLERANCE = 1e-4
-"""Logits whose rows all lie in [0, 1] and sum to 1 within this tolerance are probabilities."""
-
-ROUNDING_ERROR = 1e-6
-"""Negative probabilities down to minus this value are rounding errors, and are set to 0."""
-
-CHECK_SIZE = Repair(
-    "check the size and layout of the images ({resize}, {crop}, {layout})", resize=ANY, crop=ANY, layout=ANY
-)
+CHECK_SIZE = Repair("check {resize}, {crop} and {layout} of the images", resize=ANY, crop=ANY, layout=ANY)
 
 Fetch = Callable[[], Float32Array]
 """Waits for outputs and returns them. float32 [n, classes]"""
 
 MAX_PADDED_BYTES = 4 * 2**30
 """Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
-
-DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 class Classifier(ABC):
@@ -113,10 +100,8 @@ class Classifier(ABC):
         """Return the validated output for images at input size. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         is_batch = images.ndim == 4 and images.shape[3] in (1, 3) and len(images) > 0
         if not is_batch or images.dtype not in (np.uint8, np.float32):
-            raise ClassifierError(
-                f"classifier {self.name!r} got a {images.dtype} batch of shape {list(images.shape)}; "
-                "expected uint8 or float32 [N, H, W, C] with at least one image, and 1 or 3 channels."
-            )
+            fault = f"classifier {self.name!r} got a {images.dtype} batch of shape {list(images.shape)}"
+            raise ClassifierError(f"{fault}; expected uint8 or float32 [N, H, W, 1 or 3] with at least one image.")
         self.preprocessing.check_size(images.shape[1], images.shape[2])
         return self._validate(self.forward(images), len(images))
 
@@ -128,7 +113,7 @@ class Classifier(ABC):
     @staticmethod
     def check_device(device: object) -> None:
         """Raise for a text that is not a device."""
-        if not isinstance(device, str) or DEVICE.fullmatch(device) is None:
+        if not isinstance(device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
             hint = ". Did you mean 'cuda'?" if str(device).lower().startswith(("gpu", "cuda")) else ""
             fault = f"is unknown; expected 'auto', 'cpu', 'cuda' or 'cuda:N'{hint}"
             raise ClassifierError(fault, argument="device", value=device)
@@ -163,10 +148,7 @@ class Classifier(ABC):
         return self.workers.upload(images)
 
     def start(self, images: "PlacedImages", views: Sequence[View]) -> Fetch:
-        """Start to classify views of images on the GPUs.
-
-        The returned function waits for the validated outputs, float32 [V * n, n_classes], one view after another.
-        """
+        """Start to classify views on the GPUs; the outputs are float32 [V * n, n_classes], one view after another."""
         assert self.workers is not None, "start is for accelerated classifiers"
         n_inputs = len(views) * len(images)
         with self._describe_device_failures(n_inputs):
@@ -265,10 +247,8 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
         found = f"{type(values).__name__} with dtype {array.dtype}"
         raise ClassifierError(f"classifier {name!r} returned {found}; expected a numeric array [images, classes].")
     if array.ndim != 2 or len(array) != n_images or array.shape[1] < 2:
-        raise ClassifierError(
-            f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images; expected a row "
-            "per image and a column per class, not labels or feature maps: for a binary classifier return [1 - p, p]."
-        )
+        fault = f"classifier {name!r} returned an array of shape {list(array.shape)} for {n_images} images"
+        raise ClassifierError(f"{fault}; expected [images, classes], for a binary classifier [1 - p, p] per image.")
     if array.shape[1] != (n_classes or array.shape[1]):
         raise ClassifierError(f"classifier {name!r} returned {array.shape[1]} classes; expected {n_classes} as before.")
     with np.errstate(over="ignore"):
@@ -276,31 +256,25 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
     finite = np.isfinite(array)
     if not finite.all():
         row, column = np.argwhere(~finite)[0]
-        raise ClassifierError(
-            f"classifier {name!r} returned {array[row, column]} for image {row} of the batch, class {column}; "
-            "check its weights, its dtype (float16 overflows above 65504) and the preprocessing."
-        )
+        fault = f"classifier {name!r} returned {array[row, column]} for image {row} of the batch, class {column}"
+        advice = "check its weights, its dtype (float16 overflows above 65504) and the preprocessing"
+        raise ClassifierError(fault, repair=advice)
     sums, declared = array.sum(axis=1, dtype=np.float64), f"classifier {name!r} was declared to output {output}"
     lowest, worst = float(array.min()), int(np.abs(sums - 1).argmax())
     deviation = abs(sums[worst] - 1)
     if output == "logits":
         # A single row may sum to 1 by chance.
-        if len(array) > 1 and lowest >= 0 and array.max() <= 1 and deviation <= SOFTMAX_ROW_SUM_TOLERANCE:
+        if len(array) > 1 and lowest >= 0 and array.max() <= 1 and deviation <= 1e-4:
             fault = f"{declared}, but all {len(array)} rows of the batch lie in [0, 1] and sum to 1"
             raise ClassifierError(fault, repair=Repair("pass {output}", output="probabilities"))
         return array
-    if lowest < -ROUNDING_ERROR:
+    if lowest < -1e-6:  # otherwise a rounding error, which becomes 0
         repair = Repair("these look like logits: pass {output}", output="logits")
         raise ClassifierError(f"{declared}, but returned {lowest:.6g}", repair=repair)
-    if deviation > ROW_SUM_TOLERANCE:
-        raise ClassifierError(
-            f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1",
-            repair=Repair(
-                "pass {output} if these are logits, or normalize each row; sigmoid outputs of a multi-label model are "
-                "no class probabilities: if each image has exactly one class, export the model without the sigmoid",
-                output="logits",
-            ),
-        )
+    if deviation > SUM_TOLERANCE:
+        fault = f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1"
+        text = "pass {output} if these are logits, or normalize each row; sigmoid outputs are no class probabilities"
+        raise ClassifierError(fault, repair=Repair(text, output="logits"))
     return np.maximum(array, 0, out=array if array.flags.writeable else None) if lowest < 0 else array
 
 
@@ -327,10 +301,8 @@ def split_batches(inputs: Any, batch_size: int) -> list[Any]:
 def split_padded(inputs: Any, batch_size: int, join: Callable[..., Any] = np.concatenate) -> list[Any]:
     """Split inputs into batches of exactly `batch_size`; the last one is padded with copies of its last image."""
     if batch_size * inputs[0].nbytes > MAX_PADDED_BYTES:
-        raise ClassifierError(
-            f"the model has a fixed batch size of {batch_size}, which is more than {MAX_PADDED_BYTES // 2**30} GB of "
-            f"images of shape {list(inputs.shape[1:])}; export it with a smaller or a dynamic batch size."
-        )
+        size = f"{batch_size}, more than {MAX_PADDED_BYTES // 2**30} GB of images of shape {list(inputs.shape[1:])}"
+        raise ClassifierError(f"the model has a fixed batch size of {size}; export it with a smaller or a dynamic one.")
     *full, last = split_batches(inputs, batch_size)
     shape = (batch_size - len(last), *last.shape[1:])
     padding = np.broadcast_to(last[-1:], shape) if isinstance(last, np.ndarray) else last[-1:].expand(shape)
@@ -349,9 +321,8 @@ def check_regular_file(file: Path, what: str) -> None:
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        raise ClassifierError(
-            f"{what} does not exist or cannot be read ({shorten_reason(error)}); check the path."
-        ) from error
+        fault = f"{what} does not exist or cannot be read ({shorten_reason(error)})"
+        raise ClassifierError(fault, repair="check the path") from error
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, a socket or a device"
         raise ClassifierError(f"{what} is {kind}, not a regular file; pass the path of the model file itself.")

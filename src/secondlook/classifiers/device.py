@@ -60,10 +60,7 @@ class DeviceModel:
 
 @dataclass(frozen=True, eq=False)
 class PlacedImages:
-    """Images on one or several devices: image i is on device i modulo their number.
-
-    Indexing by a slice or by positions selects images on the devices.
-    """
+    """Images on one or several devices, selected by slice or positions: image i is on device i modulo their number."""
 
     shards: Sequence[Tensor]
     """The images of each device, [n, H, W, C] each."""
@@ -233,10 +230,8 @@ def move_module(module: torch.nn.Module, device: str | None, placement: "Placeme
     try:
         module = module.to(device=device, dtype=dtype)
     except (RuntimeError, AssertionError) as error:
-        fault, repair = (
-            f"is not available: {shorten_reason(error)}",
-            Repair("pass {device} or another one", device="cpu"),
-        )
+        fault = f"is not available: {shorten_reason(error)}"
+        repair = Repair("pass {device} or another one", device="cpu")
         raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
     return module.to(memory_format=torch.channels_last) if uses_channels_last(module, placement) else module  # type: ignore[call-overload]
 

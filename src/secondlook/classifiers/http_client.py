@@ -15,7 +15,6 @@ from urllib3.exceptions import TimeoutError as HttpTimeoutError
 
 from secondlook.errors import ANY, ClassifierError, Repair
 
-HIDDEN = "***"
 PIECE = 65536
 MAX_CONNECTIONS = 64
 LONGEST_RETRY_AFTER = 60.0
@@ -24,10 +23,7 @@ MAX_RESPONSE_BYTES = 32 * 2**20
 
 
 class HttpClient:
-    """Connections to one server, reused. Redirects are not followed, and proxies of the environment are not used.
-
-    `headers` are sent with every request; their values are secret.
-    """
+    """Connections to one server, without redirects and proxies; the values of `headers`, sent each time, are secret."""
 
     def __init__(
         self, host: str, port: int, *, encrypted: bool, timeout: float, headers: Mapping[str, str] | None = None
@@ -77,10 +73,9 @@ class HttpClient:
 
     def hide_secrets(self, text: str) -> str:
         """Return a text without the values of the secret headers, which a server may repeat in its response."""
-        values = self._headers.values()
-        secrets = {part for value in values for part in (value, value.rpartition(" ")[2]) if part}
+        secrets = {part for value in self._headers.values() for part in (value, value.rpartition(" ")[2]) if part}
         for secret in sorted(secrets, key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
+            text = text.replace(secret, "***")
         return text
 
     @staticmethod
@@ -160,7 +155,5 @@ def _compute_seconds(deadline: float) -> float:
 
 
 def _too_large() -> ClassifierError:
-    return ClassifierError(
-        f"the server sent more than {MAX_RESPONSE_BYTES / 2**20:g} MB for one request",
-        repair=Repair("check the address, or lower {rows_per_request}", rows_per_request=ANY),
-    )
+    repair = Repair("check the address, or lower {rows_per_request}", rows_per_request=ANY)
+    return ClassifierError(f"the server sent more than {MAX_RESPONSE_BYTES >> 20} MB for one request", repair=repair)

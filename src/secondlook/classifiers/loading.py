@@ -22,8 +22,8 @@ from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import Spec, parse_spec
 
-SUFFIXES = {"onnx": (".onnx",), "torch": (".pt2", ".pt", ".pth"), "sklearn": (".joblib", ".pkl")}
-"""The schemes to suggest for a file name without a scheme."""
+SCHEME_OF_SUFFIX = {".onnx": "onnx", **dict.fromkeys((".pt2", ".pt", ".pth"), "torch")}
+SCHEME_OF_SUFFIX |= dict.fromkeys((".joblib", ".pkl"), "sklearn")
 URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]*)", re.IGNORECASE)
 HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:[0-9]*)?")
 COMMON_OPTIONS = {"output": str, "default_output": str, "name": str, "preprocessing": Preprocessing}
@@ -141,7 +141,6 @@ class ModelScheme:
 
 
 MODELS: Registry[ModelScheme] = Registry("model scheme", ClassifierError)
-"""All model schemes by name."""
 
 
 def model_scheme(name: str, *, form: str, summary: str, **fields: Any) -> Callable[[Opener], Opener]:
@@ -194,9 +193,7 @@ def load_classifier(
     if not isinstance(spec, Classifier):
         return _load_spec(spec, given) if isinstance(spec, str) else _load_object(spec, given)
     if given:
-        fault = (
-            f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading the classifier"
-        )
+        fault = f"cannot be changed, since classifier {spec.name!r} is already loaded; pass it when loading it"
         raise ClassifierError(fault, argument=next(iter(given)))
     return spec
 
@@ -209,10 +206,9 @@ def split_credentials(text: str) -> tuple[str, str | None]:
     credentials, at, host = found["authority"].rpartition("@")
     if not HOST_AND_PORT.fullmatch(host):
         # The text is not repeated: what looks like a port may be the start of a password that contains a slash.
-        raise ClassifierError(
-            "the URL of a remote model has an invalid host or port (not shown, since it may contain a password); "
-            "expected http://HOST:PORT/..., with '/', '?', '#' and '@' percent-encoded in a user name or password."
-        )
+        fault = "the URL of a remote model has an invalid host or port (not shown, since it may contain a password)"
+        repair = "expected http://HOST:PORT/..., with '/', '?', '#' and '@' percent-encoded in user name and password"
+        raise ClassifierError(fault, repair=repair)
     if not at:
         return text, None
     user, _, password = credentials.partition(":")
@@ -224,10 +220,8 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
     # First of all, so that no message, name or digest below can contain them.
     text, authorization = split_credentials(text)
     if ":" not in text:
-        suffix = Path(text.partition("?")[0]).suffix
-        hint = "".join(
-            f" Did you mean {f'{one}:{text}'!r}?" for one, suffixes in SUFFIXES.items() if suffix in suffixes
-        )
+        suggested = SCHEME_OF_SUFFIX.get(Path(text.partition("?")[0]).suffix)
+        hint = f" Did you mean {f'{suggested}:{text}'!r}?" if suggested else ""
         forms = ", ".join(scheme.form for scheme in MODELS.values())
         raise ClassifierError(f"{text!r} has no model scheme; known: {forms}.{hint}")
     spec = parse_spec(text, ClassifierError)
@@ -255,10 +249,8 @@ def _load_again(
     except ClassifierError as error:
         raise ClassifierError.from_error(error, f"{where}: ") from error
     if loaded.digest != digest:
-        digests = f"{loaded.digest[:12]} instead of {digest[:12]}"
-        raise ClassifierError(
-            f"classifier {name!r} is another one {where} (digest {digests}); copy the same file there."
-        )
+        fault = f"classifier {name!r} is another one {where} (digest {loaded.digest[:12]} instead of {digest[:12]})"
+        raise ClassifierError(fault, repair="copy the same file there")
     loaded.name = name
     loaded.reload = partial(_load_again, spec, options, name, digest, authorization)
     return loaded
@@ -272,10 +264,8 @@ def _load_object(target: object, given: Mapping[str, object]) -> Classifier:
         if scheme.recognizes is not None and scheme.recognizes(target):
             return _open(scheme, target, described, given)
     hint = f" For a file, pass a spec such as 'onnx:{target}'." if isinstance(target, Path) else ""
-    raise ClassifierError(
-        f"{described} is not a classifier: it is not callable and has no predict_proba; "
-        f"pass a spec, a function, a torch module or an estimator.{hint}"
-    )
+    expected = f"pass a spec, a function, a torch module or an estimator with predict_proba.{hint}"
+    raise ClassifierError(f"{described} is not a classifier; {expected}")
 
 
 def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], **context: Any) -> Classifier:

@@ -48,10 +48,6 @@ MESSAGES = {
 Text is read as bytes, and `data_location` as repeated, so that no value of a malicious file goes unseen.
 """
 EXTERNAL = 1
-STANDARD_DOMAINS = (b"", b"ai.onnx")
-
-SEAL_METADATA = "secondlook.checksum"
-"""Key of the metadata of an exported file that has the hex sha256 of all bytes before it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class OnnxFile:
         """Return the version of ONNX's own operators that the model uses; None if it does not tell."""
         with self._reject_damage():
             opsets = self._parse().opset_import
-            return next((int(each.version) for each in opsets if each.domain in STANDARD_DOMAINS), None)
+            return next((int(each.version) for each in opsets if each.domain in (b"", b"ai.onnx")), None)
 
     def find_external_data(self) -> list[Path]:
         """Return the files beside the model that contain its weights, sorted by name.
@@ -100,9 +96,7 @@ class OnnxFile:
             file, is_relative = self.path.parent / location, _is_relative(location)
             if used[location]:
                 if not is_relative or not any(file.resolve().is_relative_to(folder) for folder in folders):
-                    fault = (
-                        f"{self.spec!r} keeps weights in {location[:300]!r}, which is not in the folder of the model"
-                    )
+                    fault = f"{self.spec!r} keeps weights in {location[:300]!r}, outside the folder of the model"
                     raise ClassifierError(fault, repair="save the model with its external data beside it")
                 check_regular_file(file, f"external data {location[:300]!r} of {self.spec!r}")
             if used[location] or (is_relative and file.is_file()):
@@ -134,10 +128,7 @@ class OnnxFile:
         return reject_failures(f"{self.spec!r} is not an ONNX file", "check or re-export the file.")
 
     def open_session(self, device: str) -> Any:
-        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used.
-
-        Operators that the provider of GPUs lacks run on the CPU.
-        """
+        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used."""
         if device == "cpu":
             return self.open_with([CPU_PROVIDER])
         if device == "auto":
@@ -147,7 +138,7 @@ class OnnxFile:
                 return self.open_session("cpu")
         number = list_session_gpus(device)[0].partition(":")[2] or "0"
         try:
-            # By default, ONNX Runtime prints an error, and uses the CPU.
+            # By default, ONNX Runtime prints an error, and uses the CPU; here only for operators that GPUs lack.
             cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": number})
             session = self._create([cuda, CPU_PROVIDER], is_deterministic=True, enable_fallback=0)
             if CUDA_PROVIDER not in session.get_providers():
@@ -211,9 +202,7 @@ class OnnxFile:
             if not run_options.terminate:
                 raise
             fault = f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images"
-            repair = Repair(
-                "unless it is in an endless loop, pass a larger {timeout} or use a smaller batch", timeout=ANY
-            )
+            repair = Repair("unless it never ends, pass a larger {timeout} or use a smaller batch", timeout=ANY)
             raise ClassifierError(fault, repair=repair) from error
 
 
@@ -225,10 +214,8 @@ def _is_relative(location: str) -> bool:
 
 def _make_seal(content: bytes | memoryview) -> bytes:
     """Return a serialized model with nothing but the checksum of a content; appended, it becomes a part of that."""
-    value = hashlib.sha256(content).hexdigest().encode()
-    entry = {"key": SEAL_METADATA.encode(), "value": value}
-    sealed: bytes = _load_message_classes()["Model"](metadata_props=[entry]).SerializeToString()
-    return sealed
+    entry = {"key": b"secondlook.checksum", "value": hashlib.sha256(content).hexdigest().encode()}
+    return bytes(_load_message_classes()["Model"](metadata_props=[entry]).SerializeToString())
 
 
 def _iterate_tensors(message: Any) -> Iterator[Any]:
@@ -339,7 +326,5 @@ class TimeLimits:
 
 
 TIME_LIMITS = TimeLimits()
-"""The time limits of all classifiers of this process."""
-
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=TIME_LIMITS.reset)  # threads do not survive a fork

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from secondlook.arrays import Array, Output
+from secondlook.arrays import OUTPUTS, Array
 from secondlook.classifiers.classifier import (
     Classifier,
     describe_failure,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from secondlook.classifiers.device import DeviceWorkers
 
 INPUT_TYPES: dict[str, InputType] = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
-OUTPUTS_BY_NAME: dict[str, Output] = {"logits": "logits", "probabilities": "probabilities"}
-"""Names of model outputs that declare their kind."""
 
 MIN_PART = 8
 """Number of images in the smallest part of a batch that a thread gets for itself."""
@@ -106,13 +104,7 @@ class PlacedSession(NamedTuple):
 
 
 class OnnxClassifier(Classifier):
-    """An ONNX Runtime session with one image input; layout, size, number type and batch size come from the model.
-
-    Attributes
-    ----------
-    model_input, output_name
-        The input of the model and the output in use.
-    """
+    """An ONNX Runtime session; `model_input` tells layout, size, number type and batch size of its one image input."""
 
     def __init__(
         self, onnx_file: OnnxFile, options: LoadOptions, output_name: str | None, providers: Sequence[str] | None
@@ -124,12 +116,13 @@ class OnnxClassifier(Classifier):
         self.model_input = ModelInput.parse(inputs, INPUT_TYPES, options.spec)
         output = _select_output(session, output_name, options.spec)
         self.output_name = output.name
+        declared = next((kind for kind in OUTPUTS if kind == output.name), None)
         has_several_outputs = len(session.get_outputs()) > 1
         n_classes = output.shape[-1] if len(output.shape) == 2 else None
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(self._files_digest, output_name=output.name if has_several_outputs else None),
-            output=options.output or OUTPUTS_BY_NAME.get(output.name) or options.require_output(),
+            output=options.output or declared or options.require_output(),
             preprocessing=options.override(self.model_input.make_preprocessing(options.layout, options.spec)),
             n_classes=n_classes if isinstance(n_classes, int) else None,
         )
@@ -191,8 +184,7 @@ class OnnxClassifier(Classifier):
     def forward(self, images: Array) -> Array:
         """Return the selected output of the model. uint8|float32 [N, H, W, C] -> [N, n_classes]"""
         inputs, run = self.preprocessing.normalize(images), self._placed.run
-        outputs: Array = run_in_batches(inputs, self.model_input.batch_size, run)
-        return outputs
+        return np.asarray(run_in_batches(inputs, self.model_input.batch_size, run))
 
     @property
     def _placed(self) -> PlacedSession:

@@ -143,8 +143,7 @@ class Preprocessing:
 
     def keeps(self, shape: tuple[int, ...]) -> bool:
         """Whether `fit` returns images of this shape [H, W, C] as they are."""
-        is_accepted = self.input_size in (None, shape[:2])
-        return is_accepted and self.keeps_size(shape[:2]) and self._keeps_channels(shape[2])
+        return self.input_size in (None, shape[:2]) and self.keeps_size(shape[:2]) and self._keeps_channels(shape[2])
 
     def _keeps_channels(self, channels: int) -> bool:
         return channels == self._n_channels or (self.channels is None and self._n_channels == 1)
@@ -422,6 +421,5 @@ def choose_output_name(names: Sequence[str], given: str | None, spec: str) -> st
         return given or names[0]
     problem = f"has no output {given!r}" if given is not None else f"has {len(names)} outputs"
     known = ", ".join(map(repr, names)) or "(none)"
-    raise ClassifierError(
-        f"{spec!r} {problem}", repair=Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
-    )
+    repair = Repair(f"pass {{output_name}} with one of: {known}", output_name=ANY)
+    raise ClassifierError(f"{spec!r} {problem}", repair=repair)

@@ -24,14 +24,8 @@ from secondlook.registry import did_you_mean
 
 DEFAULT_WEIGHTS = "DEFAULT"
 
-MIN_SQUASHED_SIDE = 384
-"""From this side on, a ConvNeXT processor resizes the whole image to the square instead of cropping."""
-
 INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Names of Pillow's resampling constants."""
-
-INPUT_TRANSFORMING_MODELS = ("googlenet", "inception_v3")
-"""torchvision models that transform their input, depending on which weights are loaded."""
 
 
 @model_scheme(
@@ -62,8 +56,7 @@ def open_timm(
     if not pretrained:
         load_weights(model, Path(weights), options.spec)
     preprocessing = _parse_data_config(timm.data.resolve_model_data_config(model), options.spec)
-    output = options.expect_output("logits")
-    return wrap_module(model, options, placement, preprocessing=preprocessing, output=output)
+    return wrap_module(model, options, placement, preprocessing=preprocessing, output=options.expect_output("logits"))
 
 
 def _parse_data_config(config: Mapping[str, Any], spec: str) -> Preprocessing:
@@ -118,7 +111,7 @@ def open_torchvision(
         if not Path(weights).is_file():
             fault = f"of {spec!r} is neither a file nor published; published: {', '.join(published)}"
             raise ClassifierError(fault, argument="weights", value=weights)
-        if location in INPUT_TRANSFORMING_MODELS:
+        if location in ("googlenet", "inception_v3"):
             fault = f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported"
             raise ClassifierError(fault, repair="create it in a function and pass 'torch:package.module:factory'")
         model = models.get_model(location, weights=None, **({} if n_classes is None else {"num_classes": n_classes}))
@@ -214,9 +207,8 @@ def _load_pretrained(location: str, spec: str, revision: str | None, trust_remot
 def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
     """Return the preprocessing equal to the settings of an image processor."""
     if settings.get("do_pad"):
-        raise ClassifierError(
-            f"the image processor of {spec!r} pads images (do_pad), which is not supported; export the model to ONNX."
-        )
+        fault = f"the image processor of {spec!r} pads images (do_pad), which is not supported"
+        raise ClassifierError(fault, repair="export the model to ONNX")
     resample = settings.get("resample")
     interpolation: Any = "bilinear" if resample is None else INTERPOLATIONS.get(int(resample))
     if interpolation is None:
@@ -226,7 +218,7 @@ def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
     crop = _parse_sides(settings.get("crop_size"), "crop_size", spec) if settings.get("do_center_crop") else None
     if settings.get("crop_pct") and isinstance(resize, int):
         square = (resize, resize)
-        is_squashed = resize >= MIN_SQUASHED_SIDE
+        is_squashed = resize >= 384  # from here on, a ConvNeXT processor resizes to the square instead of cropping
         resize, crop = (square, None) if is_squashed else (int(resize / settings["crop_pct"]), square)
     mean, std = _parse_mean_and_std(settings)
     return Preprocessing(
@@ -270,11 +262,10 @@ def _check_processor(processor: Any, preprocessing: Preprocessing, spec: str) ->
     probe = np.random.default_rng(0).integers(0, 256, (281, 353, 3), dtype=np.uint8)
     theirs = np.asarray(processor(images=[probe], return_tensors="pt")["pixel_values"])
     ours = preprocessing.normalize(preprocessing.fit([probe]))
-    if theirs.shape == ours.shape:
-        gray_level = preprocessing.scale / max(preprocessing.std)
-        # Two implementations of the same interpolation differ by the rounding of a gray level.
-        if np.abs(theirs - ours).mean() <= gray_level:
-            return
+    # Two implementations of the same interpolation differ by the rounding of a gray level.
+    gray_level = preprocessing.scale / max(preprocessing.std)
+    if theirs.shape == ours.shape and np.abs(theirs - ours).mean() <= gray_level:
+        return
     fault = f"the image processor of {spec!r} ({type(processor).__name__}) does more than its settings describe"
     repair = Repair("pass {resize}, {crop}, {mean} and {std}", resize=ANY, crop=ANY, mean=ANY, std=ANY)
     raise ClassifierError(fault, repair=repair)

@@ -14,9 +14,6 @@ from secondlook.classifiers.loading import LoadOptions, import_object, model_sch
 from secondlook.classifiers.preprocessing import GEOMETRY, Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, reject_failures
 
-FUNCTION_SETTINGS = (*GEOMETRY, "size")
-"""The preprocessing settings that apply to a function, which does its own normalization."""
-
 
 class FunctionClassifier(Classifier):
     """A function from uint8|float32 [N, H, W, C] to [N, classes]."""
@@ -47,7 +44,7 @@ class FunctionClassifier(Classifier):
 def open_function(target: object, options: LoadOptions) -> Classifier:
     """Wrap a callable, given as an object or by its name."""
     for setting in options.changed_settings:
-        if setting not in FUNCTION_SETTINGS:
+        if setting not in (*GEOMETRY, "size"):
             fault = f"has no effect on {options.spec!r}, because a function gets raw pixels"
             raise ClassifierError(fault, argument=setting, repair="normalize inside the function")
     function = import_object(target, options.spec) if isinstance(target, str) else target
@@ -79,8 +76,7 @@ class SklearnClassifier(Classifier):
             found = f"images of shape {list(images.shape[1:])} have {features.shape[1]}"
             fault = f"classifier {self.name!r} takes {expected} features per image, but {found}"
             raise ClassifierError(fault, repair=Repair("pass {resize} and {gray} as in training", resize=ANY, gray=ANY))
-        probabilities: Array = self.estimator.predict_proba(features)
-        return probabilities
+        return np.asarray(self.estimator.predict_proba(features))
 
 
 @model_scheme(

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
 """Seconds before the first retry, and before any; waits double, and are shortened by up to half at random."""
-QUERY_RETRIES = 2
-"""Metadata queries are retried this often, so that a wrong address is reported soon."""
 
 MAX_JSON_VALUES = 2**20
 """Enough for 32 images x 21,843 classes; a value takes up to 25 times the memory of its text."""
@@ -35,8 +33,6 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that holds the length of the JSON in front of binary tensors."""
 TRANSIENT_STATUSES: tuple[int, ...] = (408, 429, 500, 502, 503, 504)
 """HTTP statuses that may differ at the next attempt."""
-STARTUP_STATUSES = (400, 404)
-"""HTTP statuses of a server that has just started and has not loaded its models yet."""
 
 INPUT_TYPES: dict[str, InputType] = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}
 DATATYPES: dict[str, str] = {dtype: datatype for datatype, dtype in INPUT_TYPES.items()}
@@ -113,9 +109,10 @@ class InferenceClient:
         self, parse: "Callable[[BaseHTTPResponse], Result]", stop: threading.Event | None = None, **request: Any
     ) -> Result:
         """Send a request; repeat it if the connection fails or the status is transient, for inferences until `stop`."""
-        retries, statuses, reason = self._retries, (*TRANSIENT_STATUSES, *STARTUP_STATUSES), ""
-        if stop is None:
-            retries, statuses, stop = min(retries, QUERY_RETRIES), TRANSIENT_STATUSES, threading.Event()
+        # A server that has just started answers 400 or 404 until it has loaded its models.
+        retries, statuses, reason = self._retries, (*TRANSIENT_STATUSES, 400, 404), ""
+        if stop is None:  # a wrong address is reported soon
+            retries, statuses, stop = min(retries, 2), TRANSIENT_STATUSES, threading.Event()
         for attempt in range(1, retries + 2):
             wait = min(FIRST_WAIT * 2.0 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.5, 1)
             try:
@@ -254,10 +251,8 @@ def _check_headers(headers: Iterable[tuple[str, str]], spec: str) -> dict[str, s
     checked: dict[str, str] = {}
     for name, value in headers:
         if not HEADER_NAME.fullmatch(str(name)) or not HEADER_VALUE.fullmatch(str(value)):
-            raise ClassifierError(
-                f"a header of {spec!r} is invalid (not shown, since it may be secret); expected a name of letters, "
-                "digits and hyphens, and a value of one line."
-            )
+            fault = f"a header of {spec!r} is invalid (not shown, since it may be secret)"
+            raise ClassifierError(fault, repair="expected a name of letters, digits and hyphens, and one line as value")
         if str(name).lower() in map(str.lower, checked):
             repair = Repair("give it once, in the URL or in {headers}", headers=ANY)
             raise ClassifierError(f"duplicate header {name!r} for {spec!r}", repair=repair)

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
 """Number types to compute with; 'tf32' is float32 whose products are rounded to 11 bits, which GPUs compute faster."""
-DATA_PARALLEL_PREFIX = "module."
-CHECKPOINT_KEYS = ("state_dict", "model", "model_state_dict")
-"""Keys under which training scripts save the state dict in a checkpoint."""
 
 
 class Placement(TypedDict, total=False):
@@ -58,7 +55,6 @@ class TorchClassifier(Classifier):
     """A torch module, run in eval and inference mode; its training flags are restored afterwards.
 
     On GPUs it makes the views there as well, in exact arithmetic: deterministic algorithms, and float32 without TF32.
-
     """
 
     def __init__(
@@ -73,10 +69,7 @@ class TorchClassifier(Classifier):
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
-        """Create the classifier of the module that `get_module(device)` returns to be put on a device; None: as it is.
-
-        `batch_size` is the only number of images that the module takes at once, or None.
-        """
+        """Wrap the module that `get_module(device)` returns (None: as it is); `batch_size` is the only one it takes."""
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(digest, dtype=placement.get("dtype")),
@@ -193,8 +186,8 @@ def open_torch(
     if weights is not None:
         module = module if isinstance(target, str) else copy.deepcopy(module)
         load_weights(module, Path(weights), options.spec)
-    described = {"output": output, "preprocessing": Preprocessing()}
-    return wrap_module(module, options, placement, is_shared=weights is None, **described)
+    is_shared = weights is None
+    return wrap_module(module, options, placement, is_shared=is_shared, output=output, preprocessing=Preprocessing())
 
 
 def check_placement(placement: Placement) -> None:
@@ -214,20 +207,17 @@ def wrap_module(
 
     def get_module(device: str | None) -> "torch.nn.Module":
         changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
-        is_used_elsewhere = device is not None or (is_shared and changes_weights)
-        return copy.deepcopy(module) if is_used_elsewhere else module
+        return copy.deepcopy(module) if device is not None or (is_shared and changes_weights) else module
 
     return TorchClassifier(get_module, options, placement, digest=_digest_module(module), **described)
 
 
 def _digest_module(module: "torch.nn.Module") -> str:
-    """Return the hex sha256 of a module: its class, its layers, and the name, shape, dtype and bytes of every weight.
-
-    The printed layers are included because strides and activations have no weights.
-    """
+    """Return the hex sha256 of a module: its class, layers, and the name, shape, dtype and bytes of every weight."""
     import torch
 
     digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    # The printed layers, because strides and activations have no weights.
     digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, value in module.state_dict().items():
         if isinstance(value, torch.Tensor):
@@ -243,7 +233,7 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     """Load a safetensors file or a state dict into a module; the names of all weights must match."""
     check_regular_file(file, f"the weights file {str(file)!r} of {spec!r}")
     state, expected = _read_weights(file), module.state_dict()
-    prefix = DATA_PARALLEL_PREFIX  # which torch.nn.DataParallel adds to all names
+    prefix = "module."  # which torch.nn.DataParallel adds to all names
     if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in expected):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing = [name for name in expected if name not in state]
@@ -271,7 +261,7 @@ def _read_weights(file: Path) -> dict[str, Any]:
         fault = f"the weights file {str(file)!r} is no plain state dict, and no other pickle is loaded: it can run code"
         repair = "save it with torch.save(module.state_dict(), FILE) or as safetensors"
         raise ClassifierError(fault, repair=repair) from error
-    for key in CHECKPOINT_KEYS:
+    for key in ("state_dict", "model", "model_state_dict"):  # as training scripts save checkpoints
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):

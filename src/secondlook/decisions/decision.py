@@ -12,7 +12,7 @@ from secondlook.estimators import compute_look_statistics, confidence_interval, 
 from secondlook.files import FrozenRecord
 from secondlook.policies import Guarantee, Policy
 from secondlook.predictions import Predictions
-from secondlook.tables import arrow_table, pandas_frame
+from secondlook.tables import pandas_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,8 +152,10 @@ class Decisions:
         For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
         `high` are null, and after a single look `disagreement` is.
         """
+        import pyarrow as pa
+
         left_out = ("class", "labels") if self.labels.ndim == 1 else ("class",)
-        return arrow_table({name: values for name, values in self.columns.items() if name not in left_out})
+        return pa.table({name: values for name, values in self.columns.items() if name not in left_out})
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the columns of `to_arrow` as a pandas data frame."""

@@ -32,7 +32,7 @@ from secondlook.predictions.validation import (
     resolve_views,
 )
 from secondlook.progress import Advance, ignore_progress, progress_bar
-from secondlook.tables import arrow_table, pandas_frame
+from secondlook.tables import pandas_frame
 from secondlook.views import ViewSet, ViewsLike
 
 if TYPE_CHECKING:
@@ -430,6 +430,8 @@ class Predictions:
         and `correct_...` require labels. With `probabilities=True` there is also a column for each view, such as
         `probabilities:hflip`, with a list of C float32.
         """
+        import pyarrow as pa
+
         columns: dict[str, Any] = {"id": list(self.ids)}
         classes = {"label": self._labels} if self._labels is not None else {}
         classes |= {"predicted_image": self.predicted("image"), "predicted_views": self.predicted("views")}
@@ -440,13 +442,11 @@ class Predictions:
         if self.has_labels:
             columns |= {"correct_image": self.correct("image"), "correct_views": self.correct("views")}
         if probabilities:
-            import pyarrow as pa
-
             outputs = self.probabilities
             for view, text in enumerate(self.views.texts):
                 own = outputs[:, view].reshape(-1)
                 columns[f"probabilities:{text}"] = pa.FixedSizeListArray.from_arrays(own, self.n_classes)
-        return arrow_table(columns)
+        return pa.table(columns)
 
     def to_frame(self, *, probabilities: bool = False) -> pd.DataFrame:
         """Return the table of `to_arrow` as a pandas data frame; pandas is an optional dependency."""

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 BYTES_PER_BLOCK, BYTES_PER_CHECKED_BLOCK = 2**24, 2**18
 LOCAL_HEADER_BYTES = 30
 END_RECORD_BYTES = 22
-UNKNOWN_COUNT = 2**16 - 1
-COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Those whose decompressors in `zipfile` limit the size of the output."""
 
 
 class ArraySource(Source):
@@ -62,12 +59,7 @@ class ArraySource(Source):
 
     def read(self, index: int) -> Array:
         """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
-        if isinstance(self.images, StoredImages):
-            position = range(len(self))[index]
-            image: Array = self.images.read_range(range(position, position + 1))[0]
-            return image
-        is_on_host = isinstance(self.images, np.ndarray)
-        return np.array(self.images[index], order="C") if is_on_host else np.ascontiguousarray(self.images[index])
+        return np.array(self.images[index], order="C")
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, if it takes at most `max_bytes`."""
@@ -75,17 +67,12 @@ class ArraySource(Source):
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
-        """Return images together where they are, without a copy where possible. -> uint8 or float32 [n, H, W, 1 or 3]
-
-        Images are read one by one, and the block is None, where a copy would take more than `max_bytes`.
-        """
+        """Return images together, without a copy where possible; None where a copy would take more than `max_bytes`."""
         if getattr(self.read, "__func__", None) is not ArraySource.read:
             return None  # the images of a subclass are those that its `read` returns
         is_copied = isinstance(self.images, StoredImages) or not isinstance(positions, range)
         if is_copied and len(positions) * _count_bytes(self.images) > self.max_bytes:
             return None
-        if isinstance(self.images, StoredImages):
-            return self.images.read_range(positions) if isinstance(positions, range) else None
         return self.images[as_index(positions)]
 
     def extract(self, positions: range | IntArray) -> "ArraySource | None":
@@ -142,9 +129,13 @@ class StoredImages:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def read_range(self, positions: range) -> Array:
-        """Read consecutive images at once. -> [n, ...]"""
-        chosen = self.positions[positions.start : positions.stop]
+    def __getitem__(self, key: int | slice | IntArray) -> Array:
+        """Read one image, or several at once. -> [...] or [n, ...]"""
+        if isinstance(key, int):
+            position = range(len(self))[key]
+            image: Array = self[position : position + 1][0]
+            return image
+        chosen = self._choose(key)
         images = np.empty((len(chosen), *self.shape[1:]), dtype=self.dtype)
         parts = [(chosen.start, images)] if isinstance(chosen, range) else zip(chosen.tolist(), images, strict=True)
         try:
@@ -161,16 +152,15 @@ class StoredImages:
 
     def select(self, positions: range | IntArray) -> "StoredImages":
         """Return some of the images, which are read from the same file, also in another process."""
-        if isinstance(positions, range):
-            chosen = self.positions[positions.start : positions.stop]
-        else:
-            chosen = np.asarray(self.positions)[positions]
-        return replace(self, positions=chosen, shape=(len(positions), *self.shape[1:]))
+        return replace(self, positions=self._choose(as_index(positions)), shape=(len(positions), *self.shape[1:]))
+
+    def _choose(self, key: slice | IntArray) -> range | IntArray:
+        return self.positions[key] if isinstance(key, slice) else np.asarray(self.positions)[key]
 
     def find_range(self) -> list[float]:
         """Return the lowest and the highest value."""
         count = max(1, BYTES_PER_BLOCK // _count_bytes(self))
-        blocks = (self.read_range(range(first, first + count)) for first in range(0, len(self), count))
+        blocks = (self[first : first + count] for first in range(0, len(self), count))
         ranges = np.array([(block.min(), block.max()) for block in blocks])
         return [float(ranges[:, 0].min()), float(ranges[:, 1].max())]
 
@@ -232,7 +222,7 @@ def _check_directory(file: BinaryIO, members: zipfile.ZipFile) -> None:
         members.open(member).close()  # compares the name in the directory with that in front of the member
     file.seek(-END_RECORD_BYTES - len(members.comment), os.SEEK_END)
     expected = int.from_bytes(file.read(END_RECORD_BYTES)[10:12], "little")
-    if len(members.infolist()) != expected and expected != UNKNOWN_COUNT:
+    if len(members.infolist()) != expected and expected != 0xFFFF:  # which stands for more
         raise zipfile.BadZipFile(f"its directory lists {len(members.infolist())} of {expected} members")
 
 
@@ -287,7 +277,8 @@ class _Archive:
     def _find_array(self, name: str) -> tuple[zipfile.ZipInfo, _Header]:
         known = [member.removesuffix(".npy") for member in self.members.namelist() if member.endswith(".npy")]
         member = self.members.getinfo(f"{find_name(name, known, 'array', str(self.spec.path))}.npy")
-        if member.compress_type not in COMPRESSION_METHODS:
+        # The other decompressors of `zipfile` do not limit the size of the output.
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             fault = f"{self._locate(name)} uses compression method {member.compress_type}"
             raise SourceError(fault, repair="save it with numpy.savez_compressed")
         header = self._read_header(member)

@@ -106,10 +106,7 @@ class EncodedSource(Source):
 
 
 class ShardedSource(EncodedSource):
-    """Images in the files ("shards") of a location, one or many in each; those behind a URL are not read for digests.
-
-    Subclasses tell what their places mean.
-    """
+    """Images in the files ("shards") of a location, one or many in each; those of a URL are not read for digests."""
 
     def __init__(
         self,
@@ -338,8 +335,7 @@ def _read_table(spec: Spec) -> Iterator[tuple[int, str, str]]:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True, restval="")
         columns = list(reader.fieldnames or ())
         path = find_column(spec, "path", columns)
-        has_labels = "label" in columns or "label" in spec.options
-        label = find_column(spec, "label", columns) if has_labels else None
+        label = find_column(spec, "label", columns) if "label" in (*columns, *spec.options) else None
         for cells in reader:
             if None in cells:
                 n_cells = len(columns) + len(cells[None])

@@ -17,8 +17,6 @@ from secondlook.sources.regular_files import find_column
 from secondlook.sources.source import ReadOptions, UnreadableImageError, source_scheme
 from secondlook.specs import Spec
 
-LABEL_COLUMNS = ("label", "labels", "fine_label")
-
 
 @source_scheme(
     "hf",
@@ -52,11 +50,6 @@ def _load_splits(spec: Spec) -> Any:
     except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
         fault = f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)})"
         raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
-
-
-def open_hugging_face_object(data: Any, read_options: ReadOptions, labeling: Labeling) -> "HuggingFaceSource":
-    """Open a `datasets.Dataset`; its images are read as they are stored, without its format or transform."""
-    return HuggingFaceSource(Spec("dataset", f"{len(data)} rows"), data.with_format(None), read_options, labeling)
 
 
 class HuggingFaceSource(EncodedSource):
@@ -120,7 +113,8 @@ def _find_label_column(spec: Spec, data: Any) -> str | None:
     if len(columns) > 1:
         repair = _suggest_choice(spec, "label", columns)
         raise SourceError(f"{str(spec)!r} has several columns of type ClassLabel", repair=repair)
-    integers = [name for name in LABEL_COLUMNS if "int" in str(getattr(data.features.get(name), "dtype", ""))]
+    common = ("label", "labels", "fine_label")
+    integers = [name for name in common if "int" in str(getattr(data.features.get(name), "dtype", ""))]
     return next(iter(columns + integers), None)
 
 

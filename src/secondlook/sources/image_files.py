@@ -22,7 +22,6 @@ SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", "
 FORMATS = "JPEG, PNG, WebP, BMP or TIFF"
 CHANNELS = 3
 STRIP_PIXELS = 2**22
-ORIENTATION_TAG = 0x0112
 ORIENTATIONS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"}
 ORIENTATIONS |= {6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}
 
@@ -128,9 +127,10 @@ def _apply_orientation(image: "Image") -> "Image":
 
     `PIL.ImageOps.exif_transpose` also rewrites the other tags, which fails on damaged ones.
     """
+    from PIL.ExifTags import Base
     from PIL.Image import Transpose
 
-    name = ORIENTATIONS.get(image.getexif().get(ORIENTATION_TAG, 1))
+    name = ORIENTATIONS.get(image.getexif().get(Base.Orientation, 1))
     return image if name is None else image.transpose(Transpose[name])
 
 

@@ -106,10 +106,8 @@ def parse_labels(
     if len(numbers) == len(texts) and (all(map(str.isdecimal, texts)) or not set(texts) <= set(class_names or ())):
         for index, number in enumerate(map(Decimal, texts)):
             if not 0 <= number <= MAX_CLASS_INDEX or number != int(number):
-                raise SourceError(
-                    f"label {texts[index]} in {name_row(index)} of {where!r} is not a class index; expected 0, 1, 2,"
-                    " ..., or class names listed one per line in ?classes=FILE."
-                )
+                fault = f"label {texts[index]} in {name_row(index)} of {where!r} is not a class index"
+                raise SourceError(fault, repair="expected 0, 1, 2, ..., or class names listed in ?classes=FILE")
         return np.array([int(Decimal(text)) for text in texts], dtype=np.int64), class_names
     if numbers and class_names is None:
         found = f"{texts[numbers[0]]!r} in {name_row(numbers[0])}"

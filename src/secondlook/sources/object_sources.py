@@ -13,7 +13,7 @@ from secondlook.arrays import Array, check_pixels, default_ids
 from secondlook.errors import ANY, Repair, SourceError, shorten_reason
 from secondlook.sources.array_source import ArraySource, DeviceImages
 from secondlook.sources.encoded_sources import EncodedSource, FileSource, Labeling, find_common_folder
-from secondlook.sources.hugging_face import open_hugging_face_object
+from secondlook.sources.hugging_face import HuggingFaceSource
 from secondlook.sources.image_files import convert_pillow_image, decode_image, read_image_file
 from secondlook.sources.regular_files import make_absolute, reject_url
 from secondlook.sources.source import (
@@ -26,7 +26,7 @@ from secondlook.sources.source import (
     check_image_bytes,
     hash_pixels,
 )
-from secondlook.specs import expand_path
+from secondlook.specs import Spec, expand_path
 
 Kind = Literal["path", "bytes", "PIL image", "array", "tensor"]
 KINDS = "a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W]"
@@ -116,25 +116,24 @@ def _check_tensor_shape(tensor: Any, name: str) -> None:
 def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Source:
     """Open images in memory, or a list of paths; ids, digests and limits are those of other sources."""
     data = _unwrap_loader(data) if _is_instance(data, "torch.utils.data", "DataLoader") else data
-    if _is_instance(data, "datasets", "Dataset"):
-        return open_hugging_face_object(data, read_options, labeling)
+    if _is_instance(data, "datasets", "Dataset"):  # whose images are read as they are stored, without its format
+        return HuggingFaceSource(Spec("dataset", f"{len(data)} rows"), data.with_format(None), read_options, labeling)
     if _is_instance(data, "torch", "Tensor"):
         if is_on_accelerator(data):
             _check_tensor_shape(data, "the tensor")
-            return _open_array(DeviceImages(data[None] if data.ndim == 3 else data), labeling, read_options)
-        data = _convert_tensor(data, "the tensor")
-    if isinstance(data, np.ndarray) and data.dtype.kind not in "OU":
-        is_one_image = data.ndim == 3 and data.shape[2] in (1, 3)
-        return _open_array(data[None] if is_one_image else data, labeling, read_options)
+            data = DeviceImages(data[None] if data.ndim == 3 else data)
+        else:
+            data = _convert_tensor(data, "the tensor")
+    if isinstance(data, DeviceImages) or (isinstance(data, np.ndarray) and data.dtype.kind not in "OU"):
+        images: Any = data
+        images = images[None] if len(images.shape) == 3 and images.shape[2] in (1, 3) else images
+        labels, class_names = labeling.labels, labeling.class_names
+        return ArraySource(images, labels=labels, class_names=class_names, on_error=read_options.on_error)
     if find_kind(data) in ("path", "bytes", "PIL image"):
         data = [data]
     if isinstance(data, np.ndarray) or _is_instance(data, "pandas", "Series"):
         data = data.tolist()
     return _open_items(data, _check_length(data), labeling, read_options)
-
-
-def _open_array(images: Array | DeviceImages, labeling: Labeling, read_options: ReadOptions) -> ArraySource:
-    return ArraySource(images, labels=labeling.labels, class_names=labeling.class_names, on_error=read_options.on_error)
 
 
 def _unwrap_loader(loader: Any) -> Any:
@@ -272,10 +271,7 @@ def _summarize_image(image: Any, kind: Kind, where: str, read_options: ReadOptio
 
 
 class ItemSource(EncodedSource):
-    """Images of one kind that are returned by position, from a list or a data set.
-
-    The items were read once to summarize them; an image that differs when it is read again is an error.
-    """
+    """Images of one kind from a list or a data set; one that differs from its summary when it is read is an error."""
 
     def __init__(
         self,

@@ -24,10 +24,7 @@ MAX_LOADED_ROWS = 20_000_000
 
 
 def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedReader:
-    """Open a file for reading, or raise `OSError` if it is larger than `max_bytes` or not a regular file.
-
-    Reading a pipe or a device such as /dev/zero may never end.
-    """
+    """Open a regular file of at most `max_bytes`, or raise `OSError`: reading a pipe or a device may never end."""
     try:
         # Without this flag, opening a pipe waits until another process writes to it.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))

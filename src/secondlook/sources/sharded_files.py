@@ -25,7 +25,6 @@ from secondlook.specs import Spec
 
 T = TypeVar("T")
 
-LABEL_NAMES = ("label", "labels")
 BYTES_FIELD = "bytes"
 """The field of a Hugging Face image column that holds encoded images; the other one is 'path'."""
 
@@ -81,7 +80,7 @@ def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
     location, shards = _find_shards(spec, ".parquet")
     with _open_parquet(location, shards[0]) as file:
         schema = file.schema_arrow
-    label = next((name for name in LABEL_NAMES if name in schema.names), None)
+    label = next((name for name in ("label", "labels") if name in schema.names), None)
     columns = ParquetColumns(
         _find_images(schema, spec),
         find_column(spec, "label", schema.names) if "label" in spec.options else label,
@@ -190,10 +189,7 @@ def _read_values(table: Any, name: str, shard: FileEntry, spec: Spec) -> Array:
 
 
 class ParquetSource(ShardedSource):
-    """Images in Parquet files; a place is the number of the file, the row group, and the row there.
-
-    Row groups are read whole, when the first of their images is needed, and a few of them are kept.
-    """
+    """Images in Parquet files, whose row groups are read whole; a place is the file, the row group and its row."""
 
     image: str
     """Name of the column of images."""
@@ -281,8 +277,7 @@ class WebDatasetSource(ShardedSource):
         else:
             opened = _open_shard(self.location, shard)
         with opened as file, self.location.translate_errors(shard.name, only_server=True):
-            content: bytes = file.read_at(length, start)
-        return content
+            return bytes(file.read_at(length, start))
 
     @cached_property
     def _files(self) -> SharedCache:
@@ -374,5 +369,4 @@ class _BoundedFile:
         """Read up to `size` bytes."""
         if not 0 <= size <= MAX_HEADER_BYTES:
             raise ValueError(f"a header of {size} bytes, above the limit of {MAX_HEADER_BYTES}")
-        content: bytes = self._file.read(size)
-        return content
+        return bytes(self._file.read(size))

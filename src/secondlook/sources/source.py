@@ -66,10 +66,7 @@ class Batch:
 
 
 class UnreadableImageError(SourceError):
-    """An image that cannot be read, and why; with on_error="skip" it is skipped instead.
-
-    `limit` is the limit that the image exceeds, and `needed` the value of it that would be enough.
-    """
+    """An image that cannot be read, and why; `needed` is the value of `limit`, if it exceeds one, that is enough."""
 
     def __init__(
         self, where: str, reason: str, *, limit: Limit | None = None, needed: int = 0, skippable: bool = False
@@ -185,10 +182,7 @@ class Source(ABC):
         return Source.hash_content(self, index) != UNREADABLE
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, or raise an `UnreadableImageError` with the limit 'max_bytes' before reading its pixels.
-
-        Without an override, images are read whatever their size.
-        """
+        """Return one image; overrides raise `UnreadableImageError` with the limit 'max_bytes' before decoding it."""
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
@@ -312,10 +306,7 @@ class Source(ABC):
             yield Batch(np.array(read, dtype=np.int64), tuple(self.ids[position] for position in read), images)
 
     def _try_read(self, index: int, max_bytes: int | None = None) -> Array | Skipped | int:
-        """Read one image; return its size in bytes instead if it takes more than `max_bytes`.
-
-        Errors are not returned, because their tracebacks would keep what was decoded in memory.
-        """
+        """Read one image; return its size in bytes instead if it takes more than `max_bytes`."""
         try:
             return self.read(index) if max_bytes is None else self.read_within(index, max_bytes)
         except UnreadableImageError as error:
@@ -325,6 +316,7 @@ class Source(ABC):
                 raise UnreadableImageError(
                     error.where, error.reason, limit=error.limit, needed=error.needed, skippable=True
                 ) from error
+            # Not the error itself, whose traceback would keep what was decoded in memory.
             return Skipped(self.ids[index], error.reason)
 
 
@@ -408,7 +400,6 @@ class SourceScheme:
 
 
 SOURCES: Registry[SourceScheme] = Registry("data source", SourceError)
-"""Every source scheme by name."""
 
 
 def source_scheme(

@@ -28,13 +28,6 @@ __all__ = [
     "write_normalized_view",
 ]
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "apply_view": "secondlook.views.engine",
-        "apply_views": "secondlook.views.engine",
-        "stack_views": "secondlook.views.engine",
-        "contact_sheet": "secondlook.views.sheet",
-        "write_normalized_view": "secondlook.views.torch_engine",
-    },
-)
+_ENGINE = dict.fromkeys(("apply_view", "apply_views", "stack_views"), "secondlook.views.engine")
+_OTHERS = {"contact_sheet": "secondlook.views.sheet", "write_normalized_view": "secondlook.views.torch_engine"}
+__getattr__ = lazy_attributes(__name__, _ENGINE | _OTHERS)

@@ -25,15 +25,12 @@ from secondlook.sources import open_source
 from secondlook.views.view import View, ViewSet, ViewsLike
 
 if int(cv2.__version__.partition(".")[0]) < 5:
-    raise ViewError(
-        f"OpenCV {cv2.__version__} is installed, but views need OpenCV 5 or later: older versions make other pixels, "
-        "so that confidences would differ and guarantees would not hold",
-        repair="run: pip uninstall opencv-python opencv-python-headless, then: pip install 'opencv-python-headless>=5'",
-    )
+    _fault = f"OpenCV {cv2.__version__} is installed, but guarantees hold for the pixels of OpenCV 5 or later"
+    _repair = "run: pip uninstall opencv-python opencv-python-headless, then: pip install 'opencv-python-headless>=5'"
+    raise ViewError(_fault, repair=_repair)
 
 _FLOAT_BLOCK_BYTES = 8 * 2**20
 _TABLE_BLOCK = 1024
-_NO_MEAN = np.float64(0.0)
 _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror": cv2.BORDER_REFLECT}
 
 
@@ -157,7 +154,7 @@ def _run_tone(images: Float32Array, tone: Tone) -> Float32Array:
     """Apply tone curves to float images; each curve uses the mean of its own input."""
     values: Array = images
     for curve in tone.curves:
-        mean = values.mean(axis=(1, 2, 3), keepdims=True, dtype=np.float64) if tone.uses_mean else _NO_MEAN
+        mean = values.mean(axis=(1, 2, 3), keepdims=True, dtype=np.float64) if tone.uses_mean else 0.0
         values = np.clip(curve(values, mean), 0.0, 1.0)
     return values.astype(np.float32, copy=False)
 

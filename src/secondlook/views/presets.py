@@ -15,7 +15,6 @@ class Preset(NamedRecord):
 
 
 PRESETS: Registry[Preset] = Registry("preset", ViewError)
-"""Every preset by name."""
 
 _CIFAR10 = """
 identity

@@ -17,10 +17,7 @@ _BACKGROUND, _TEXT_COLOR = (255, 255, 255), (30, 30, 30)
 
 
 def contact_sheet(image: object, views: ViewsLike, *, columns: int | None = None) -> Image.Image:
-    """Draw every view of one image, each with its text below. -> Pillow image
-
-    The image is a path, the bytes of an image file, a PIL image, an array [H, W, C] or a torch tensor [C, H, W].
-    """
+    """Draw every view of one image, of any kind that `read_image` takes, with its text below. -> Pillow image"""
     view_set = ViewSet(views)
     batch = check_images(read_image(image)[None])
     n_columns = columns or min(len(view_set), math.ceil(math.sqrt(len(view_set) * 1.3)))
@@ -46,8 +43,7 @@ def _compute_tile_size(width: int, height: int) -> tuple[int, int]:
 def _draw_tile(image: Array, size: tuple[int, int]) -> Image.Image:
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     tile = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-    enlarged = size[0] >= tile.width
-    return tile.resize(size, Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS)
+    return tile.resize(size, Image.Resampling.NEAREST if size[0] >= tile.width else Image.Resampling.LANCZOS)
 
 
 def _draw_text(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:

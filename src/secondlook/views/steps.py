@@ -118,7 +118,6 @@ class Step:
 
 
 STEPS: Registry[Step] = Registry("step", ViewError)
-"""Every step by name."""
 
 
 def view_step(form: str, *, onnx: Callable[..., Any] | None = None) -> Callable[[Function], Function]:
@@ -217,9 +216,8 @@ _built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")(
 @_built_in("channels", "reorder the color channels, such as bgr", ("ORDER", _parse_channel_order), neutral=("rgb",))
 def _channels(frame: Frame, order: str) -> Operation:
     if frame.channels != 3:
-        raise ViewError(
-            f"step 'channels:{order}' needs images with 3 channels, got {frame.channels}; remove views with this step."
-        )
+        fault = f"step 'channels:{order}' needs images with 3 channels, got {frame.channels}"
+        raise ViewError(fault, repair="remove views with this step")
     return Reorder(tuple("rgb".index(letter) for letter in order))
 
 

@@ -91,8 +91,7 @@ def _run(images: Tensor, view: View, operation: Operation) -> Tensor:
             return _run_blur(images, operation)
         case Filter():
             # A user's function takes arrays, so only these images visit the host.
-            result = operation.run(images.cpu().numpy(), view)
-            return torch.from_numpy(result).to(images.device)
+            return torch.from_numpy(operation.run(images.cpu().numpy(), view)).to(images.device)
 
 
 def _to_pixels(values: Tensor) -> Tensor:
@@ -108,9 +107,8 @@ def _run_copy(images: Tensor, copy: Copy) -> Tensor:
     if copy.y.start < copy.y.stop and copy.x.start < copy.x.stop:
         (top, bottom), (left, right) = copy.y.source, copy.x.source
         content = images[:, top:bottom, left:right]
-        result[:, copy.y.start : copy.y.stop, copy.x.start : copy.x.stop] = (
-            content.flip(flipped) if flipped else content
-        )
+        content = content.flip(flipped) if flipped else content
+        result[:, copy.y.start : copy.y.stop, copy.x.start : copy.x.stop] = content
     return result
 
 
@@ -123,10 +121,7 @@ def _run_tone(images: Tensor, tone: Tone) -> Tensor:
 
 
 def _run_tone_table(images: Tensor, tone: Tone) -> Tensor:
-    """Apply tone curves to uint8 images through a table of 256 values: one for all images, or one per image.
-
-    Tables are computed as in the CPU engine, from histograms, so that the pixels are equal.
-    """
+    """Apply tone curves to uint8 images through tables, which are computed as in the CPU engine for equal pixels."""
     if not tone.uses_mean:
         return make_table(tone, images.device).index_select(0, images.reshape(-1).int()).view(images.shape)
     result = torch.empty_like(images)
@@ -149,13 +144,9 @@ def make_table(tone: Tone, device: torch.device) -> Tensor:
 
 def _run_warp(images: Tensor, warp: Warp) -> Tensor:
     grid = _make_grid(warp, images.shape[1], images.shape[2], images.device).expand(len(images), -1, -1, -1)
-    sampled = functional.grid_sample(
-        images.permute(0, 3, 1, 2).float(),
-        grid,
-        mode="bilinear",
-        padding_mode=_BORDERS[warp.border],
-        align_corners=False,
-    ).permute(0, 2, 3, 1)
+    pixels = images.permute(0, 3, 1, 2).float()
+    sampled = functional.grid_sample(pixels, grid, padding_mode=_BORDERS[warp.border], align_corners=False)
+    sampled = sampled.permute(0, 2, 3, 1)
     return _to_pixels(sampled) if images.dtype == torch.uint8 else sampled
 
 

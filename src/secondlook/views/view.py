@@ -15,7 +15,6 @@ from secondlook.views.presets import PRESETS, Preset
 from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, format_number, shorten
 
 MAX_STEPS = 32
-"""A longer view is surely a mistake."""
 AUTO = "auto"
 """The text that asks for views chosen for a classifier and its images; only what has both can choose them."""
 
@@ -81,10 +80,8 @@ class View:
 @lru_cache(maxsize=4096)
 def _plan_operations(view: View, frame: Frame) -> tuple[Operation, ...]:
     if view.name is not None:
-        raise ViewError(
-            f"view {view.name!r} is only the name of a view that was computed elsewhere, so it cannot be applied to"
-            " images; write it as steps, such as 'hflip+shift:2,0'."
-        )
+        fault = f"view {view.name!r} is only the name of a view that was computed elsewhere and cannot be applied"
+        raise ViewError(fault, repair="write it as steps, such as 'hflip+shift:2,0'")
     return fuse_operations((one.step.operation(frame, *one.arguments) for one in view.steps), frame)
 
 
@@ -99,23 +96,17 @@ def _parse_step(piece: str, text: str) -> BoundStep:
     words = rest.split(",") if colon else []
     if len(words) != len(step.parameters):
         holds_step = any(word.partition(":")[0] in STEPS for word in words)
-        raise ViewError(
-            f"step {shorten(piece)!r} {where} has {len(words)} argument(s); expected {len(step.parameters)}:"
-            f" {step.form}{f'; {_SEPARATOR_HINT}' if holds_step else ''}."
-        )
-    arguments = tuple(_parse_argument(step, place, word, where) for place, word in enumerate(words))
-    fault = step.check(*arguments)
-    if fault:
+        expected = f"{len(step.parameters)}: {step.form}{f'; {_SEPARATOR_HINT}' if holds_step else ''}"
+        raise ViewError(f"step {shorten(piece)!r} {where} has {len(words)} argument(s); expected {expected}.")
+    arguments: list[Argument] = []
+    for (parameter, parse), word in zip(step.parameters, words, strict=True):
+        try:
+            arguments.append(parse(word.strip()))
+        except ValueError as error:
+            raise ViewError(f"{parameter} of step {step.form!r} {where} {error}.") from None
+    if fault := step.check(*arguments):
         raise ViewError(f"step {piece!r} {where} {fault}.")
-    return BoundStep(name, arguments)
-
-
-def _parse_argument(step: Step, place: int, word: str, where: str) -> Argument:
-    name, parse = step.parameters[place]
-    try:
-        return parse(word.strip())
-    except ValueError as error:
-        raise ViewError(f"{name} of step {step.form!r} {where} {error}.") from None
+    return BoundStep(name, tuple(arguments))
 
 
 # ---- The notation of the paper
@@ -183,9 +174,8 @@ class ViewSet:
         if len(set(parsed)) < len(parsed):
             double = next(view for view in parsed if parsed.count(view) > 1)
             places = " and ".join(str(place) for place, view in enumerate(parsed, start=1) if view == double)
-            raise ViewError(
-                f"duplicate view {shorten(str(double))!r} at positions {places} of {len(parsed)}; remove one."
-            )
+            fault = f"duplicate view {shorten(str(double))!r} at positions {places} of {len(parsed)}"
+            raise ViewError(fault, repair="remove one")
         if View() not in parsed:
             _warn(f"added the identity in front of the {len(parsed)} given view(s); every set starts with it.")
         elif not parsed[0].is_identity:
@@ -202,10 +192,7 @@ class ViewSet:
 
     @classmethod
     def with_identity(cls, views: "ViewsLike", available: "ViewSet | None" = None) -> "ViewSet":
-        """Return `views` as a set; an iterable of views may omit or reorder the identity without a warning.
-
-        Plain names of the `available` views are accepted.
-        """
+        """Return `views`, also plain names of `available` ones, as a set; the identity may be missing or anywhere."""
         named = {view.name: view for view in available or () if view.name is not None}
         if isinstance(views, str) and views in named:
             views = [views]
@@ -228,10 +215,8 @@ class ViewSet:
         if parsed[0].name is not None:
             parsed[0] = View()
         if View() in parsed[1:]:
-            raise ViewError(
-                f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}; the first view of predictions is"
-                " the image itself, so put it first in both the views and the outputs."
-            )
+            fault = f"the identity is view {parsed.index(View(), 1) + 1} of {len(parsed)}, expected the first"
+            raise ViewError(fault, repair="put it first in both the views and the outputs")
         return cls(parsed)
 
     def resolve(self, view: View | str) -> View:
@@ -244,9 +229,8 @@ class ViewSet:
         """Return the position of a view."""
         parsed = self.resolve(view)
         if parsed not in self.views:
-            raise ViewError(
-                f"view {str(parsed)!r} is not in this set of {len(self)} views.{did_you_mean(str(parsed), self.texts)}"
-            )
+            hint = did_you_mean(str(parsed), self.texts)
+            raise ViewError(f"view {str(parsed)!r} is not in this set of {len(self)} views.{hint}")
         return self.views.index(parsed)
 
     def __len__(self) -> int:
@@ -315,10 +299,8 @@ def _parse_item(position: int, item: View | str, n_items: int, keeps_names: bool
         if keeps_names and step.strip() and not is_misspelled:
             return View(name=item.strip())
         if item.strip() == AUTO:
-            raise ViewError(
-                f"{AUTO!r} chooses views for a classifier and its images; use it to evaluate, in SelectiveClassifier "
-                "or choose_views, and name a preset here, such as 'natural'."
-            ) from None
+            fault = f"{AUTO!r} chooses views for a classifier and its images, which are not known here"
+            raise ViewError(fault, repair="name a preset, such as 'natural', or call choose_views") from None
         if item in PRESETS:
             raise ViewError(f"preset {item!r} is a whole set; it cannot be combined with other views.") from None
         if n_items > 1:
