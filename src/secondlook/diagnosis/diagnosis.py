@@ -267,10 +267,8 @@ def _describe_disagreement(pool: Pool, position: int) -> str | None:
     n_changed = round((1 - agreement.confident) * agreement.n_confident)
     if not n_changed or betainc(n_changed, agreement.n_confident - n_changed + 1, MAX_CHANGED) >= FALSE_ALARM:
         return None  # the binomial probability of at least that many changes
-    return (
-        f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions, more than "
-        f"{100 * MAX_CHANGED:g} %"
-    )
+    changed = f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions"
+    return f"{changed}, more than {100 * MAX_CHANGED:g} %"
 
 
 def _describe_doubt(pool: Pool, position: int, limit: float, standard_errors: float = CLEAR) -> str | None:

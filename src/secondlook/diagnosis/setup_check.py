@@ -374,11 +374,9 @@ def _describe_given(classifier: Classifier, given: Reading, better: Reading | No
     start = f"Mean confidence {_format_share(given.confidence)} on {given.images} images"
     if better is None:
         return f"{start}, and {count} is much more confident; only labeled images can tell whether the setup is right."
-    return (
-        f"{start} without labels; {_describe_repair(classifier, better)} it would be "
-        f"{_format_share(better.confidence)}, which may be a sign of another preprocessing in training: check with "
-        "labeled images."
-    )
+    other = f"{_describe_repair(classifier, better)} it would be {_format_share(better.confidence)}"
+    hint = "which may be a sign of another preprocessing in training: check with labeled images."
+    return f"{start} without labels; {other}, {hint}"
 
 
 def _describe_better(classifier: Classifier, source: Source, given: Reading, better: Reading) -> str:
@@ -415,9 +413,8 @@ def _describe_class_order(order: tuple[int, ...], source: Source) -> str:
     names = source.class_names
     scheme = SOURCES.get(source.spec.partition(":")[0])  # specs of custom sources need not follow the grammar
     if scheme is not None and "classes" in scheme.options:
-        repair = (
-            "rename the classes, or list their names in the order of the classifier with ?classes=FILE, one per line"
-        )
+        listed = "list their names in the order of the classifier with ?classes=FILE, one per line"
+        repair = f"rename the classes, or {listed}"
     else:
         array = list(order) if len(order) <= MAX_LISTED else "class_order"
         repair = f"number the labels in the order of the classifier, np.array({array})[labels]"

@@ -182,10 +182,8 @@ def _add_doctor(outputs: LookOutputs, *, on: str = "image", temperature: float |
 def _mean_logits(outputs: LookOutputs, on: str) -> Tensor:
     """Return the mean logits over members and views, or those of the image itself. float64 [n, classes]"""
     if len(outputs.logits) < len(outputs.probabilities):
-        raise ExportError(
-            f"method {outputs.policy.method!r} needs logits, but a classifier of the policy outputs probabilities; use "
-            "another method."
-        )
+        fault = f"method {outputs.policy.method!r} needs logits, but a classifier of the policy outputs probabilities"
+        raise ExportError(fault, repair="use another method")
     logits = _average(outputs.logits)
     return outputs.take_view(logits, 0) if on == "image" else logits.reduce("Mean", VIEWS)
 
@@ -230,8 +228,7 @@ def _normalize_logs(outputs: LookOutputs, values: Tensor, floor: float) -> Tenso
     logs = graph.op("Log", graph.op("Max", values, floor))
     centered = logs - logs.reduce("Mean", CLASSES, keepdims=1)
     norm = graph.op("Sqrt", (centered * centered).reduce("Sum", CLASSES))
-    own = (centered * mask).reduce("Sum", CLASSES)
-    return own / _replace_zero(norm)
+    return (centered * mask).reduce("Sum", CLASSES) / _replace_zero(norm)
 
 
 def _average_looks(values: Sequence[Tensor]) -> Tensor:

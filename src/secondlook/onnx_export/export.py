@@ -60,15 +60,10 @@ class ExportSummary:
     def __str__(self) -> str:
         height, width, channels = ("any" if size is None else str(size) for size in self.image_shape)
         looks = f"at most {self.views}, until the decision is clear" if self.adaptive else f"all {self.views} views"
-        return "\n".join(
-            [
-                f"input: {self.pixels} [batch, {height}, {width}, {channels}]",
-                f"looks: {looks}",
-                f"guarantee: {self.guarantee_text}",
-                f"opset: {self.opset}",
-                "",
-                f"Written to {self.path}: {self.size:,} bytes, {self.added:,} more than the classifier.",
-            ]
+        return (
+            f"input: {self.pixels} [batch, {height}, {width}, {channels}]\nlooks: {looks}\n"
+            f"guarantee: {self.guarantee_text}\nopset: {self.opset}\n\n"
+            f"Written to {self.path}: {self.size:,} bytes, {self.added:,} more than the classifier."
         )
 
 
@@ -180,10 +175,8 @@ def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
     if path.exists() and not overwrite:
-        raise ExportError(
-            f"the file {str(path)!r} exists",
-            repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
-        )
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise ExportError(f"the file {str(path)!r} exists", repair=repair)
 
 
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
@@ -221,7 +214,5 @@ def _check_content(content: bytes, image_shape: Sequence[int | None], path: Path
             opened.decide_images(images, batch_size=CHECKED_IMAGES)
         except DecisionError as error:
             reason = (str(error).rpartition("; ")[0] or str(error)).replace(repr(str(file)), repr(str(path)))
-            raise ExportError(
-                f"{str(path)!r} is not written, since it fails on random images: {reason}; check the classifier, and "
-                "the ONNX forms of your own steps."
-            ) from error
+            fault = f"{str(path)!r} is not written, since it fails on random images: {reason}"
+            raise ExportError(fault, repair="check the classifier, and the ONNX forms of your own steps") from error

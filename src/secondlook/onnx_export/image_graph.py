@@ -62,32 +62,22 @@ def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | 
         size, channels = preprocessing.input_size, _find_channels(preprocessing)
         if size is None or channels is None:
             unknown = "size" if size is None else "number of channels"
-            raise ExportError(
-                f"the preprocessing ({preprocessing}) does not state the {unknown} of the images, which an exported "
-                "file needs",
-                repair=Repair("pass {image_shape} with their height, width and channels", image_shape=ANY),
-            )
+            fault = f"the preprocessing ({preprocessing}) does not state the {unknown} of the images"
+            repair = Repair("pass {image_shape} with their height, width and channels", image_shape=ANY)
+            raise ExportError(f"{fault}, which an exported file needs", repair=repair)
         given = fitted = *size, channels
         is_any_size = is_any_size or preprocessing.resize is not None
     else:
-        given, fitted = _fit_shape(preprocessing, image_shape)
+        given = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
+        if not (len(given) == 3 and all(is_whole_number(size) and size > 0 for size in given) and given[2] in (1, 3)):
+            fault = "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels"
+            raise ExportError(fault, argument="image_shape", value=image_shape)
+        try:
+            fitted = preprocessing.fit(np.zeros((1, *given), dtype=np.uint8)).shape[1:]
+        except ClassifierError as error:
+            raise ExportError(f"contradicts the preprocessing: {error}", argument="image_shape", value=given) from error
     height, width = (None, None) if is_any_size else given[:2]
     return ImageShape((height, width, None if _converts_channels(preprocessing) else fitted[2]), fitted)
-
-
-Shape = tuple[int, int, int]
-
-
-def _fit_shape(preprocessing: Preprocessing, image_shape: object) -> tuple[Shape, Shape]:
-    """Return the shape of images, checked, and that after `Preprocessing.fit`."""
-    sizes = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
-    if not (len(sizes) == 3 and all(is_whole_number(size) and size > 0 for size in sizes) and sizes[2] in (1, 3)):
-        fault = "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels"
-        raise ExportError(fault, argument="image_shape", value=image_shape)
-    try:
-        return sizes, preprocessing.fit(np.zeros((1, *sizes), dtype=np.uint8)).shape[1:]
-    except ClassifierError as error:
-        raise ExportError(f"contradicts the preprocessing: {error}", argument="image_shape", value=sizes) from error
 
 
 def _find_channels(preprocessing: Preprocessing) -> int | None:
@@ -320,8 +310,7 @@ def _add_positions(graph: Graph, warp: Warp, frame: Frame) -> list[tuple[Tensor,
     for x_factor, y_factor, offset in warp.matrix:
         positions = graph.op("Reshape", x * x_factor + y * y_factor + offset, [-1])
         before = graph.op("Floor", positions)
-        fraction = graph.op("Unsqueeze", positions - before, [1])
-        fractions = graph.op("Expand", fraction, [1, frame.channels])
+        fractions = graph.op("Expand", graph.op("Unsqueeze", positions - before, [1]), [1, frame.channels])
         first = before.cast(np.int64)
         found.append((fractions, (first, first + 1)))
     return found
@@ -378,10 +367,8 @@ def _add_blur(graph: Graph, images: Tensor, blur: Blur, frame: Frame) -> Tensor:
 
 def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter, frame: Frame) -> Tensor:
     if operation.onnx_form is None:
-        raise ExportError(
-            f"a step of view {str(view)!r} has no ONNX form; state it with view_step(..., onnx=...), or use a policy "
-            "without this view."
-        )
+        fault = f"a step of view {str(view)!r} has no ONNX form"
+        raise ExportError(fault, repair="state it with view_step(..., onnx=...), or use a policy without this view")
     what = f"the ONNX form of a step of view {str(view)!r}"
     with describe_failures(f"{what} is not valid", "correct the function that view_step(..., onnx=...) got."):
         _check_form(operation.onnx_form, graph.opset, frame, what)
@@ -395,10 +382,8 @@ Form = Callable[[Graph, Tensor], object]
 def _call_form(form: Form, graph: Graph, images: Tensor, what: str) -> Tensor:
     result = form(graph, images)
     if not isinstance(result, Tensor):
-        raise ExportError(
-            f"{what} returned {type(result).__name__}; expected a tensor of the graph, such as "
-            "graph.op('Floor', images)."
-        )
+        fault = f"{what} returned {type(result).__name__}; expected a tensor of the graph"
+        raise ExportError(f"{fault}, such as graph.op('Floor', images).")
     return graph.op("Clip", result.cast(np.float32), 0.0, 1.0)
 
 

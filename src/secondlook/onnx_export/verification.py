@@ -140,10 +140,8 @@ class Verification:
         distances = [image.distance for image in self.differing]
         largest = max(self.largest_difference, self.largest_probability_difference, *distances)
         if self.interpolates and largest <= ROUNDING_DIFFERENCE:
-            fault += (
-                f"; the policy resizes images or computes pixels in between, whose rounding causes differences up to "
-                f"about {ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
-            )
+            cause = "the policy resizes images or computes pixels in between, whose rounding causes differences"
+            fault += f"; {cause} up to about {ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
         return f"failed: {fault}"
 
     def to_dict(self) -> dict[str, object]:
@@ -208,15 +206,20 @@ def verify_export(
     execution
         Where and how to run the file and the classifier.
     """
-    _check_arguments(path, tolerance, limit)
+    if not OnnxFile.has_suffix(path):
+        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
+    if not (is_number(tolerance) and tolerance >= 0):
+        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
+        raise DecisionError(fault, argument="tolerance", value=tolerance)
+    if limit is not None and not (is_whole_number(limit) and limit > 0):
+        raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
     file = compile_policy(load_policy(path, execution=execution))
     assert isinstance(file, ExportedFile), "its policy came from the file"
     plan = compile_with_classifier(policy, classifier, execution, allow_mismatch=file.mismatch is not None)
     if not plan.given.decides_like(file.given):
-        raise DecisionError(
-            f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one "
-            f"({plan.given.identity}); pass the policy that was exported, or export this one."
-        )
+        fault = f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one"
+        repair = "pass the policy that was exported, or export this one"
+        raise DecisionError(f"{fault} ({plan.given.identity})", repair=repair)
     source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else source.spread(limit)
     block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
@@ -247,16 +250,6 @@ def verify_export(
         largest_probability_difference=found.largest_probability,
         interpolates=_interpolates(plan),
     )
-
-
-def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None:
-    if not OnnxFile.has_suffix(path):
-        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
-    if not (is_number(tolerance) and tolerance >= 0):
-        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
-        raise DecisionError(fault, argument="tolerance", value=tolerance)
-    if limit is not None and not (is_whole_number(limit) and limit > 0):
-        raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
 
 def _interpolates(plan: Plan) -> bool:
