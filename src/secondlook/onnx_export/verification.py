@@ -310,7 +310,7 @@ class _Differences:
         """Return how far the estimate of an image was from the next limit after some looks, in the library."""
         schedule = self.policy.schedule
         assert schedule is not None, "all images have the same number of looks without a schedule"
-        estimate = schedule.estimate(looks, self.policy.compute_running(preds)[:, looks - 1])
+        estimate = schedule.estimate(looks, self.policy.compiled.running(preds)[:, looks - 1])
         limits = np.array(schedule.limits(self.policy.threshold))[:, looks - 1]
         return float(np.abs(estimate - limits).min())
 

@@ -127,8 +127,7 @@ def certify(
         raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     check_probability("delta", delta)
     grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
-    one_risk = {"risk": risk, "delta": delta}
-    guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
+    guarantee = grouping.guarantee(delta) if grouping else Guarantee.model_validate({"risk": risk, "delta": delta})
     distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
     candidates = _score_candidates(
         distinct, guarantee.risk, None, method, options, predict_from, top_k, apart, adaptive, tolerance, max_looks
@@ -332,20 +331,12 @@ def _certify_groups(
     share = delta / len(rankings)
     known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
     groups = tuple(_describe_group(*group, share) for group in known_groups)
-    calibration = Calibration(
-        images=len(correct),
-        accepted=sum(group.accepted for group in groups),
-        errors=sum(group.errors for group in groups),
-    )
+    accepted, errors = sum(group.accepted for group in groups), sum(group.errors for group in groups)
+    calibration = Calibration(images=len(correct), accepted=accepted, errors=errors)
     threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
-    known: dict[str, Any] = {
-        "threshold": threshold,
-        "calibration": calibration,
-        "grouped_by": grouping.grouped_by,
-        "groups": groups,
-    }
+    policy = Policy(threshold=threshold, calibration=calibration, grouped_by=grouping.grouped_by, groups=groups)
     if math.isfinite(threshold):
-        return Policy(**known, guarantee=guarantee)
+        return policy.model_copy(update={"guarantee": guarantee})
 
     def can_certify(risk: float | None, delta: float) -> bool:
         return any(find_joint_counts(rankings, grouping.risks if risk is None else [risk] * len(groups), delta))
@@ -356,22 +347,22 @@ def _certify_groups(
         key=lambda one: math.inf if one[0].additional_images is None else one[0].additional_images,
     )
     shortfall = describe_shortfall(guarantee, ranking, group.risk, share, can_certify, group.name)
-    return Policy(**known, shortfall=shortfall)
+    return policy.model_copy(update={"shortfall": shortfall})
 
 
 def _describe_group(
     name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, share: float
 ) -> GroupThreshold:
     """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
-    known: dict[str, Any] = {"name": name, "value": value, "risk": risk}
+    known: dict[str, Any] = {"threshold": math.inf, "accepted": 0, "errors": 0}
     if ranking is None:
-        known |= {"images": 0, "additional_images": count_without_errors(risk, share) + 1}
+        known["additional_images"] = count_without_errors(risk, share) + 1
     elif count is None:
-        known |= {"images": ranking.n_images, "additional_images": estimate_prospect(ranking, risk, share)[1]}
+        known["additional_images"] = estimate_prospect(ranking, risk, share)[1]
     else:
         threshold, errors = find_cut(ranking, count)
-        return GroupThreshold(**known, images=ranking.n_images, threshold=threshold, accepted=count, errors=errors)
-    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0)
+        known = {"threshold": threshold, "accepted": count, "errors": errors}
+    return GroupThreshold(name=name, value=value, risk=risk, images=0 if ranking is None else ranking.n_images, **known)
 
 
 # --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
@@ -476,7 +467,7 @@ class ScoredImages:
             fault = f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}"
             raise DecisionError(fault, repair="select the views that it was fitted to, or fit another schedule")
         texts = [*schedule.views, *(view for view in preds.views.texts if view not in schedule.views)]
-        running = settings.compute_running(preds.select(views=texts))
+        running = settings.compiled.running(preds.select(views=texts))
         check_confidence_range(running, settings.method)
         counts = range(1, len(texts) + 1) if settings.predict_from == "views" else (1,)
         seen = (preds.select(views=texts[:count]) for count in counts)

@@ -176,10 +176,9 @@ class Schedule(FrozenRecord):
     def make_table(self, threshold: float) -> TextTable:
         """Return the limits of the estimate at a threshold: one row per look."""
         lower, upper = self.limits(threshold)
-        rows = [["look", "view", "reject below", "accept from"]]
-        for count, (view, low, high) in enumerate(zip(self.views, lower, upper, strict=True), start=1):
-            rows.append([str(count), view, format_value(float(low)), format_value(float(high))])
-        return TextTable(rows)
+        numbers = (str(count) for count in range(1, self.max_looks + 1))
+        columns = (numbers, self.views, map(format_value, lower.tolist()), map(format_value, upper.tolist()))
+        return TextTable([("look", "view", "reject below", "accept from"), *zip(*columns, strict=True)])
 
     def describe_fit(self) -> str:
         """Return what the schedule was fitted to, and what it costs and gives there."""
@@ -255,7 +254,7 @@ def fit_schedule(
     check_counts(preds.n_views, preds.n_images)
     n_looks = min(max_looks or preds.n_views, preds.n_views)
     order = order_views(preds, policy)
-    running = policy.compute_running(preds.select(views=list(order)))
+    running = policy.compiled.running(preds.select(views=list(order)))
     check_confidence_range(running, policy.method)
     log_odds = _compute_finite_log_odds(running)
     changes = log_odds[:, -1:] - log_odds
