@@ -141,10 +141,8 @@ class Diagnosis:
         harmful.sort(key=lambda row: (row.agreement.confident, -row.agreement.doubt_growth))
         worst, views = harmful[0], list_first([row.view for row in harmful])
         verb, which = ("is", "") if len(harmful) == 1 else ("are", f"{worst.view!r}: ")
-        return (
-            f"{count_views(len(harmful))} {verb} likely to make the confidence worse: {views} ({which}{worst.reason}); "
-            "the views 'auto' leave out harmful ones."
-        )
+        start = f"{count_views(len(harmful))} {verb} likely to make the confidence worse"
+        return f"{start}: {views} ({which}{worst.reason}); the views 'auto' leave out harmful ones."
 
     def __iter__(self) -> Iterator[ViewDiagnosis]:
         return iter(self.rows)

@@ -183,7 +183,12 @@ def _check_member(
     best = search.find_better(quick) if is_labeled else search.find_more_confident()
     readings = tuple(search.make_reading(trial) for trial in search.trials)
     given, better = readings[0], None if best is None else search.make_reading(best)
-    sentences = [_describe_sigmoids(classifier)] if search.has_sigmoids else []
+    sentences = []
+    if search.has_sigmoids:
+        fault = f"all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits"
+        reason = "the sigmoid outputs of a multi-label model are not class probabilities"
+        repair = "if each image has exactly one class, export the model without the sigmoid"
+        sentences.append(f"{SetupWarning.START}{fault}; {reason}: {repair}.")
     if better is not None and is_labeled:
         sentences.append(_describe_better(classifier, source, given, better))
     verdict = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
@@ -276,7 +281,6 @@ class _Search:
         return self._choose(given, [*complete.values(), *reordered], readings=1 + len(proposed))
 
     def _propose_readings(self, given: Preprocessing) -> dict[str, Preprocessing]:
-        """Return preprocessings that differ from a given one in one respect, by name."""
         self._fit([given])
         proposed = propose_readings(given, self._get_fitted(given).shape[3], self._sizes)
         self._fit(proposed.values())
@@ -393,14 +397,6 @@ def _describe_better(classifier: Classifier, source: Source, given: Reading, bet
     if better.class_order is not None:
         sentence += f": {_describe_class_order(better.class_order, source)}"
     return f"{sentence}."
-
-
-def _describe_sigmoids(classifier: Classifier) -> str:
-    return (
-        f"{SetupWarning.START}all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits; "
-        "the sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly one class, "
-        "export the model without the sigmoid."
-    )
 
 
 def _describe_repair(classifier: Classifier, reading: Reading) -> str:

@@ -118,7 +118,6 @@ def _add_top(values: Tensor, top_k: int) -> list[Tensor]:
 
 
 def _average(values: Sequence[Tensor]) -> Tensor:
-    """Return the mean of tensors of the same shape."""
     total = values[0]
     for one in values[1:]:
         total = total + one
@@ -210,10 +209,7 @@ def _add_logit_norm(
 
 
 def _list_statistics(outputs: LookOutputs) -> tuple[tuple[Tensor, ...], ...]:
-    """Return what `blend` and `learned` average: probabilities of predicted and other classes, and largest other.
-
-    float64 [n, views] of each member
-    """
+    """Return the probabilities of predicted and other classes, and the largest other. float64 [n, views] per member"""
     found, mask = [], outputs.graph.op("Unsqueeze", outputs.mask, [VIEWS])
     for values, floor in zip(outputs.probabilities, outputs.floors, strict=True):
         own, others = values * mask, values * (1.0 - mask)

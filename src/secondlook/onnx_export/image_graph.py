@@ -371,28 +371,20 @@ def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter, fra
         raise ExportError(fault, repair="state it with view_step(..., onnx=...), or use a policy without this view")
     what = f"the ONNX form of a step of view {str(view)!r}"
     with describe_failures(f"{what} is not valid", "correct the function that view_step(..., onnx=...) got."):
-        _check_form(operation.onnx_form, graph.opset, frame, what)
+        # First in a graph of its own, so that its faults are not taken for those of the whole.
+        alone = Graph(graph.opset)
+        result = _call_form(operation.onnx_form, alone, Tensor(alone, "images", np.float32), what)
+        shape = ["batch", frame.height, frame.width, frame.channels]
+        described = [describe_value(name, np.float32, shape) for name in ("images", result.name)]
+        built = alone.build("form", described[:1], described[1:])
+        model = helper.make_model(built, opset_imports=[helper.make_opsetid("", graph.opset)])
+        checker.check_model(model, full_check=True)  # also compares the shape of the result
         return _call_form(operation.onnx_form, graph, images, what)
 
 
-Form = Callable[[Graph, Tensor], object]
-"""The ONNX form of a user's step."""
-
-
-def _call_form(form: Form, graph: Graph, images: Tensor, what: str) -> Tensor:
+def _call_form(form: Callable[[Graph, Tensor], object], graph: Graph, images: Tensor, what: str) -> Tensor:
     result = form(graph, images)
     if not isinstance(result, Tensor):
         fault = f"{what} returned {type(result).__name__}; expected a tensor of the graph"
         raise ExportError(f"{fault}, such as graph.op('Floor', images).")
     return graph.op("Clip", result.cast(np.float32), 0.0, 1.0)
-
-
-def _check_form(form: Form, opset: int, frame: Frame, what: str) -> None:
-    """Build a graph of a user's form alone, so that its faults are not taken for those of the whole."""
-    graph = Graph(opset)
-    result = _call_form(form, graph, Tensor(graph, "images", np.float32), what)
-    shape: list[int | str | None] = ["batch", frame.height, frame.width, frame.channels]
-    images, described = (describe_value(name, np.float32, shape) for name in ("images", result.name))
-    built = graph.build("form", [images], [described])
-    model = helper.make_model(built, opset_imports=[helper.make_opsetid("", opset)])
-    checker.check_model(model, full_check=True)  # also compares the shape of the result

@@ -243,7 +243,6 @@ def _check_versions(models: Sequence[onnx.ModelProto], members: Sequence[Classif
 
 
 def _check_outputs(network: onnx.ModelProto, classifier: Classifier, images: Array) -> None:
-    """Raise if a network has other outputs than its classifier."""
     expected, inputs = classifier(images), classifier.preprocessing.normalize(images)
     inputs = inputs.reshape(len(inputs), -1) if isinstance(classifier, SklearnClassifier) else inputs
     problem = f"classifier {classifier.name!r} fails in ONNX Runtime on a batch of {len(images)} images"
@@ -268,10 +267,7 @@ def _run(network: onnx.ModelProto, inputs: Array) -> Array:
 
 
 def _load_or_convert(classifier: Classifier, images: Array) -> onnx.ModelProto:
-    """Return a classifier, not an ensemble, as an ONNX model whose last output is the one in use.
-
-    `images` are any at input size, uint8|float32 [n, H, W, C].
-    """
+    """Return an ONNX model whose last output is the one in use; `images` are any at input size, [n, H, W, C]."""
     if isinstance(classifier, OnnxClassifier):
         return _load_file(classifier)
     if isinstance(classifier, TorchClassifier):

@@ -38,7 +38,7 @@ from secondlook.policies.guarantee import (
     Guarantee,
     check_probability,
 )
-from secondlook.policies.policy import Policy, find_first_classes, join_names, select_schedule_views
+from secondlook.policies.policy import Policy, join_names, select_schedule_views
 from secondlook.policies.reference import Reference
 from secondlook.policies.schedule import (
     FRONTIER_MARGINS,
@@ -276,7 +276,7 @@ def _make_grouping(
     values: tuple[object, ...]
     grouped_by: GroupedBy
     if isinstance(groups, str) and groups == "class":
-        grouped_by, members = "class", find_first_classes(preds, predict_from, top_k)
+        grouped_by, members = "class", preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
         values = tuple(range(preds.n_classes))
         names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
     else:

@@ -373,7 +373,7 @@ class Policy(SealedRecord):
         if self.grouped_by == "class" and preds.n_classes != len(self.groups):
             fault = f"the policy has thresholds for {len(self.groups)} classes, the classifier has {preds.n_classes}"
             raise DecisionError(fault, repair="use the classifier that it was certified for, or certify again")
-        return find_first_classes(preds, self.predict_from, self.top_k)
+        return preds.predicted(self.predict_from, self.top_k).reshape(preds.n_images, -1)[:, 0]
 
     # --- Images, which the room of decisions looks at ---
 
@@ -592,11 +592,6 @@ def read_policy(path: str | Path) -> Policy:
     except ValidationError as error:
         repair = "calibrate again, or use the version of secondlook that wrote it"
         raise DecisionError(f"invalid policy {str(path)!r}, {describe_invalid(error)}", repair=repair) from None
-
-
-def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
-    """Return the predicted class of each image, the first of the top k. int64 [N]"""
-    return preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
 
 
 def join_names(names: Sequence[str]) -> str:

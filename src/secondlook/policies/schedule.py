@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from secondlook.policies.policy import Policy
 
 MIN_IMAGES = 100
-"""Number of images that a schedule is fitted to at least."""
-
 MAX_LOG_ODDS = 37.0
 """Log-odds of the largest confidence below 1."""
 
