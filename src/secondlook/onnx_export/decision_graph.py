@@ -190,10 +190,7 @@ class DecisionGraph:
         return graph.op("If", is_early, dtype=images.dtype, **branches)
 
     def _estimate(self, graph: Graph, running: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the estimated confidence of the images that were looked at, and which of them need another look.
-
-        float64 [m], bool [m]. See `Schedule.estimate` and `Schedule.is_open`.
-        """
+        """Return `Schedule.estimate` of images that were looked at, and `Schedule.is_open`. float64 [m], bool [m]"""
         schedule, threshold = self.policy.schedule, self.policy.threshold
         assert schedule is not None, "there are rounds"
         change, width = (

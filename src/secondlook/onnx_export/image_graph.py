@@ -22,7 +22,6 @@ from secondlook.extension import (
     Filter,
     Frame,
     Luminance,
-    Operation,
     Preprocessing,
     Reorder,
     Repair,
@@ -216,26 +215,22 @@ def add_view(graph: Graph, images: Tensor, view: View, frame: Frame) -> Tensor:
     rounds_at_end = images.dtype == np.uint8 and not rounds_at_most_once(operations)
     values = images.cast(np.float32) * np.float32(1 / 255) if rounds_at_end else images
     for operation in operations:
-        values = _add_operation(graph, values, view, operation, frame)
+        match operation:
+            case Copy():
+                values = _add_copy(graph, values, operation, frame)
+            case Reorder():
+                values = graph.op("Gather", values, operation.order, axis=3)
+            case Tone():
+                values = _add_tone(graph, values, operation)
+            case Warp():
+                values = _add_warp(graph, values, operation, frame)
+            case Luminance():
+                values = _add_luminance(graph, values, operation, frame)
+            case Blur():
+                values = _add_blur(graph, values, operation, frame)
+            case Filter():
+                values = _add_filter(graph, values, view, operation, frame)
     return _add_rounding(graph, values * 255.0) if rounds_at_end else values
-
-
-def _add_operation(graph: Graph, images: Tensor, view: View, operation: Operation, frame: Frame) -> Tensor:
-    match operation:
-        case Copy():
-            return _add_copy(graph, images, operation, frame)
-        case Reorder():
-            return graph.op("Gather", images, operation.order, axis=3)
-        case Tone():
-            return _add_tone(graph, images, operation)
-        case Warp():
-            return _add_warp(graph, images, operation, frame)
-        case Luminance():
-            return _add_luminance(graph, images, operation, frame)
-        case Blur():
-            return _add_blur(graph, images, operation, frame)
-        case Filter():
-            return _add_filter(graph, images, view, operation, frame)
 
 
 def _add_rounding(graph: Graph, values: Tensor) -> Tensor:

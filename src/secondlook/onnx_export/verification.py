@@ -47,8 +47,6 @@ ROUNDING_DIFFERENCE = 5e-3
 """Differences up to this one can come from rounded pixels alone; in adaptive files single looks count most."""
 
 BLOCK_IMAGES = 128
-"""Largest number of images that are compared together."""
-
 MAX_KEPT, MAX_LISTED = 1000, 20
 """Differing images that are kept, and that are printed: the ones that are hardest to explain."""
 

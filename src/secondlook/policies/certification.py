@@ -273,11 +273,10 @@ def _make_grouping(
     if is_adaptive:
         repair = Repair("omit it, or {groups}", groups=ANY)
         raise DecisionError("needs one threshold, but groups have several", argument="adaptive", repair=repair)
-    values: tuple[object, ...]
-    grouped_by: GroupedBy
-    if isinstance(groups, str) and groups == "class":
-        grouped_by, members = "class", preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
-        values = tuple(range(preds.n_classes))
+    grouped_by: GroupedBy = "class" if isinstance(groups, str) and groups == "class" else "label"
+    if grouped_by == "class":
+        members = preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
+        values: tuple[object, ...] = tuple(range(preds.n_classes))
         names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
     else:
         if isinstance(groups, Mapping):
@@ -289,7 +288,7 @@ def _make_grouping(
         assert isinstance(by_name, Mapping), "labels have a name"
         (labels,) = by_name.values()
         found, members = np.unique(labels, return_inverse=True)
-        grouped_by, values = "label", tuple(found.tolist())
+        values = tuple(found.tolist())
         names = tuple(map(str, values))
     risks = _resolve_risks(risk, "class" if grouped_by == "class" else "group", names, values)
     for name, value in zip(names, risks, strict=True):
@@ -494,10 +493,7 @@ class ScoredImages:
         return result
 
     def complete(self, chosen: Policy, delta: float, counts: Mapping[str, int] | None = None) -> Policy:
-        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks.
-
-        `counts` are further numbers of its calibration.
-        """
+        """Return the settings with a chosen threshold and the schedule; `counts` are added to the calibration."""
         names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
         update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
         known: dict[str, Any] = dict(counts or {})
@@ -527,10 +523,7 @@ class ScoredImages:
         }
 
     def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
-        """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
-
-        `methods` is the number of methods that this one was chosen from on these images.
-        """
+        """Return how images look at a threshold, chosen from so many methods; None without one, or for few images."""
         if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
             return None
         first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)

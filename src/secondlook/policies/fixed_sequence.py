@@ -39,8 +39,7 @@ def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int 
 def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float], delta: float) -> list[int | None]:
     """Return how many of the most confident images of each group may be accepted, jointly with probability 1 - delta.
 
-    None where no number can be guaranteed. A group without images has no ranking. The order of the groups does not
-    matter.
+    None where no number can be guaranteed. A group without images has no ranking; the order of groups is irrelevant.
     """
     testable = _find_testable([0 if ranking is None else ranking.n_images for ranking in rankings], risks, delta)
     level = delta / max(len(testable), 1)
@@ -118,10 +117,7 @@ class FixedSequence:
 
 
 def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
-    """Return the probability of at most the observed errors among the first 1 .. N images at error rate `risk`. [N]
-
-    The errors of each tie come first.
-    """
+    """Return the probability of at most the observed errors among the first 1 .. N images, those of each tie first."""
     from scipy.special import bdtr
 
     sizes, errors, ranks = ranking.tie_sizes, ranking.tie_errors, np.arange(1, ranking.n_images + 1)

@@ -293,10 +293,7 @@ class Policy(SealedRecord):
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
     def compute_stopped(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence of images that were looked at in all views of `preds`, and in no others. float64 [N]
-
-        With a schedule it is the estimate for all looks.
-        """
+        """Compute the confidence after looks at all views of `preds` and no others, estimated with a schedule. [N]"""
         if self.schedule is None:
             return self.compiled.confidence(preds)
         return self.schedule.estimate(preds.n_views, self.compiled.running(preds)[:, -1])

@@ -92,18 +92,12 @@ class Schedule(FrozenRecord):
         return estimate
 
     def is_open(self, looks: int | IntArray, running: Float64Array, threshold: float) -> BoolArray:
-        """Return whether images need another look, given their confidence after some looks. float64 [n] -> bool [n]
-
-        `looks` is the same number for all images, or one for each, int64 [n].
-        """
+        """Return whether images need another look after `looks`, one number or int64 [n]. float64 [n] -> bool [n]"""
         low, high = self._bound(looks, running)
         return (low < threshold) & (high >= threshold) & (looks < self.max_looks)
 
     def limits(self, threshold: float) -> tuple[Float64Array, Float64Array]:
-        """Return the estimates after each look below which an image is rejected, and from which on it is accepted.
-
-        float64 [L] each. Both are the threshold after the last look.
-        """
+        """Return the estimates after each look below which an image is rejected, and from which it is accepted. [L]"""
         at = np.full(self.max_looks, threshold)
         return _shift(at, -self.widths), _shift(at, self.widths)
 
@@ -146,10 +140,7 @@ class Schedule(FrozenRecord):
         return 1 + float(np.maximum(last - first, 0).sum()) / (len(running) * len(thresholds))
 
     def _accepting_thresholds(self, running: Float64Array) -> Float64Array:
-        """Return the largest threshold at which each image is accepted after each number of looks. [N, L]
-
-        It must be accepted there, and not be rejected by an earlier look.
-        """
+        """Return the largest threshold at which each image is accepted after each look, not rejected before. [N, L]"""
         thresholds, highs = self._bound_all(running)
         thresholds[:, 1:] = np.minimum(thresholds[:, 1:], np.minimum.accumulate(highs, axis=1)[:, :-1])
         return thresholds
