@@ -68,7 +68,6 @@ from secondlook.operations import Copy as Copy
 from secondlook.operations import Filter as Filter
 from secondlook.operations import Frame as Frame
 from secondlook.operations import Luminance as Luminance
-from secondlook.operations import Operation as Operation
 from secondlook.operations import Reorder as Reorder
 from secondlook.operations import Tone as Tone
 from secondlook.operations import Warp as Warp

@@ -138,7 +138,7 @@ def test_the_distance_of_looks_is_that_from_the_next_limit(
     result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier)
     assert rule.schedule is not None
     lower, upper = rule.schedule.limits(rule.threshold)
-    running = rule.compute_running(preds.select(views=list(policy.views)))
+    running = rule.compiled.running(preds.select(views=list(policy.views)))
     looked = [image for image in result.differing if image.cause == "looks"]
     assert len(looked) > 1
     for image in looked:

@@ -204,7 +204,7 @@ class Looking:
             taken = np.arange(most) < looks[:, None]
             outputs = np.where(taken[:, :, None], outputs, outputs[:, :1])
         policy = self._plan.policy
-        running = policy.compute_running(self._plan.make_predictions(outputs))[np.arange(len(positions)), looks - 1]
+        running = policy.compiled.running(self._plan.make_predictions(outputs))[np.arange(len(positions)), looks - 1]
         self._is_open[positions] = self._schedule.is_open(looks, running, policy.threshold)
 
 

@@ -66,22 +66,16 @@ def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None =
         Number of views, including the identity; None for all.
     """
     if kind not in CANDIDATE_KINDS:
-        known = ", ".join(CANDIDATE_KINDS)
-        raise DiagnosisError(
-            f"unknown kind of candidates {kind!r}; expected one of: {known}.{did_you_mean(kind, CANDIDATE_KINDS)}"
-        )
+        known = f"{', '.join(CANDIDATE_KINDS)}.{did_you_mean(kind, CANDIDATE_KINDS)}"
+        raise DiagnosisError(f"unknown kind of candidates {kind!r}; expected one of: {known}")
     if image_size < 1:
-        expected = "is out of range; expected the side of the images in pixels, at least 1"
-        raise DiagnosisError(expected, argument="image_size", value=image_size)
+        fault = "is out of range; expected the side of the images in pixels, at least 1"
+        raise DiagnosisError(fault, argument="image_size", value=image_size)
     texts = CANDIDATE_KINDS[kind](max(1, round(image_size / 32)))
     views = list(dict.fromkeys([View(), *map(View.parse, texts)]))
     if n is not None and not 2 <= n <= len(views):
-        raise DiagnosisError(
-            f"is out of range; expected 2 to {len(views)} candidates of kind {kind!r} (including the identity), or "
-            "None for all",
-            argument="n",
-            value=n,
-        )
+        fault = f"is out of range; expected 2 to {len(views)} candidates (including the identity), or None for all"
+        raise DiagnosisError(fault, argument="n", value=n)
     return ViewSet(views[:n])
 
 
@@ -217,8 +211,7 @@ def choose_views(
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
     images = open_labeled(data, labels, loaded.class_names, execution.on_error).spread(MAX_IMAGES)
-    pool = ViewSet(("identity", *AUTO_POOL))
-    preds = collect(loaded, images, pool, store=store, execution=execution)
+    preds = collect(loaded, images, ViewSet(("identity", *AUTO_POOL)), store=store, execution=execution)
     return _choose(preds, budget, top_k, MAX_STRAIN)
 
 
@@ -232,13 +225,8 @@ def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> V
             set_aside[text] = reason
     chosen = tuple(text for text in pool.views.texts if text not in set_aside)[: budget + 1]
     note = _describe_loss(pool, chosen)
-    return ViewChoice(
-        views=chosen[:1] if note else chosen,
-        set_aside=set_aside,
-        images=preds.n_images,
-        pool=preds.n_views - 1,
-        note=note,
-    )
+    views = chosen[:1] if note else chosen
+    return ViewChoice(views=views, set_aside=set_aside, images=preds.n_images, pool=preds.n_views - 1, note=note)
 
 
 def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:

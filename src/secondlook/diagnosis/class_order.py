@@ -105,10 +105,8 @@ def describe_order(order: Sequence[int], class_names: Sequence[str] | None) -> s
         return f"the classes {names[first]} and {names[last]} seem to be exchanged"
     for source, target in ((first, last), (last, first)):
         if np.array_equal(order, move_class(len(order), source, target)):
-            return (
-                f"{names[source]} seems to be class {target} of the classifier instead of {source}, and the classes "
-                "between shifted by one"
-            )
+            moved = f"{names[source]} seems to be class {target} of the classifier instead of {source}"
+            return f"{moved}, and the classes between shifted by one"
     if class_names is not None and np.array_equal(order, order_by_number(class_names)):  # type: ignore[arg-type]
         return "the classes seem to be in the order of numbers, not of text"
     return "the classes seem to be in another order"

@@ -141,10 +141,8 @@ class Diagnosis:
         harmful.sort(key=lambda row: (row.agreement.confident, -row.agreement.doubt_growth))
         worst, views = harmful[0], list_first([row.view for row in harmful])
         verb, which = ("is", "") if len(harmful) == 1 else ("are", f"{worst.view!r}: ")
-        return (
-            f"{count_views(len(harmful))} {verb} likely to make the confidence worse: {views} ({which}{worst.reason}); "
-            "the views 'auto' leave out harmful ones."
-        )
+        start = f"{count_views(len(harmful))} {verb} likely to make the confidence worse"
+        return f"{start}: {views} ({which}{worst.reason}); the views 'auto' leave out harmful ones."
 
     def __iter__(self) -> Iterator[ViewDiagnosis]:
         return iter(self.rows)
@@ -267,10 +265,8 @@ def _describe_disagreement(pool: Pool, position: int) -> str | None:
     n_changed = round((1 - agreement.confident) * agreement.n_confident)
     if not n_changed or betainc(n_changed, agreement.n_confident - n_changed + 1, MAX_CHANGED) >= FALSE_ALARM:
         return None  # the binomial probability of at least that many changes
-    return (
-        f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions, more than "
-        f"{100 * MAX_CHANGED:g} %"
-    )
+    changed = f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions"
+    return f"{changed}, more than {100 * MAX_CHANGED:g} %"
 
 
 def _describe_doubt(pool: Pool, position: int, limit: float, standard_errors: float = CLEAR) -> str | None:

@@ -94,11 +94,11 @@ def find_changes(reading: Preprocessing, given: Preprocessing) -> dict[str, Any]
 
     Mean and std belong together, so both are returned if one of them differs; and one that is back at its default too.
     """
-    settings = {field.name: getattr(reading, field.name) for field in dataclasses.fields(Preprocessing)}
-    changed = {name for name, value in settings.items() if value != getattr(given, name)}
+    names = [field.name for field in dataclasses.fields(Preprocessing)]
+    changed = {name for name in names if getattr(reading, name) != getattr(given, name)}
     if changed & {"mean", "std"}:
         changed |= {"mean", "std"}
-    return {name: value for name, value in settings.items() if name in changed}
+    return {name: getattr(reading, name) for name in names if name in changed}
 
 
 def format_changes(changes: Settings) -> str:
@@ -185,10 +185,8 @@ class Trial:
     def kappa(self) -> float:
         """Cohen's kappa: accuracy corrected for chance, 0 where all predictions are the same class."""
         n_classes = self.probabilities.shape[1]
-        true, predicted = (
-            np.bincount(each, minlength=n_classes) / len(self) for each in (self.outputs, self.predicted)
-        )
-        by_chance = float(true @ predicted)
+        true, predicted = (np.bincount(each, minlength=n_classes) for each in (self.outputs, self.predicted))
+        by_chance = float((true / len(self)) @ (predicted / len(self)))
         return (self.accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
 
     def compute_p_value(self, given: "Trial") -> float:

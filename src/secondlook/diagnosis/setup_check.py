@@ -183,7 +183,12 @@ def _check_member(
     best = search.find_better(quick) if is_labeled else search.find_more_confident()
     readings = tuple(search.make_reading(trial) for trial in search.trials)
     given, better = readings[0], None if best is None else search.make_reading(best)
-    sentences = [_describe_sigmoids(classifier)] if search.has_sigmoids else []
+    sentences = []
+    if search.has_sigmoids:
+        fault = f"all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits"
+        reason = "the sigmoid outputs of a multi-label model are not class probabilities"
+        repair = "if each image has exactly one class, export the model without the sigmoid"
+        sentences.append(f"{SetupWarning.START}{fault}; {reason}: {repair}.")
     if better is not None and is_labeled:
         sentences.append(_describe_better(classifier, source, given, better))
     verdict = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
@@ -276,7 +281,6 @@ class _Search:
         return self._choose(given, [*complete.values(), *reordered], readings=1 + len(proposed))
 
     def _propose_readings(self, given: Preprocessing) -> dict[str, Preprocessing]:
-        """Return preprocessings that differ from a given one in one respect, by name."""
         self._fit([given])
         proposed = propose_readings(given, self._get_fitted(given).shape[3], self._sizes)
         self._fit(proposed.values())
@@ -374,11 +378,9 @@ def _describe_given(classifier: Classifier, given: Reading, better: Reading | No
     start = f"Mean confidence {_format_share(given.confidence)} on {given.images} images"
     if better is None:
         return f"{start}, and {count} is much more confident; only labeled images can tell whether the setup is right."
-    return (
-        f"{start} without labels; {_describe_repair(classifier, better)} it would be "
-        f"{_format_share(better.confidence)}, which may be a sign of another preprocessing in training: check with "
-        "labeled images."
-    )
+    other = f"{_describe_repair(classifier, better)} it would be {_format_share(better.confidence)}"
+    hint = "which may be a sign of another preprocessing in training: check with labeled images."
+    return f"{start} without labels; {other}, {hint}"
 
 
 def _describe_better(classifier: Classifier, source: Source, given: Reading, better: Reading) -> str:
@@ -397,14 +399,6 @@ def _describe_better(classifier: Classifier, source: Source, given: Reading, bet
     return f"{sentence}."
 
 
-def _describe_sigmoids(classifier: Classifier) -> str:
-    return (
-        f"{SetupWarning.START}all outputs of {classifier.name!r} lie in [0, 1], although they are declared as logits; "
-        "the sigmoid outputs of a multi-label model are not class probabilities: if each image has exactly one class, "
-        "export the model without the sigmoid."
-    )
-
-
 def _describe_repair(classifier: Classifier, reading: Reading) -> str:
     is_function = isinstance(classifier, FunctionClassifier)
     start = "if the function normalized pixels of 0 to 255 with" if is_function else "with"
@@ -415,9 +409,8 @@ def _describe_class_order(order: tuple[int, ...], source: Source) -> str:
     names = source.class_names
     scheme = SOURCES.get(source.spec.partition(":")[0])  # specs of custom sources need not follow the grammar
     if scheme is not None and "classes" in scheme.options:
-        repair = (
-            "rename the classes, or list their names in the order of the classifier with ?classes=FILE, one per line"
-        )
+        listed = "list their names in the order of the classifier with ?classes=FILE, one per line"
+        repair = f"rename the classes, or {listed}"
     else:
         array = list(order) if len(order) <= MAX_LISTED else "class_order"
         repair = f"number the labels in the order of the classifier, np.array({array})[labels]"

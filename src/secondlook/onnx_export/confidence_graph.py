@@ -118,7 +118,6 @@ def _add_top(values: Tensor, top_k: int) -> list[Tensor]:
 
 
 def _average(values: Sequence[Tensor]) -> Tensor:
-    """Return the mean of tensors of the same shape."""
     total = values[0]
     for one in values[1:]:
         total = total + one
@@ -182,10 +181,8 @@ def _add_doctor(outputs: LookOutputs, *, on: str = "image", temperature: float |
 def _mean_logits(outputs: LookOutputs, on: str) -> Tensor:
     """Return the mean logits over members and views, or those of the image itself. float64 [n, classes]"""
     if len(outputs.logits) < len(outputs.probabilities):
-        raise ExportError(
-            f"method {outputs.policy.method!r} needs logits, but a classifier of the policy outputs probabilities; use "
-            "another method."
-        )
+        fault = f"method {outputs.policy.method!r} needs logits, but a classifier of the policy outputs probabilities"
+        raise ExportError(fault, repair="use another method")
     logits = _average(outputs.logits)
     return outputs.take_view(logits, 0) if on == "image" else logits.reduce("Mean", VIEWS)
 
@@ -212,10 +209,7 @@ def _add_logit_norm(
 
 
 def _list_statistics(outputs: LookOutputs) -> tuple[tuple[Tensor, ...], ...]:
-    """Return what `blend` and `learned` average: probabilities of predicted and other classes, and largest other.
-
-    float64 [n, views] of each member
-    """
+    """Return the probabilities of predicted and other classes, and the largest other. float64 [n, views] per member"""
     found, mask = [], outputs.graph.op("Unsqueeze", outputs.mask, [VIEWS])
     for values, floor in zip(outputs.probabilities, outputs.floors, strict=True):
         own, others = values * mask, values * (1.0 - mask)
@@ -230,8 +224,7 @@ def _normalize_logs(outputs: LookOutputs, values: Tensor, floor: float) -> Tenso
     logs = graph.op("Log", graph.op("Max", values, floor))
     centered = logs - logs.reduce("Mean", CLASSES, keepdims=1)
     norm = graph.op("Sqrt", (centered * centered).reduce("Sum", CLASSES))
-    own = (centered * mask).reduce("Sum", CLASSES)
-    return own / _replace_zero(norm)
+    return (centered * mask).reduce("Sum", CLASSES) / _replace_zero(norm)
 
 
 def _average_looks(values: Sequence[Tensor]) -> Tensor:

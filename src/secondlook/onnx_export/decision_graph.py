@@ -12,13 +12,7 @@ import onnx
 from onnx import checker, helper
 
 from secondlook import __version__
-from secondlook.extension import (
-    ExportRecord,
-    Frame,
-    Plan,
-    Policy,
-    SklearnClassifier,
-)
+from secondlook.extension import ExportRecord, Frame, Plan, Policy, SklearnClassifier
 from secondlook.onnx_export.confidence_graph import LookOutputs, add_confidence, add_sigmoid, add_top_classes
 from secondlook.onnx_export.graph import Graph, Tensor, describe_value
 from secondlook.onnx_export.image_graph import ImageShape, add_fit, add_normalization, add_view
@@ -196,10 +190,7 @@ class DecisionGraph:
         return graph.op("If", is_early, dtype=images.dtype, **branches)
 
     def _estimate(self, graph: Graph, running: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the estimated confidence of the images that were looked at, and which of them need another look.
-
-        float64 [m], bool [m]. See `Schedule.estimate` and `Schedule.is_open`.
-        """
+        """Return `Schedule.estimate` of images that were looked at, and `Schedule.is_open`. float64 [m], bool [m]"""
         schedule, threshold = self.policy.schedule, self.policy.threshold
         assert schedule is not None, "there are rounds"
         change, width = (
@@ -214,6 +205,5 @@ class DecisionGraph:
 
 def _shift(graph: Graph, confidence: Tensor, change: Tensor) -> Tensor:
     """Add `change`, a number, to the log-odds of confidences. float64 [m] -> [m]"""
-    odds = graph.op("Log", confidence) - graph.op("Log", 1.0 - confidence)
-    shifted = add_sigmoid(odds + change)
+    shifted = add_sigmoid(graph.op("Log", confidence) - graph.op("Log", 1.0 - confidence) + change)
     return graph.op("Where", graph.op("Equal", change, 0.0), confidence, shifted, dtype=np.float64)

@@ -60,15 +60,10 @@ class ExportSummary:
     def __str__(self) -> str:
         height, width, channels = ("any" if size is None else str(size) for size in self.image_shape)
         looks = f"at most {self.views}, until the decision is clear" if self.adaptive else f"all {self.views} views"
-        return "\n".join(
-            [
-                f"input: {self.pixels} [batch, {height}, {width}, {channels}]",
-                f"looks: {looks}",
-                f"guarantee: {self.guarantee_text}",
-                f"opset: {self.opset}",
-                "",
-                f"Written to {self.path}: {self.size:,} bytes, {self.added:,} more than the classifier.",
-            ]
+        return (
+            f"input: {self.pixels} [batch, {height}, {width}, {channels}]\nlooks: {looks}\n"
+            f"guarantee: {self.guarantee_text}\nopset: {self.opset}\n\n"
+            f"Written to {self.path}: {self.size:,} bytes, {self.added:,} more than the classifier."
         )
 
 
@@ -113,7 +108,15 @@ def export_onnx(
     from secondlook.onnx_export.networks import make_networks, measure_files
 
     path = Path(out)
-    _check_arguments(path, pixels, overwrite=overwrite)
+    if pixels not in get_args(PixelType):
+        raise ExportError("is unknown; expected 'uint8' or 'float32'", argument="pixels", value=pixels)
+    if path.suffix != ".onnx":
+        raise ExportError(f"the file {str(path)!r} does not end in .onnx; choose a name such as 'decide.onnx'.")
+    if not path.parent.is_dir():
+        raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
+    if path.exists() and not overwrite:
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise ExportError(f"the file {str(path)!r} exists", repair=repair)
     if isinstance(policy, Policy):
         policy.check_storable()
     plan = compile_with_classifier(policy, classifier, Execution(device="cpu"), allow_mismatch=allow_mismatch)
@@ -172,22 +175,7 @@ def compile_with_classifier(
     return Plan(policy, resolved.on_device(execution.device), execution)
 
 
-def _check_arguments(path: Path, pixels: object, *, overwrite: bool) -> None:
-    if pixels not in get_args(PixelType):
-        raise ExportError("is unknown; expected 'uint8' or 'float32'", argument="pixels", value=pixels)
-    if path.suffix != ".onnx":
-        raise ExportError(f"the file {str(path)!r} does not end in .onnx; choose a name such as 'decide.onnx'.")
-    if not path.parent.is_dir():
-        raise ExportError(f"the folder {str(path.parent)!r} does not exist; create it, or choose another one.")
-    if path.exists() and not overwrite:
-        raise ExportError(
-            f"the file {str(path)!r} exists",
-            repair=Repair("pass {overwrite} to replace it, or choose another name", overwrite=True),
-        )
-
-
 def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classifier]) -> None:
-    """Raise if the file would replace one that it is made from."""
     used = [file for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()]
     used += [Path(policy)] if isinstance(policy, str | Path) else []
     if path.exists() and any(path.samefile(file) for file in used):
@@ -202,10 +190,8 @@ def _describe(plan: Plan, guarantee: str) -> str:
     looks = f"All {n_views} views of every image are classified"
     if policy.schedule is not None:
         looks = f"Each image of a batch is looked at until its decision is clear, at most {n_views} times"
-    return (
-        f"Decides whether to accept the prediction of {short_name(name)}. {looks}. {policy.describe_threshold()}. "
-        f"Guarantee: {guarantee}."
-    )
+    start = f"Decides whether to accept the prediction of {short_name(name)}"
+    return f"{start}. {looks}. {policy.describe_threshold()}. Guarantee: {guarantee}."
 
 
 def _check_content(content: bytes, image_shape: Sequence[int | None], path: Path) -> None:
@@ -221,7 +207,5 @@ def _check_content(content: bytes, image_shape: Sequence[int | None], path: Path
             opened.decide_images(images, batch_size=CHECKED_IMAGES)
         except DecisionError as error:
             reason = (str(error).rpartition("; ")[0] or str(error)).replace(repr(str(file)), repr(str(path)))
-            raise ExportError(
-                f"{str(path)!r} is not written, since it fails on random images: {reason}; check the classifier, and "
-                "the ONNX forms of your own steps."
-            ) from error
+            fault = f"{str(path)!r} is not written, since it fails on random images: {reason}"
+            raise ExportError(fault, repair="check the classifier, and the ONNX forms of your own steps") from error

@@ -28,6 +28,7 @@ _RESULT_TYPES: dict[str, type[np.generic]] = {
 
 
 Operator = Callable[["Tensor", Any], "Tensor"]
+Values = Sequence[onnx.ValueInfoProto]
 
 
 def _operator(kind: str) -> Operator:
@@ -143,13 +144,10 @@ class Graph:
         """Return a name that no other tensor has."""
         return f"{PREFIX}{next(self._numbers):x}"
 
-    def build(
-        self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
-    ) -> onnx.GraphProto:
+    def build(self, name: str, inputs: Values, outputs: Values) -> onnx.GraphProto:
         """Return the finished graph."""
-        return helper.make_graph(
-            self.nodes, name, list(inputs), list(outputs), self.initializers, value_info=list(self.described.values())
-        )
+        described = list(self.described.values())
+        return helper.make_graph(self.nodes, name, inputs, outputs, self.initializers, value_info=described)
 
     def _name_input(self, value: Any, first: Tensor | None) -> str:
         if value is None:

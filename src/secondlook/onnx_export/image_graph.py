@@ -22,7 +22,6 @@ from secondlook.extension import (
     Filter,
     Frame,
     Luminance,
-    Operation,
     Preprocessing,
     Reorder,
     Repair,
@@ -62,32 +61,22 @@ def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | 
         size, channels = preprocessing.input_size, _find_channels(preprocessing)
         if size is None or channels is None:
             unknown = "size" if size is None else "number of channels"
-            raise ExportError(
-                f"the preprocessing ({preprocessing}) does not state the {unknown} of the images, which an exported "
-                "file needs",
-                repair=Repair("pass {image_shape} with their height, width and channels", image_shape=ANY),
-            )
+            fault = f"the preprocessing ({preprocessing}) does not state the {unknown} of the images"
+            repair = Repair("pass {image_shape} with their height, width and channels", image_shape=ANY)
+            raise ExportError(f"{fault}, which an exported file needs", repair=repair)
         given = fitted = *size, channels
         is_any_size = is_any_size or preprocessing.resize is not None
     else:
-        given, fitted = _fit_shape(preprocessing, image_shape)
+        given = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
+        if not (len(given) == 3 and all(is_whole_number(size) and size > 0 for size in given) and given[2] in (1, 3)):
+            fault = "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels"
+            raise ExportError(fault, argument="image_shape", value=image_shape)
+        try:
+            fitted = preprocessing.fit(np.zeros((1, *given), dtype=np.uint8)).shape[1:]
+        except ClassifierError as error:
+            raise ExportError(f"contradicts the preprocessing: {error}", argument="image_shape", value=given) from error
     height, width = (None, None) if is_any_size else given[:2]
     return ImageShape((height, width, None if _converts_channels(preprocessing) else fitted[2]), fitted)
-
-
-Shape = tuple[int, int, int]
-
-
-def _fit_shape(preprocessing: Preprocessing, image_shape: object) -> tuple[Shape, Shape]:
-    """Return the shape of images, checked, and that after `Preprocessing.fit`."""
-    sizes = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
-    if not (len(sizes) == 3 and all(is_whole_number(size) and size > 0 for size in sizes) and sizes[2] in (1, 3)):
-        fault = "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels"
-        raise ExportError(fault, argument="image_shape", value=image_shape)
-    try:
-        return sizes, preprocessing.fit(np.zeros((1, *sizes), dtype=np.uint8)).shape[1:]
-    except ClassifierError as error:
-        raise ExportError(f"contradicts the preprocessing: {error}", argument="image_shape", value=sizes) from error
 
 
 def _find_channels(preprocessing: Preprocessing) -> int | None:
@@ -226,26 +215,22 @@ def add_view(graph: Graph, images: Tensor, view: View, frame: Frame) -> Tensor:
     rounds_at_end = images.dtype == np.uint8 and not rounds_at_most_once(operations)
     values = images.cast(np.float32) * np.float32(1 / 255) if rounds_at_end else images
     for operation in operations:
-        values = _add_operation(graph, values, view, operation, frame)
+        match operation:
+            case Copy():
+                values = _add_copy(graph, values, operation, frame)
+            case Reorder():
+                values = graph.op("Gather", values, operation.order, axis=3)
+            case Tone():
+                values = _add_tone(graph, values, operation)
+            case Warp():
+                values = _add_warp(graph, values, operation, frame)
+            case Luminance():
+                values = _add_luminance(graph, values, operation, frame)
+            case Blur():
+                values = _add_blur(graph, values, operation, frame)
+            case Filter():
+                values = _add_filter(graph, values, view, operation, frame)
     return _add_rounding(graph, values * 255.0) if rounds_at_end else values
-
-
-def _add_operation(graph: Graph, images: Tensor, view: View, operation: Operation, frame: Frame) -> Tensor:
-    match operation:
-        case Copy():
-            return _add_copy(graph, images, operation, frame)
-        case Reorder():
-            return graph.op("Gather", images, operation.order, axis=3)
-        case Tone():
-            return _add_tone(graph, images, operation)
-        case Warp():
-            return _add_warp(graph, images, operation, frame)
-        case Luminance():
-            return _add_luminance(graph, images, operation, frame)
-        case Blur():
-            return _add_blur(graph, images, operation, frame)
-        case Filter():
-            return _add_filter(graph, images, view, operation, frame)
 
 
 def _add_rounding(graph: Graph, values: Tensor) -> Tensor:
@@ -320,8 +305,7 @@ def _add_positions(graph: Graph, warp: Warp, frame: Frame) -> list[tuple[Tensor,
     for x_factor, y_factor, offset in warp.matrix:
         positions = graph.op("Reshape", x * x_factor + y * y_factor + offset, [-1])
         before = graph.op("Floor", positions)
-        fraction = graph.op("Unsqueeze", positions - before, [1])
-        fractions = graph.op("Expand", fraction, [1, frame.channels])
+        fractions = graph.op("Expand", graph.op("Unsqueeze", positions - before, [1]), [1, frame.channels])
         first = before.cast(np.int64)
         found.append((fractions, (first, first + 1)))
     return found
@@ -378,36 +362,24 @@ def _add_blur(graph: Graph, images: Tensor, blur: Blur, frame: Frame) -> Tensor:
 
 def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter, frame: Frame) -> Tensor:
     if operation.onnx_form is None:
-        raise ExportError(
-            f"a step of view {str(view)!r} has no ONNX form; state it with view_step(..., onnx=...), or use a policy "
-            "without this view."
-        )
+        fault = f"a step of view {str(view)!r} has no ONNX form"
+        raise ExportError(fault, repair="state it with view_step(..., onnx=...), or use a policy without this view")
     what = f"the ONNX form of a step of view {str(view)!r}"
     with describe_failures(f"{what} is not valid", "correct the function that view_step(..., onnx=...) got."):
-        _check_form(operation.onnx_form, graph.opset, frame, what)
+        # First in a graph of its own, so that its faults are not taken for those of the whole.
+        alone = Graph(graph.opset)
+        result = _call_form(operation.onnx_form, alone, Tensor(alone, "images", np.float32), what)
+        shape = ["batch", frame.height, frame.width, frame.channels]
+        described = [describe_value(name, np.float32, shape) for name in ("images", result.name)]
+        built = alone.build("form", described[:1], described[1:])
+        model = helper.make_model(built, opset_imports=[helper.make_opsetid("", graph.opset)])
+        checker.check_model(model, full_check=True)  # also compares the shape of the result
         return _call_form(operation.onnx_form, graph, images, what)
 
 
-Form = Callable[[Graph, Tensor], object]
-"""The ONNX form of a user's step."""
-
-
-def _call_form(form: Form, graph: Graph, images: Tensor, what: str) -> Tensor:
+def _call_form(form: Callable[[Graph, Tensor], object], graph: Graph, images: Tensor, what: str) -> Tensor:
     result = form(graph, images)
     if not isinstance(result, Tensor):
-        raise ExportError(
-            f"{what} returned {type(result).__name__}; expected a tensor of the graph, such as "
-            "graph.op('Floor', images)."
-        )
+        fault = f"{what} returned {type(result).__name__}; expected a tensor of the graph"
+        raise ExportError(f"{fault}, such as graph.op('Floor', images).")
     return graph.op("Clip", result.cast(np.float32), 0.0, 1.0)
-
-
-def _check_form(form: Form, opset: int, frame: Frame, what: str) -> None:
-    """Build a graph of a user's form alone, so that its faults are not taken for those of the whole."""
-    graph = Graph(opset)
-    result = _call_form(form, graph, Tensor(graph, "images", np.float32), what)
-    shape: list[int | str | None] = ["batch", frame.height, frame.width, frame.channels]
-    images, described = (describe_value(name, np.float32, shape) for name in ("images", result.name))
-    built = graph.build("form", [images], [described])
-    model = helper.make_model(built, opset_imports=[helper.make_opsetid("", opset)])
-    checker.check_model(model, full_check=True)  # also compares the shape of the result

@@ -108,8 +108,7 @@ def _name_batch(graph: Graph, inputs: Tensor, network_input: onnx.ValueInfoProto
 
 
 def _get_dtype(value: onnx.ValueInfoProto) -> "np.dtype[Any]":
-    dtype: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    return dtype
+    return np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
 
 
 # --- Simplification ---
@@ -212,18 +211,13 @@ def _iterate_inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def _check_size(members: Sequence[Classifier]) -> None:
     """Raise if the members are too large for one file, before any of them is converted."""
-    size = 0
-    for member in members:
-        if isinstance(member, TorchClassifier):
-            size += sum(weight.nbytes for weight in _list_weights(member.module))
-        elif isinstance(member, OnnxClassifier):
-            size += measure_files(member)
+    size = sum(measure_files(member) for member in members if isinstance(member, OnnxClassifier))
+    modules = (member.module for member in members if isinstance(member, TorchClassifier))
+    size += sum(weight.nbytes for module in modules for weight in _list_weights(module))
     if size > MAX_BYTES:
         names = " + ".join(repr(member.name) for member in members)
-        raise ExportError(
-            f"classifier {names} has {size / 1e9:.1f} GB of weights, but an ONNX file has at most "
-            f"{MAX_BYTES / 1e9:.1f} GB; use a smaller one."
-        )
+        fault = f"classifier {names} has {size / 1e9:.1f} GB of weights"
+        raise ExportError(f"{fault}, but an ONNX file has at most {MAX_BYTES / 1e9:.1f} GB; use a smaller one.")
 
 
 def measure_files(classifier: OnnxClassifier) -> int:
@@ -233,10 +227,8 @@ def measure_files(classifier: OnnxClassifier) -> int:
 
 def _check_batch_size(batch_size: int | None, name: str) -> None:
     if batch_size is not None:
-        raise ExportError(
-            f"classifier {name!r} has a fixed batch size of {batch_size}, but the batch axis of a network to export "
-            "must be dynamic; export it again with a dynamic batch axis."
-        )
+        fault = f"classifier {name!r} has a fixed batch size of {batch_size}"
+        raise ExportError(fault, repair="export it again with a dynamic batch axis")
 
 
 def _check_versions(models: Sequence[onnx.ModelProto], members: Sequence[Classifier]) -> None:
@@ -246,14 +238,11 @@ def _check_versions(models: Sequence[onnx.ModelProto], members: Sequence[Classif
         for domain, version in found.items():
             highest = max(each.get(domain, 0) for each in versions)
             if version != highest:
-                raise ExportError(
-                    f"member {member.name!r} has operators of {domain!r} in version {version}, and another member in "
-                    f"version {highest}; export all members with the same version."
-                )
+                fault = f"member {member.name!r} has operators of {domain!r} in version {version}, another in {highest}"
+                raise ExportError(fault, repair="export all members with the same version")
 
 
 def _check_outputs(network: onnx.ModelProto, classifier: Classifier, images: Array) -> None:
-    """Raise if a network has other outputs than its classifier."""
     expected, inputs = classifier(images), classifier.preprocessing.normalize(images)
     inputs = inputs.reshape(len(inputs), -1) if isinstance(classifier, SklearnClassifier) else inputs
     problem = f"classifier {classifier.name!r} fails in ONNX Runtime on a batch of {len(images)} images"
@@ -261,10 +250,8 @@ def _check_outputs(network: onnx.ModelProto, classifier: Classifier, images: Arr
         found = _run(network, inputs)
     atol = TOLERANCES[classifier.output]
     if found.shape != expected.shape or not np.allclose(found, expected, rtol=RELATIVE_TOLERANCE, atol=atol):
-        raise ExportError(
-            f"classifier {classifier.name!r} has other outputs as an ONNX model than by itself, so its conversion to "
-            "ONNX is not faithful; convert it yourself, and calibrate a policy for 'onnx:FILE'."
-        )
+        fault = f"classifier {classifier.name!r} has other outputs after its conversion to ONNX"
+        raise ExportError(fault, repair="convert it yourself, and calibrate a policy for 'onnx:FILE'")
 
 
 def _run(network: onnx.ModelProto, inputs: Array) -> Array:
@@ -280,20 +267,15 @@ def _run(network: onnx.ModelProto, inputs: Array) -> Array:
 
 
 def _load_or_convert(classifier: Classifier, images: Array) -> onnx.ModelProto:
-    """Return a classifier, not an ensemble, as an ONNX model whose last output is the one in use.
-
-    `images` are any at input size, uint8|float32 [n, H, W, C].
-    """
+    """Return an ONNX model whose last output is the one in use; `images` are any at input size, [n, H, W, C]."""
     if isinstance(classifier, OnnxClassifier):
         return _load_file(classifier)
     if isinstance(classifier, TorchClassifier):
         return _convert_module(classifier, classifier.preprocessing.normalize(images[:EXAMPLE_IMAGES]))
     if isinstance(classifier, SklearnClassifier):
         return _convert_estimator(classifier, n_features=images[0].size)
-    raise ExportError(
-        f"classifier {classifier.name!r} is a {type(classifier).__name__}, which cannot be part of an ONNX file; "
-        "export the model itself to ONNX, and calibrate a policy for 'onnx:FILE'."
-    )
+    fault = f"classifier {classifier.name!r} is a {type(classifier).__name__}, which cannot be part of an ONNX file"
+    raise ExportError(fault, repair="export the model itself to ONNX, and calibrate a policy for 'onnx:FILE'")
 
 
 def _load_file(classifier: OnnxClassifier) -> onnx.ModelProto:
@@ -302,10 +284,8 @@ def _load_file(classifier: OnnxClassifier) -> onnx.ModelProto:
         model = onnx.load(classifier.file, load_external_data=False)
         _load_external_data(model, classifier)
     if not classifier.is_unchanged():
-        raise ExportError(
-            f"the file of classifier {classifier.name!r} was changed after it was loaded; load it again, so that it is "
-            "compared with the policy."
-        )
+        fault = f"the file of classifier {classifier.name!r} was changed after it was loaded"
+        raise ExportError(fault, repair="load it again, so that it is compared with the policy")
     # The output in use comes last.
     outputs = sorted(model.graph.output, key=lambda output: output.name == classifier.output_name)
     model.graph.ClearField("output")
@@ -341,17 +321,15 @@ def _convert_module(classifier: TorchClassifier, inputs: Array) -> onnx.ModelPro
     module = classifier.copy_for_export()
     for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
-            raise ExportError(
-                f"classifier {classifier.name!r} has weights of {weight.dtype}, but torch modules are exported in "
-                "float32",
-                repair=Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32"),
-            )
+            fault = f"classifier {classifier.name!r} has weights of {weight.dtype}, but export is in float32"
+            repair = Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32")
+            raise ExportError(fault, repair=repair)
     example = torch.from_numpy(inputs.copy())  # raw pixels may be read-only
     example = example.float() if example.is_floating_point() else example
     options: dict[str, Any] = {"opset_version": LOWEST_OPSET, "verbose": False}
     problem = f"torch cannot export classifier {classifier.name!r} to ONNX"
-    repair = "change the module, or export it yourself and calibrate a policy for 'onnx:FILE'."
-    with describe_failures(problem, repair), _silence_torch():
+    advice = "change the module, or export it yourself and calibrate a policy for 'onnx:FILE'."
+    with describe_failures(problem, advice), _silence_torch():
         if isinstance(module, torch.jit.ScriptModule):
             written = io.BytesIO()
             options |= {"input_names": ["inputs"], "dynamic_axes": {"inputs": {0: "batch"}}, "dynamo": False}
@@ -385,8 +363,7 @@ def _silence_torch() -> Iterator[None]:
 
 def _convert_estimator(classifier: SklearnClassifier, n_features: int) -> onnx.ModelProto:
     """Return a model with the outputs label and probabilities."""
-    feature = "export of a scikit-learn classifier to ONNX"
-    skl2onnx = import_extra("skl2onnx", feature=feature, extra="sklearn-onnx")
+    skl2onnx = import_extra("skl2onnx", feature="export of a scikit-learn classifier to ONNX", extra="sklearn-onnx")
     from skl2onnx.common.data_types import FloatTensorType
 
     problem = f"skl2onnx cannot convert classifier {classifier.name!r} to ONNX"

@@ -47,8 +47,6 @@ ROUNDING_DIFFERENCE = 5e-3
 """Differences up to this one can come from rounded pixels alone; in adaptive files single looks count most."""
 
 BLOCK_IMAGES = 128
-"""Largest number of images that are compared together."""
-
 MAX_KEPT, MAX_LISTED = 1000, 20
 """Differing images that are kept, and that are printed: the ones that are hardest to explain."""
 
@@ -140,10 +138,8 @@ class Verification:
         distances = [image.distance for image in self.differing]
         largest = max(self.largest_difference, self.largest_probability_difference, *distances)
         if self.interpolates and largest <= ROUNDING_DIFFERENCE:
-            fault += (
-                f"; the policy resizes images or computes pixels in between, whose rounding causes differences up to "
-                f"about {ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
-            )
+            cause = "the policy resizes images or computes pixels in between, whose rounding causes differences"
+            fault += f"; {cause} up to about {ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
         return f"failed: {fault}"
 
     def to_dict(self) -> dict[str, object]:
@@ -208,15 +204,20 @@ def verify_export(
     execution
         Where and how to run the file and the classifier.
     """
-    _check_arguments(path, tolerance, limit)
+    if not OnnxFile.has_suffix(path):
+        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
+    if not (is_number(tolerance) and tolerance >= 0):
+        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
+        raise DecisionError(fault, argument="tolerance", value=tolerance)
+    if limit is not None and not (is_whole_number(limit) and limit > 0):
+        raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
     file = compile_policy(load_policy(path, execution=execution))
     assert isinstance(file, ExportedFile), "its policy came from the file"
     plan = compile_with_classifier(policy, classifier, execution, allow_mismatch=file.mismatch is not None)
     if not plan.given.decides_like(file.given):
-        raise DecisionError(
-            f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one "
-            f"({plan.given.identity}); pass the policy that was exported, or export this one."
-        )
+        fault = f"{str(file.path)!r} was exported from another policy ({file.given.identity}) than this one"
+        repair = "pass the policy that was exported, or export this one"
+        raise DecisionError(f"{fault} ({plan.given.identity})", repair=repair)
     source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else source.spread(limit)
     block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
@@ -247,16 +248,6 @@ def verify_export(
         largest_probability_difference=found.largest_probability,
         interpolates=_interpolates(plan),
     )
-
-
-def _check_arguments(path: str | Path, tolerance: object, limit: object) -> None:
-    if not OnnxFile.has_suffix(path):
-        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
-    if not (is_number(tolerance) and tolerance >= 0):
-        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
-        raise DecisionError(fault, argument="tolerance", value=tolerance)
-    if limit is not None and not (is_whole_number(limit) and limit > 0):
-        raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
 
 
 def _interpolates(plan: Plan) -> bool:
@@ -317,7 +308,7 @@ class _Differences:
         """Return how far the estimate of an image was from the next limit after some looks, in the library."""
         schedule = self.policy.schedule
         assert schedule is not None, "all images have the same number of looks without a schedule"
-        estimate = schedule.estimate(looks, self.policy.compute_running(preds)[:, looks - 1])
+        estimate = schedule.estimate(looks, self.policy.compiled.running(preds)[:, looks - 1])
         limits = np.array(schedule.limits(self.policy.threshold))[:, looks - 1]
         return float(np.abs(estimate - limits).min())
 

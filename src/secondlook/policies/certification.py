@@ -38,7 +38,7 @@ from secondlook.policies.guarantee import (
     Guarantee,
     check_probability,
 )
-from secondlook.policies.policy import Policy, find_first_classes, join_names, select_schedule_views
+from secondlook.policies.policy import Policy, join_names, select_schedule_views
 from secondlook.policies.reference import Reference
 from secondlook.policies.schedule import (
     FRONTIER_MARGINS,
@@ -127,8 +127,7 @@ def certify(
         raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     check_probability("delta", delta)
     grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
-    one_risk = {"risk": risk, "delta": delta}
-    guarantee = Guarantee.model_validate(one_risk) if grouping is None else grouping.guarantee(delta)
+    guarantee = grouping.guarantee(delta) if grouping else Guarantee.model_validate({"risk": risk, "delta": delta})
     distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
     candidates = _score_candidates(
         distinct, guarantee.risk, None, method, options, predict_from, top_k, apart, adaptive, tolerance, max_looks
@@ -274,11 +273,10 @@ def _make_grouping(
     if is_adaptive:
         repair = Repair("omit it, or {groups}", groups=ANY)
         raise DecisionError("needs one threshold, but groups have several", argument="adaptive", repair=repair)
-    values: tuple[object, ...]
-    grouped_by: GroupedBy
-    if isinstance(groups, str) and groups == "class":
-        grouped_by, members = "class", find_first_classes(preds, predict_from, top_k)
-        values = tuple(range(preds.n_classes))
+    grouped_by: GroupedBy = "class" if isinstance(groups, str) and groups == "class" else "label"
+    if grouped_by == "class":
+        members = preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
+        values: tuple[object, ...] = tuple(range(preds.n_classes))
         names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
     else:
         if isinstance(groups, Mapping):
@@ -290,7 +288,7 @@ def _make_grouping(
         assert isinstance(by_name, Mapping), "labels have a name"
         (labels,) = by_name.values()
         found, members = np.unique(labels, return_inverse=True)
-        grouped_by, values = "label", tuple(found.tolist())
+        values = tuple(found.tolist())
         names = tuple(map(str, values))
     risks = _resolve_risks(risk, "class" if grouped_by == "class" else "group", names, values)
     for name, value in zip(names, risks, strict=True):
@@ -332,20 +330,12 @@ def _certify_groups(
     share = delta / len(rankings)
     known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
     groups = tuple(_describe_group(*group, share) for group in known_groups)
-    calibration = Calibration(
-        images=len(correct),
-        accepted=sum(group.accepted for group in groups),
-        errors=sum(group.errors for group in groups),
-    )
+    accepted, errors = sum(group.accepted for group in groups), sum(group.errors for group in groups)
+    calibration = Calibration(images=len(correct), accepted=accepted, errors=errors)
     threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
-    known: dict[str, Any] = {
-        "threshold": threshold,
-        "calibration": calibration,
-        "grouped_by": grouping.grouped_by,
-        "groups": groups,
-    }
+    policy = Policy(threshold=threshold, calibration=calibration, grouped_by=grouping.grouped_by, groups=groups)
     if math.isfinite(threshold):
-        return Policy(**known, guarantee=guarantee)
+        return policy.model_copy(update={"guarantee": guarantee})
 
     def can_certify(risk: float | None, delta: float) -> bool:
         return any(find_joint_counts(rankings, grouping.risks if risk is None else [risk] * len(groups), delta))
@@ -356,22 +346,22 @@ def _certify_groups(
         key=lambda one: math.inf if one[0].additional_images is None else one[0].additional_images,
     )
     shortfall = describe_shortfall(guarantee, ranking, group.risk, share, can_certify, group.name)
-    return Policy(**known, shortfall=shortfall)
+    return policy.model_copy(update={"shortfall": shortfall})
 
 
 def _describe_group(
     name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, share: float
 ) -> GroupThreshold:
     """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
-    known: dict[str, Any] = {"name": name, "value": value, "risk": risk}
+    known: dict[str, Any] = {"threshold": math.inf, "accepted": 0, "errors": 0}
     if ranking is None:
-        known |= {"images": 0, "additional_images": count_without_errors(risk, share) + 1}
+        known["additional_images"] = count_without_errors(risk, share) + 1
     elif count is None:
-        known |= {"images": ranking.n_images, "additional_images": estimate_prospect(ranking, risk, share)[1]}
+        known["additional_images"] = estimate_prospect(ranking, risk, share)[1]
     else:
         threshold, errors = find_cut(ranking, count)
-        return GroupThreshold(**known, images=ranking.n_images, threshold=threshold, accepted=count, errors=errors)
-    return GroupThreshold(**known, threshold=math.inf, accepted=0, errors=0)
+        known = {"threshold": threshold, "accepted": count, "errors": errors}
+    return GroupThreshold(name=name, value=value, risk=risk, images=0 if ranking is None else ranking.n_images, **known)
 
 
 # --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
@@ -476,7 +466,7 @@ class ScoredImages:
             fault = f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}"
             raise DecisionError(fault, repair="select the views that it was fitted to, or fit another schedule")
         texts = [*schedule.views, *(view for view in preds.views.texts if view not in schedule.views)]
-        running = settings.compute_running(preds.select(views=texts))
+        running = settings.compiled.running(preds.select(views=texts))
         check_confidence_range(running, settings.method)
         counts = range(1, len(texts) + 1) if settings.predict_from == "views" else (1,)
         seen = (preds.select(views=texts[:count]) for count in counts)
@@ -503,10 +493,7 @@ class ScoredImages:
         return result
 
     def complete(self, chosen: Policy, delta: float, counts: Mapping[str, int] | None = None) -> Policy:
-        """Return the settings with a threshold that was chosen, and with a schedule and how often it looks.
-
-        `counts` are further numbers of its calibration.
-        """
+        """Return the settings with a chosen threshold and the schedule; `counts` are added to the calibration."""
         names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
         update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
         known: dict[str, Any] = dict(counts or {})
@@ -536,10 +523,7 @@ class ScoredImages:
         }
 
     def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
-        """Return how the images look at a threshold, for monitoring; None if there is no threshold, or too few images.
-
-        `methods` is the number of methods that this one was chosen from on these images.
-        """
+        """Return how images look at a threshold, chosen from so many methods; None without one, or for few images."""
         if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
             return None
         first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)

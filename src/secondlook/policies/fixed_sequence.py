@@ -39,8 +39,7 @@ def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int 
 def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float], delta: float) -> list[int | None]:
     """Return how many of the most confident images of each group may be accepted, jointly with probability 1 - delta.
 
-    None where no number can be guaranteed. A group without images has no ranking. The order of the groups does not
-    matter.
+    None where no number can be guaranteed. A group without images has no ranking; the order of groups is irrelevant.
     """
     testable = _find_testable([0 if ranking is None else ranking.n_images for ranking in rankings], risks, delta)
     level = delta / max(len(testable), 1)
@@ -109,16 +108,16 @@ class FixedSequence:
             # The start itself only opens the sequence; the ranks after it can be certified.
             failures = np.flatnonzero(self.p_values[start:end] > level)
             passed = start + int(failures[0]) if len(failures) else end
-            largest = max(largest, _last_tie_end(self.ranking, start, passed))
+            # A threshold accepts whole ties, so the last one that ends among these ranks counts.
+            ends = self.ranking.accepted[: np.searchsorted(self.ranking.accepted, passed, side="right")]
+            if len(ends) and ends[-1] > start:
+                largest = int(ends[-1])
             level = 0.0 if len(failures) else level
         return largest or None, n_shares / len(self.starts) if level > 0 else 0.0
 
 
 def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
-    """Return the probability of at most the observed errors among the first 1 .. N images at error rate `risk`. [N]
-
-    The errors of each tie come first.
-    """
+    """Return the probability of at most the observed errors among the first 1 .. N images, those of each tie first."""
     from scipy.special import bdtr
 
     sizes, errors, ranks = ranking.tie_sizes, ranking.tie_errors, np.arange(1, ranking.n_images + 1)
@@ -126,13 +125,6 @@ def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
     rank_in_tie = ranks - (ranking.accepted - sizes)[tie]
     found = (ranking.errors - errors)[tie] + np.minimum(rank_in_tie, errors[tie])
     return np.asarray(bdtr(found.astype(np.float64), ranks, risk), dtype=np.float64)
-
-
-def _last_tie_end(ranking: Ranking, start: int, passed: int) -> int:
-    """Return the last rank after `start` and up to `passed` that ends a tie, or 0."""
-    tie = int(np.searchsorted(ranking.accepted, passed, side="right")) - 1
-    end = int(ranking.accepted[tie]) if tie >= 0 else 0
-    return end if end > start else 0
 
 
 def compute_starts(n_images: int, risk: float, delta: float) -> list[int]:

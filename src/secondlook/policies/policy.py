@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -133,9 +133,8 @@ class Policy(SealedRecord):
 
     _was_changed: bool = PrivateAttr(default=False)
     _binding: Binding = PrivateAttr(default=Binding())
-    # A copy with other settings takes these along, so that they are valid for their owner only.
+    # A copy with other settings takes this along, so that it is valid for its owner only.
     _plan: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
-    _compiled: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -274,12 +273,8 @@ class Policy(SealedRecord):
 
     @property
     def compiled(self) -> CompiledMethod:
-        """The method with its options, which is parsed and checked once."""
-        owner, compiled = self._compiled
-        if owner is not self:
-            compiled = compile_method(self.method, self.options, predict_from=self.predict_from, top_k=self.top_k)
-            self._compiled = self, compiled
-        return cast(CompiledMethod, compiled)
+        """The method with its options."""
+        return compile_method(self.method, self.options, predict_from=self.predict_from, top_k=self.top_k)
 
     def confidence(self, preds: Predictions) -> Float64Array:
         """Compute the confidence that the threshold applies to: with a schedule, when looking stops. -> float64 [N]"""
@@ -294,21 +289,14 @@ class Policy(SealedRecord):
             looks = np.full(preds.n_images, preds.n_views)
             return LookedImages(looks, self.compiled.confidence(preds), preds.predicted(self.predict_from, self.top_k))
         looked_at = select_schedule_views(preds, self.schedule)
-        looks, confidence = self.schedule.look(self.compute_running(looked_at), self.threshold)
+        looks, confidence = self.schedule.look(self.compiled.running(looked_at), self.threshold)
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
-    def compute_running(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence after 1, 2, ... views, in the order of `preds.views`. float64 [N, V]"""
-        return self.compiled.running(preds)
-
     def compute_stopped(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence of images that were looked at in all views of `preds`, and in no others. float64 [N]
-
-        With a schedule it is the estimate for all looks.
-        """
+        """Compute the confidence after looks at all views of `preds` and no others, estimated with a schedule. [N]"""
         if self.schedule is None:
             return self.compiled.confidence(preds)
-        return self.schedule.estimate(preds.n_views, self.compute_running(preds)[:, -1])
+        return self.schedule.estimate(preds.n_views, self.compiled.running(preds)[:, -1])
 
     def _predict(self, preds: Predictions, looks: IntArray) -> IntArray:
         """Predict classes from the image itself, or from as many views as were looked at. int64 [N] or [N, k]"""
@@ -382,7 +370,7 @@ class Policy(SealedRecord):
         if self.grouped_by == "class" and preds.n_classes != len(self.groups):
             fault = f"the policy has thresholds for {len(self.groups)} classes, the classifier has {preds.n_classes}"
             raise DecisionError(fault, repair="use the classifier that it was certified for, or certify again")
-        return find_first_classes(preds, self.predict_from, self.top_k)
+        return preds.predicted(self.predict_from, self.top_k).reshape(preds.n_images, -1)[:, 0]
 
     # --- Images, which the room of decisions looks at ---
 
@@ -441,8 +429,7 @@ class Policy(SealedRecord):
 
     def check(self, classifier: Classifier | ClassifierRecord) -> None:
         """Raise an error for a classifier, an output or a preprocessing that the threshold was not chosen for."""
-        mismatch = self.find_mismatch(classifier)
-        if mismatch is not None:
+        if (mismatch := self.find_mismatch(classifier)) is not None:
             raise mismatch
 
     def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> DecisionError | None:
@@ -604,11 +591,6 @@ def read_policy(path: str | Path) -> Policy:
         raise DecisionError(f"invalid policy {str(path)!r}, {describe_invalid(error)}", repair=repair) from None
 
 
-def find_first_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
-    """Return the predicted class of each image, the first of the top k. int64 [N]"""
-    return preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
-
-
 def join_names(names: Sequence[str]) -> str:
     """Return names of groups for a message, the first of many only."""
     return ", ".join([*names[:MAX_LISTED_GROUPS], *(["..."] if len(names) > MAX_LISTED_GROUPS else [])])
@@ -644,11 +626,9 @@ def _as_confidences(values: ArrayLike) -> Float64Array:
     array = as_array(values, "confidence", DecisionError)
     if array.dtype.kind not in "fiu":
         raise DecisionError(f"confidence has dtype {array.dtype}, expected real numbers; convert it to float64.")
-    array = array.astype(np.float64, copy=False)
-    if np.isnan(array).any():
-        index = int(np.flatnonzero(np.isnan(array))[0])
+    for index in np.flatnonzero(np.isnan(array)):
         raise DecisionError(f"confidence is NaN at index {index}, expected a number; fix or remove this image.")
-    return array
+    return array.astype(np.float64, copy=False)
 
 
 def _make_group_table(groups: Sequence[GroupThreshold], grouped_by: GroupedBy | None) -> TextTable:
@@ -674,8 +654,8 @@ def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[
     accepted = f"{counts.accepted:,} of {counts.images:,} images accepted ({100 * counts.coverage:.4g} %)"
     lines = [f"calibration: {accepted}, {counts.describe_errors()}"]
     if counts.tuning:
-        purpose = "to choose views or fit the method or schedule"
-        lines.append(f"tuning: {counts.tuning:,} other images were set apart {purpose}")
+        apart = f"{counts.tuning:,} other images were set apart"
+        lines.append(f"tuning: {apart} to choose views or fit the method or schedule")
     if schedule is not None and counts.mean_looks is not None:
         full = schedule.full_looks
         saved = f"{100 * (1 - counts.mean_looks / full):.1f} % fewer than all {full}"

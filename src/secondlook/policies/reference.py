@@ -280,10 +280,7 @@ class ShiftModel(FrozenRecord):
         return value, self.accuracy.error * self.accuracy.compute_spread(value)
 
     def estimate_accepted(self, accuracy: float) -> tuple[float, float] | None:
-        """Return the log-odds of the accuracy of accepted images and their error, given the log-odds of all.
-
-        None if it was not learned.
-        """
+        """Return the log-odds of the accuracy of accepted images and their error, given those of all, or None."""
         if self.risk is None:
             return None
         error = self.risk.error * self.accuracy.compute_spread(accuracy)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from secondlook.policies.policy import Policy
 
 MIN_IMAGES = 100
-"""Number of images that a schedule is fitted to at least."""
-
 MAX_LOG_ODDS = 37.0
 """Log-odds of the largest confidence below 1."""
 
@@ -94,18 +92,12 @@ class Schedule(FrozenRecord):
         return estimate
 
     def is_open(self, looks: int | IntArray, running: Float64Array, threshold: float) -> BoolArray:
-        """Return whether images need another look, given their confidence after some looks. float64 [n] -> bool [n]
-
-        `looks` is the same number for all images, or one for each, int64 [n].
-        """
+        """Return whether images need another look after `looks`, one number or int64 [n]. float64 [n] -> bool [n]"""
         low, high = self._bound(looks, running)
         return (low < threshold) & (high >= threshold) & (looks < self.max_looks)
 
     def limits(self, threshold: float) -> tuple[Float64Array, Float64Array]:
-        """Return the estimates after each look below which an image is rejected, and from which on it is accepted.
-
-        float64 [L] each. Both are the threshold after the last look.
-        """
+        """Return the estimates after each look below which an image is rejected, and from which it is accepted. [L]"""
         at = np.full(self.max_looks, threshold)
         return _shift(at, -self.widths), _shift(at, self.widths)
 
@@ -148,10 +140,7 @@ class Schedule(FrozenRecord):
         return 1 + float(np.maximum(last - first, 0).sum()) / (len(running) * len(thresholds))
 
     def _accepting_thresholds(self, running: Float64Array) -> Float64Array:
-        """Return the largest threshold at which each image is accepted after each number of looks. [N, L]
-
-        It must be accepted there, and not be rejected by an earlier look.
-        """
+        """Return the largest threshold at which each image is accepted after each look, not rejected before. [N, L]"""
         thresholds, highs = self._bound_all(running)
         thresholds[:, 1:] = np.minimum(thresholds[:, 1:], np.minimum.accumulate(highs, axis=1)[:, :-1])
         return thresholds
@@ -176,10 +165,9 @@ class Schedule(FrozenRecord):
     def make_table(self, threshold: float) -> TextTable:
         """Return the limits of the estimate at a threshold: one row per look."""
         lower, upper = self.limits(threshold)
-        rows = [["look", "view", "reject below", "accept from"]]
-        for count, (view, low, high) in enumerate(zip(self.views, lower, upper, strict=True), start=1):
-            rows.append([str(count), view, format_value(float(low)), format_value(float(high))])
-        return TextTable(rows)
+        numbers = (str(count) for count in range(1, self.max_looks + 1))
+        columns = (numbers, self.views, map(format_value, lower.tolist()), map(format_value, upper.tolist()))
+        return TextTable([("look", "view", "reject below", "accept from"), *zip(*columns, strict=True)])
 
     def describe_fit(self) -> str:
         """Return what the schedule was fitted to, and what it costs and gives there."""
@@ -255,7 +243,7 @@ def fit_schedule(
     check_counts(preds.n_views, preds.n_images)
     n_looks = min(max_looks or preds.n_views, preds.n_views)
     order = order_views(preds, policy)
-    running = policy.compute_running(preds.select(views=list(order)))
+    running = policy.compiled.running(preds.select(views=list(order)))
     check_confidence_range(running, policy.method)
     log_odds = _compute_finite_log_odds(running)
     changes = log_odds[:, -1:] - log_odds
