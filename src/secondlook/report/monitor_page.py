@@ -24,7 +24,6 @@ from secondlook.report.page import (
 from secondlook.sources import Source, UnreadableImageError
 from secondlook.tables import format_power_of_ten, format_rate
 
-PATH_POINTS = 400
 WINDOW_FIELDS = ("start", "images", "coverage", "confidence", "disagreement", "audit_low", "audit_high")
 CALIBRATE = (
     "secondlook calibrate --reviewed labels.csv --policy policy.json --scores 'scores/*.parquet' --out fresh.json"
@@ -167,7 +166,7 @@ def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
     path = monitor.audit_path()
     if not path:
         return None
-    chosen = np.unique(np.linspace(0, len(path) - 1, min(len(path), PATH_POINTS)).astype(int)).tolist()
+    chosen = np.unique(np.linspace(0, len(path) - 1, min(len(path), 400)).astype(int)).tolist()
     columns = map(list, zip(*(path[index] for index in chosen), strict=True))
     return dict(zip(("images", "low", "high"), columns, strict=True))
 

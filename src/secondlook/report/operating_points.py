@@ -18,8 +18,6 @@ from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
 """How often adaptive looking reads predictions, roughly; per view where classes are predicted from the views so far."""
-MAX_RISK_STEPS = 100
-MAX_DECIMALS = 4
 ROUNDING = 1e-12
 """A risk that exceeds the tolerated risk by less than this fraction of it does so because of rounding."""
 
@@ -46,7 +44,7 @@ def slider_risks(error_rate: float, headline_risk: float) -> Float64Array:
     if not 0 < headline_risk < 1:
         raise ReportError("is no error rate between 0 and 1, such as 0.01", argument="risk", value=headline_risk)
     highest = max(error_rate, 0.01)
-    step = _round_to_125(highest / MAX_RISK_STEPS, up=True)
+    step = _round_to_125(highest / 100, up=True)
     # Rounded so that a step is the float nearest to its decimal: 3 * 0.1 is 0.30000000000000004.
     even = np.round(np.arange(math.ceil(highest / step - ROUNDING) + 1) * step, 12)
     return np.unique(np.append(np.minimum(even, 1.0), headline_risk))
@@ -118,7 +116,7 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
     values = [100 * after, 100 * before]
     if values[0] == values[1]:
         return f"{values[0]:.{decimals}f}{unit}, as before"
-    while decimals < MAX_DECIMALS and _is_ambiguous(values, decimals):
+    while decimals < 4 and _is_ambiguous(values, decimals):
         decimals += 1
     return f"{values[0]:.{decimals}f}{unit} instead of {values[1]:.{decimals}f}{unit}"
 
