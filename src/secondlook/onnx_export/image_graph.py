@@ -50,13 +50,15 @@ class ImageShape:
     """Height, width and channels after resizing, cropping and conversion of channels: what views are made of."""
 
 
-def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | None) -> ImageShape:
+def find_image_shape(preprocessing: Preprocessing, image_shape: object) -> ImageShape:
     """Return the shapes of images before and after `Preprocessing.fit`.
 
     `image_shape`, height, width and channels of the images, is needed for what the preprocessing leaves open: the size
     if it neither crops nor resizes to a height and width, and the channels if its settings are the same for each.
     """
     is_any_size = preprocessing.fitted_size is not None
+    given: tuple[int, ...]
+    fitted: tuple[int, int, int]
     if image_shape is None:
         size, channels = preprocessing.input_size, _find_channels(preprocessing)
         if size is None or channels is None:
@@ -369,7 +371,7 @@ def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter, fra
         # First in a graph of its own, so that its faults are not taken for those of the whole.
         alone = Graph(graph.opset)
         result = _call_form(operation.onnx_form, alone, Tensor(alone, "images", np.float32), what)
-        shape = ["batch", frame.height, frame.width, frame.channels]
+        shape: list[int | str | None] = ["batch", frame.height, frame.width, frame.channels]
         described = [describe_value(name, np.float32, shape) for name in ("images", result.name)]
         built = alone.build("form", described[:1], described[1:])
         model = helper.make_model(built, opset_imports=[helper.make_opsetid("", graph.opset)])

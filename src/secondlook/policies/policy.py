@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -135,6 +135,7 @@ class Policy(SealedRecord):
     _binding: Binding = PrivateAttr(default=Binding())
     # A copy with other settings takes this along, so that it is valid for its owner only.
     _plan: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
+    _compiled: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -273,8 +274,12 @@ class Policy(SealedRecord):
 
     @property
     def compiled(self) -> CompiledMethod:
-        """The method with its options."""
-        return compile_method(self.method, self.options, predict_from=self.predict_from, top_k=self.top_k)
+        """The method with its options, compiled at first use."""
+        owner, compiled = self._compiled
+        if owner is not self:  # the policy is a changed copy
+            compiled = compile_method(self.method, self.options, predict_from=self.predict_from, top_k=self.top_k)
+            self._compiled = self, compiled
+        return cast(CompiledMethod, compiled)
 
     def confidence(self, preds: Predictions) -> Float64Array:
         """Compute the confidence that the threshold applies to: with a schedule, when looking stops. -> float64 [N]"""

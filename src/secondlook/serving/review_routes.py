@@ -46,7 +46,7 @@ class LookBody(ClassBody):
     view: str = Field(description="The view, such as `hflip`.")
 
 
-class ReviewBody(ServedDecision):
+class ReviewBody(ServedDecision, frozen=True):
     """An image to be reviewed; those that were accepted are audited."""
 
     number: int = Field(description="Identifies the image in addresses.")

@@ -156,8 +156,8 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
-        fault, repair = f"cannot be used ({error.strerror or error})", "expected PEM files with the chain and its key"
-        raise ServingError(fault, argument="certificate", value=str(certificate), repair=repair) from None
+        fault = f"cannot be used ({error.strerror or error}); expected PEM files with the chain and its key"
+        raise ServingError(fault, argument="certificate", value=str(certificate)) from None
 
 
 @contextmanager
@@ -184,8 +184,8 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
                     port = bound.getsockname()[1]
         except (OSError, UnicodeError) as error:
             fault = f"cannot be used with port {options.port}: {getattr(error, 'strerror', None) or error}"
-            repair = "choose another port or host, or stop what uses it"
-            raise ServingError(fault, argument="host", value=options.host, repair=repair) from None
+            advice = "choose another port or host, or stop what uses it"
+            raise ServingError(fault, argument="host", value=options.host, repair=advice) from None
         yield sockets
 
 
