@@ -91,7 +91,7 @@ def joint_failure_probability(calibrations: Sequence[RecordedCalibration]) -> fl
     return min(1.0, math.fsum(one.delta for one in calibrations))
 
 
-def describe_failure(calibrations: Sequence[RecordedCalibration]) -> str:
+def describe_joint_failure(calibrations: Sequence[RecordedCalibration]) -> str:
     """Return how probable it is that one of several guarantees fails."""
     probability = f"{100 * joint_failure_probability(calibrations):.4g} %, the sum of their deltas"
     reason = f"{len(calibrations)} different calibrations used these images"
@@ -113,7 +113,7 @@ def describe_terms(calibration: RecordedCalibration | None, delta: float | None)
 
 def note_calibration(calibration: RecordedCalibration, others: Sequence[RecordedCalibration]) -> list[str]:
     """Return notes for the reader of a report with this calibration; `others` are all on the same images."""
-    notes = [f"{describe_failure(others)}."] if len(others) > 1 else []
+    notes = [f"{describe_joint_failure(others)}."] if len(others) > 1 else []
     if calibration.tolerance:
         notes.append(
             "The latest calibration looks adaptively: its policy has its threshold and counts. The operating points of "

@@ -37,7 +37,7 @@ from secondlook.report.ledger import (
     CalibrationWarning,
     Ledger,
     RecordedCalibration,
-    describe_failure,
+    describe_joint_failure,
     describe_terms,
     joint_failure_probability,
     note_calibration,
@@ -346,7 +346,7 @@ class Run:
         if len(calibrations) == 1:
             return None
         advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
-        warning = CalibrationWarning(describe_failure(calibrations), repair=Repair(advice, method=ANY))
+        warning = CalibrationWarning(describe_joint_failure(calibrations), repair=Repair(advice, method=ANY))
         warnings.warn(warning, stacklevel=3)
         return joint_failure_probability(calibrations)
 
