@@ -273,7 +273,7 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
         raise ClassifierError(f"{declared}, but returned {lowest:.6g}", repair=repair)
     if deviation > SUM_TOLERANCE:
         fault = f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1"
-        text = "pass {output} if these are logits, or normalize each row; sigmoid outputs are no class probabilities"
+        text = "pass {output} if these are logits, or normalize each row; export a multi-label model without sigmoid"
         raise ClassifierError(fault, repair=Repair(text, output="logits"))
     return np.maximum(array, 0, out=array if array.flags.writeable else None) if lowest < 0 else array
 

@@ -59,7 +59,7 @@ class ArraySource(Source):
 
     def read(self, index: int) -> Array:
         """Return a contiguous copy of one image, uint8 or float32 [H, W, 1 or 3]."""
-        return np.array(self.images[index], order="C")
+        return np.array(self.images[int(index)], order="C")
 
     def read_within(self, index: int, max_bytes: int) -> Array:
         """Return one image, if it takes at most `max_bytes`."""
