@@ -69,14 +69,15 @@ def find_image_shape(preprocessing: Preprocessing, image_shape: object) -> Image
         given = fitted = *size, channels
         is_any_size = is_any_size or preprocessing.resize is not None
     else:
-        given = tuple(image_shape) if isinstance(image_shape, Sequence) else ()
-        if not (len(given) == 3 and all(is_whole_number(size) and size > 0 for size in given) and given[2] in (1, 3)):
+        shape: object = image_shape  # whatever callers without a type checker pass
+        sizes = tuple(shape) if isinstance(shape, Sequence) else ()
+        if not (len(sizes) == 3 and all(is_whole_number(size) and size > 0 for size in sizes) and sizes[2] in (1, 3)):
             fault = "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels"
             raise ExportError(fault, argument="image_shape", value=image_shape)
         try:
-            fitted = preprocessing.fit(np.zeros((1, *given), dtype=np.uint8)).shape[1:]
+            given, fitted = sizes, preprocessing.fit(np.zeros((1, *sizes), dtype=np.uint8)).shape[1:]
         except ClassifierError as error:
-            raise ExportError(f"contradicts the preprocessing: {error}", argument="image_shape", value=given) from error
+            raise ExportError(f"contradicts the preprocessing: {error}", argument="image_shape", value=sizes) from error
     height, width = (None, None) if is_any_size else given[:2]
     return ImageShape((height, width, None if _converts_channels(preprocessing) else fitted[2]), fitted)
 
