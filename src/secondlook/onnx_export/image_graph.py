@@ -50,15 +50,13 @@ class ImageShape:
     """Height, width and channels after resizing, cropping and conversion of channels: what views are made of."""
 
 
-def find_image_shape(preprocessing: Preprocessing, image_shape: object) -> ImageShape:
+def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | None) -> ImageShape:
     """Return the shapes of images before and after `Preprocessing.fit`.
 
     `image_shape`, height, width and channels of the images, is needed for what the preprocessing leaves open: the size
     if it neither crops nor resizes to a height and width, and the channels if its settings are the same for each.
     """
     is_any_size = preprocessing.fitted_size is not None
-    given: tuple[int, ...]
-    fitted: tuple[int, int, int]
     if image_shape is None:
         size, channels = preprocessing.input_size, _find_channels(preprocessing)
         if size is None or channels is None:
