@@ -297,3 +297,20 @@ def test_designed_audits_need_fewer_labels_than_even_ones() -> None:
             needed.append(int(np.searchsorted(places, broken_at)))
         mean_labels.append(np.mean(needed))
     assert mean_labels[0] < 0.8 * mean_labels[1]
+
+
+@given(drawn=labels, order=st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_the_order_in_which_labels_arrive_does_not_matter(drawn: list[tuple[int, float, bool]], order: object) -> None:
+    """A break that was found with some labels is found with all, and the last verdict is that of all labels."""
+    arriving = list(range(len(drawn)))
+    order.shuffle(arriving)  # type: ignore[attr-defined]
+    accepted, complete = list_audited(drawn, set(arriving))
+    expected = judge_audits(accepted, complete, risk=RISK, smallest=0.1)
+    verdicts: list[AuditVerdict] = []
+    for n in range(0, len(arriving) + 1, 10):
+        _, audited = list_audited(drawn, set(arriving[:n]))
+        verdicts.append(judge_audits(accepted, audited, risk=RISK, smallest=0.1))
+    _, audited = list_audited(drawn, set(arriving))
+    assert judge_audits(accepted, audited, risk=RISK, smallest=0.1) == expected
+    assert expected.verdict == "broken" or all(verdict.verdict != "broken" for verdict in verdicts)

@@ -188,3 +188,12 @@ def test_monitor_says_what_the_interval_includes() -> None:
     assert after.to_dict()["estimate"]["includes_shifts"] is True
     for status in (before, after):
         assert "estimate, not guarantee" in str(status)
+
+
+def test_features_of_an_image_do_not_depend_on_the_others() -> None:
+    estimator = AccuracyEstimator(make_policy(make_shift_model()))
+    confidence, _ = draw_images(20, 3)
+    predicted = np.arange(20) % 7
+    whole = estimator.features(confidence, predicted)
+    parts = [estimator.features(confidence[place : place + 1], predicted[place : place + 1]) for place in range(20)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))

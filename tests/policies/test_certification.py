@@ -170,3 +170,39 @@ def test_invalid_input_is_rejected(preds: Predictions, unlabeled: Predictions) -
 def test_confidence_that_depends_on_other_images_is_rejected(preds: Predictions) -> None:
     with pytest.raises(DecisionError, match=r"'bootstrap'.*'bootstrap-lower'"):
         certify(preds, "bootstrap", risk=0.1, delta=0.1)
+
+
+def test_equal_confidences_are_accepted_together() -> None:
+    correct, values = np.ones(200, dtype=bool), np.repeat([0.9, 0.5], [150, 50])
+    rule = certify_confidence(correct, values, risk=0.05, delta=0.05)
+    assert rule.threshold == 0.5
+    assert rule.coverage == 1.0
+
+
+def test_number_of_additional_images_is_about_right() -> None:
+    def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(n)
+        quantile = rng.random(n)
+        return rng.random(n) >= 0.06 * quantile**2, -quantile
+
+    rule = certify_confidence(*draw(300), risk=0.01, delta=0.01)
+    assert rule.shortfall is not None
+    additional = rule.shortfall.additional_images
+    assert additional is not None
+    assert certify_confidence(*draw(300 + 4 * additional), risk=0.01, delta=0.01).certified
+    assert f"{additional:,}" in str(rule)
+
+
+def test_additional_images_do_not_help_if_all_predictions_are_wrong() -> None:
+    rule = certify_confidence(np.zeros(500, dtype=bool), np.arange(500.0), risk=0.1, delta=0.1)
+    assert rule.shortfall is not None
+    assert rule.shortfall.additional_images is None
+
+
+@pytest.mark.parametrize(
+    ("risk", "delta", "invalid"),
+    [(0.0, 0.1, "risk=0.0"), (1.0, 0.1, "risk=1.0"), (0.1, 0.0, "delta=0.0"), (0.1, math.nan, "delta=nan")],
+)
+def test_risk_and_delta_out_of_range_are_rejected(preds: Predictions, risk: float, delta: float, invalid: str) -> None:
+    with pytest.raises(DecisionError, match=invalid):
+        certify(preds, "mean", risk=risk, delta=delta)

@@ -1,5 +1,6 @@
 """Decisions of a schedule are nested in the threshold, and equal to those of a plain loop over the looks."""
 
+import itertools
 import math
 
 import numpy as np
@@ -189,3 +190,12 @@ def test_text_is_a_table_of_the_limits() -> None:
     assert [row.split()[1] for row in rows] == list(schedule.views)
     assert rows[-1].split()[2:] == ["0.9000", "0.9000"]
     assert schedule._repr_html_().count("<tr>") == 4
+
+
+@given(schedules(), st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_accepted_images_are_accepted_at_every_lower_threshold(schedule: Schedule, seed: int) -> None:
+    running = draw_running(seed, schedule.max_looks)
+    accepted = [schedule.look(running, threshold)[1] >= threshold for threshold in (0.2, 0.5, 0.8, 0.9, 0.99)]
+    for lower, higher in itertools.pairwise(accepted):
+        assert not (higher & ~lower).any()
