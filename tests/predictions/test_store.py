@@ -257,3 +257,18 @@ def test_temporary_read_error_is_not_damage(store: Path, monkeypatch: pytest.Mon
         _ = Predictions.open(store).probabilities
     assert not isinstance(caught.value, DamagedChunkError)
     assert sorted(store.rglob("part-*.parquet")) == before
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=50)
+def test_any_flipped_bit_is_detected(wide_store: tuple[Predictions, Array, Path], data: st.DataObject) -> None:
+    path = sorted(wide_store[2].rglob("part-000000-*"))[data.draw(st.integers(0, 2))]
+    content = path.read_bytes()
+    damaged = bytearray(content)
+    damaged[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    try:
+        with pytest.raises(DamagedChunkError):
+            _ = Predictions.open(wide_store[2]).logits
+    finally:
+        path.write_bytes(content)
