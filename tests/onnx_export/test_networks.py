@@ -43,11 +43,11 @@ PLAIN = f"{HEADER} network (float[n, 3, 8, 8] images) => (float[n, 5] logits) {{
 PLACES = ["graph", "branch", "loop"]
 
 
-def write_model(file: Path, text: str, change: Callable[[Any], object] = lambda model: None) -> Path:
+def write_model(file: Path, text: str, change: Callable[[Any], object] = lambda model: None, **weights: Array) -> Path:
     """Write a model in ONNX's own text format, with those of the weights that it names."""
     model = onnx.parser.parse_model(text)
-    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in WEIGHTS.items() if name in text]
-    model.graph.initializer.extend(tensors)
+    named = {name: array for name, array in {**WEIGHTS, **weights}.items() if name in text}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in named.items())
     change(model)
     onnx.save(model, file)
     return file
@@ -139,16 +139,11 @@ def test_a_file_has_the_outputs_of_its_classifier(place: str, tmp_path: Path) ->
 @pytest.mark.parametrize("place", PLACES)
 def test_no_tensor_has_a_name_of_the_exported_file(place: str, tmp_path: Path) -> None:
     text = PLAIN.replace("features", "label").replace("flat", "looks").replace("logits", "probabilities")
-    text = text.replace(
-        "positive = Relu (label)",
-        """
-        positive = If (yes) <
-            then_branch = then () => (accept) { accept = Relu (label) },
-            else_branch = other () => (labels) { confidence = Neg (label) labels = Neg (confidence) }
-        >""",
-    )
-    weights = [onnx.numpy_helper.from_array(np.array(True), "yes")]
-    file = write_model(tmp_path / "m.onnx", text, lambda model: model.graph.initializer.extend(weights))
+    branches = """If (yes) <
+        then_branch = then () => (accept) { accept = Relu (label) },
+        else_branch = other () => (labels) { confidence = Neg (label) labels = Neg (confidence) }
+    >"""
+    file = write_model(tmp_path / "m.onnx", text.replace("Relu (label)", branches), yes=np.array(True))
     network = check_equal(load_onnx(file), place=place)
     names = onnx.printer.to_text(network)
     assert not any(
@@ -159,20 +154,47 @@ def test_no_tensor_has_a_name_of_the_exported_file(place: str, tmp_path: Path) -
     np.testing.assert_array_equal(two[0], two[1])
 
 
-@pytest.mark.parametrize("opset", [13, 17])
-def test_an_older_opset_is_converted(opset: int, tmp_path: Path) -> None:
-    text = PLAIN.replace("18", str(opset)).replace(
-        "pooled = GlobalAveragePool (positive)",
-        """
-        pooled = ReduceMean <axes=[2, 3]> (positive)""",
-    )
-    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)))
-    assert _get_opset(network) == LOWEST_OPSET
+def list_weights_as_inputs(model: Any) -> None:
+    model.ir_version = 3
+    model.graph.input.extend(describe_value(name, np.float32, array.shape) for name, array in WEIGHTS.items())
 
 
-def test_a_newer_opset_is_kept(tmp_path: Path) -> None:
-    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", PLAIN.replace("18", "21"))))
-    assert _get_opset(network) == 21
+OWN_FUNCTION = '<domain: "own", opset_import: ["": 17]> Activation (x) => (y) { z = Relu (x) y = Identity (z) }'
+SCALER = "wide = Flatten (pooled) flat = ai.onnx.ml.Scaler <offset=[0.5], scale=[2.0]> (wide)"
+MEAN_OF_AXES = ("GlobalAveragePool (positive)", "ReduceMean <axes=[2, 3]> (positive)")
+CAST_INPUT = ("features = Conv (images", "as_float = Cast <to=1> (images) features = Conv (as_float")
+CAST_OUTPUT = ("logits = Gemm <transB=1> (flat, matrix, offset)", "exact = Gemm <transB=1> (flat, matrix, offset) ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "change", "versions"),
+    [
+        ([("18", "13"), MEAN_OF_AXES], None, {"": LOWEST_OPSET}),
+        ([("18", "17"), MEAN_OF_AXES], None, {"": LOWEST_OPSET}),
+        ([("18", "21")], None, {"": 21}),
+        ([("18", "8")], list_weights_as_inputs, {"": LOWEST_OPSET}),
+        ([('"": 18', '"": 18, "own": 1'), ("Relu", "own.Activation"), ("}", "}" + OWN_FUNCTION)], None, {"": 18}),
+        ([('"": 18', '"": 18, "ai.onnx.ml": 3'), ("flat = Flatten (pooled)", SCALER)], None, {"": 18, "ai.onnx.ml": 3}),
+        ([("float[n, 3", "uint8[n, 3"), CAST_INPUT], None, {"": 18}),
+        (
+            [("float[", "float16["), CAST_INPUT, (CAST_OUTPUT[0], f"{CAST_OUTPUT[1]} logits = Cast <to=10> (exact)")],
+            None,
+            {"": 18},
+        ),
+    ],
+    ids=["opset 13", "opset 17", "newer opset", "weights among inputs", "functions", "domain", "uint8", "float16"],
+)
+def test_other_forms_of_files(changes: Sequence[tuple[str, str]], change: Any, versions: Any, tmp_path: Path) -> None:
+    """Lower opsets are converted, higher ones kept, functions inlined, and inputs and outputs cast to their types."""
+    text = PLAIN
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file = write_model(tmp_path / "m.onnx", text, change or (lambda model: None))
+    network = check_equal(load_onnx(file), place="loop", atol=1e-4 if "float16" in text else 1e-5)
+    assert {each.domain: each.version for each in network.opset_import} == versions
+    assert len(network.graph.input) == 1
+    assert not network.functions
 
 
 def test_an_opset_that_cannot_be_converted_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,75 +205,27 @@ def test_an_opset_that_cannot_be_converted_is_rejected(tmp_path: Path, monkeypat
         make_network(classifier)
 
 
-def test_initializers_among_the_inputs_are_removed(tmp_path: Path) -> None:
-    def describe(model: Any) -> None:
-        model.ir_version = 3
-        for name, array in WEIGHTS.items():
-            model.graph.input.append(describe_value(name, np.float32, array.shape))
-
-    text = PLAIN.replace("18", "8")
-    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text, describe)))
-    assert len(network.graph.input) == 1
-
-
-def test_functions_are_inlined(tmp_path: Path) -> None:
-    text = PLAIN.replace('"": 18', '"": 18, "own": 1').replace("Relu (features)", "own.Activation (features)")
-    text += '<domain: "own", opset_import: ["": 17]> Activation (x) => (y) { z = Relu (x) y = Identity (z) }'
-    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)), place="loop")
-    assert not network.functions
-    assert [each.domain for each in network.opset_import] == [""]
-
-
 def test_only_the_selected_output_is_computed(tmp_path: Path) -> None:
     text = PLAIN.replace("float[n, 5] logits", "float[n, 5] logits, float[n, 5] other")
-    text = text.replace(
-        "logits = Gemm", "softer = Mul (flat, bias) other = Gemm (softer, matrix, offset) logits = Gemm"
-    )
-    text = text.replace("(softer", "<transB=1> (softer")
-    file = write_model(tmp_path / "m.onnx", text)
-    network = check_equal(load_onnx(file, output_name="logits"))
-    assert network.graph.output[0].name == "0/logits"
+    softer = "softer = Mul (flat, bias) other = Gemm <transB=1> (softer, matrix, offset) logits = Gemm"
+    file = write_model(tmp_path / "m.onnx", text.replace("logits = Gemm", softer))
+    for name in ("other", "logits"):
+        network = check_equal(load_onnx(file, output_name=name))
+        assert network.graph.output[0].name == f"0/{name}"
     assert not {"0/softer", "0/other"} & {name for node in network.graph.node for name in node.output}
-    network = check_equal(load_onnx(file, output_name="other"))
-    assert network.graph.output[0].name == "0/other"
-
-
-def test_operators_of_other_domains_are_kept(tmp_path: Path) -> None:
-    text = PLAIN.replace('"": 18', '"": 18, "ai.onnx.ml": 3').replace("Relu (features)", "Identity (features)")
-    text = text.replace(
-        "flat = Flatten (pooled)", "wide = Flatten (pooled) flat = ai.onnx.ml.Scaler <offset=[0.5], scale=[2.0]> (wide)"
-    )
-    network = check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)))
-    assert {(each.domain, each.version) for each in network.opset_import} == {("", 18), ("ai.onnx.ml", 3)}
-
-
-@pytest.mark.parametrize("dtype", ["float16", "uint8"])
-def test_inputs_and_outputs_of_other_types_are_cast(dtype: str, tmp_path: Path) -> None:
-    text = PLAIN.replace("float[n, 3", f"{dtype}[n, 3").replace("Conv (images", "Conv (as_float")
-    text = text.replace("features = ", "as_float = Cast <to=1> (images) features = ")
-    if dtype == "float16":
-        text = text.replace("float[n, 5]", "float16[n, 5]").replace("logits = Gemm", "exact = Gemm")
-        text = text.replace("matrix, offset)", "matrix, offset) logits = Cast <to=10> (exact)")
-    check_equal(load_onnx(write_model(tmp_path / "m.onnx", text)), atol=1e-4, place="loop")
 
 
 @pytest.mark.posix
 def test_external_data_are_read_through_links(tmp_path: Path) -> None:
-    write_model(tmp_path / "plain.onnx", PLAIN)
-    folder = tmp_path / "blobs"
+    model = onnx.load(write_model(tmp_path / "plain.onnx", PLAIN))
+    folder, cache = tmp_path / "blobs", tmp_path / "cache"
     folder.mkdir()
-    onnx.save(
-        onnx.load(tmp_path / "plain.onnx"),
-        folder / "m.onnx",
-        save_as_external_data=True,
-        location="w",
-        size_threshold=0,
-    )
-    (tmp_path / "cache").mkdir()
+    cache.mkdir()
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="w", size_threshold=0)
     for name in ("m.onnx", "w"):
-        (tmp_path / "cache" / name).symlink_to(folder / name)
-    for file in (folder / "m.onnx", tmp_path / "cache" / "m.onnx"):
-        classifier = load_classifier(f"onnx:{file}", output="logits")
+        (cache / name).symlink_to(folder / name)
+    for file in (folder / "m.onnx", cache / "m.onnx"):
+        classifier = load_onnx(file)
         check_equal(classifier)
         assert isinstance(classifier, OnnxClassifier)
         assert networks.measure_files(classifier) == (folder / "m.onnx").stat().st_size + (folder / "w").stat().st_size
@@ -272,40 +246,30 @@ def test_external_data_elsewhere_are_not_read(tmp_path: Path) -> None:
         make_network(classifier)
 
 
-def test_a_fixed_batch_size_is_rejected(tmp_path: Path) -> None:
-    file = write_model(tmp_path / "m.onnx", PLAIN.replace("[n,", "[4,"))
-    with pytest.raises(ExportError, match=r"m\.onnx.* 4\b"):
-        make_network(load_onnx(file))
+def make_bias_sparse(model: Any) -> None:
+    values = onnx.numpy_helper.from_array(WEIGHTS["bias"][:1], "bias")
+    indices = onnx.numpy_helper.from_array(np.array([0]), "indices")
+    model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
+    model.graph.initializer.remove(next(each for each in model.graph.initializer if each.name == "bias"))
 
 
-def test_a_batch_size_that_is_fixed_inside_is_rejected(tmp_path: Path) -> None:
-    shape = onnx.numpy_helper.from_array(np.array([1, 4]), "shape")
-    text = PLAIN.replace("Flatten (pooled)", "Reshape (pooled, shape)")
-    file = write_model(tmp_path / "m.onnx", text, lambda model: model.graph.initializer.append(shape))
-    with pytest.raises((ClassifierError, ExportError), match=r"m\.onnx"):
-        make_network(load_onnx(file))
-
-
-def test_sparse_weights_are_rejected(tmp_path: Path) -> None:
-    def sparsify(model: Any) -> None:
-        values = onnx.numpy_helper.from_array(WEIGHTS["bias"][:1], "bias")
-        indices = onnx.numpy_helper.from_array(np.array([0]), "indices")
-        model.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
-        model.graph.initializer.remove(next(each for each in model.graph.initializer if each.name == "bias"))
-
-    file = write_model(tmp_path / "m.onnx", PLAIN, sparsify)
-    with pytest.raises(ExportError, match=r"m\.onnx"):
+@pytest.mark.parametrize(
+    ("old", "new", "change", "told"),
+    [
+        ("[n,", "[4,", None, r"m\.onnx.* 4\b"),
+        ("Flatten (pooled)", "Reshape (pooled, shape)", None, r"m\.onnx"),
+        ("", "", make_bias_sparse, r"m\.onnx"),
+    ],
+    ids=["fixed batch size", "batch size that is fixed inside", "sparse weights"],
+)
+def test_files_that_cannot_be_embedded_are_rejected(old: str, new: str, change: Any, told: str, tmp_path: Path) -> None:
+    text = PLAIN.replace(old, new) if old else PLAIN
+    file = write_model(tmp_path / "m.onnx", text, change or (lambda model: None), shape=np.array([1, 4]))
+    with pytest.raises((ClassifierError, ExportError) if "shape)" in text else ExportError, match=told):
         make_network(load_onnx(file))
 
 
 def test_a_file_that_was_replaced_is_rejected(tmp_path: Path) -> None:
-    classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
-    write_model(tmp_path / "m.onnx", PLAIN.replace("Relu", "Neg"))
-    with pytest.raises(ExportError, match=r"m\.onnx"):
-        make_network(classifier)
-
-
-def test_a_file_that_was_replaced_by_a_similar_one_is_rejected(tmp_path: Path) -> None:
     """The outputs are the same within all tolerances, but the policy is for another file."""
     classifier = load_onnx(write_model(tmp_path / "m.onnx", PLAIN))
     write_model(tmp_path / "m.onnx", PLAIN, lambda model: setattr(model, "doc_string", "another one"))
@@ -358,32 +322,22 @@ def test_members_get_the_same_opset_and_names_of_their_own(tmp_path: Path) -> No
 
 
 def test_members_with_branches_in_branches_keep_their_own_tensors(tmp_path: Path) -> None:
-    text = PLAIN.replace(
-        "positive = Relu (features)",
-        """
-        positive = If (yes) <
-            then_branch = then () => (kept) {
-                kept = If (yes) <
-                    then_branch = inner_then () => (deep) { scaled = Mul (features, two) deep = Relu (scaled) },
-                    else_branch = inner_else () => (deep_too) { deep_too = Neg (features) }
-                >
-            },
-            else_branch = other () => (negated) { negated = Neg (features) }
-        >""",
-    )
-    arrays = [{"yes": np.array(True), "two": np.array(number, np.float32)} for number in (1, 2)]
-    members = [load_onnx(write_branching(tmp_path / f"{each['two']:g}.onnx", text, each)) for each in arrays]
-    made = make_networks(members, SHAPE)
-    inputs = [make_inputs(member, IMAGES) for member in members]
-    first, second = run_embedded(made, inputs)
+    branches = """If (yes) <
+        then_branch = then () => (kept) {
+            kept = If (yes) <
+                then_branch = inner_then () => (deep) { scaled = Mul (features, two) deep = Relu (scaled) },
+                else_branch = inner_else () => (deep_too) { deep_too = Neg (features) }
+            >
+        },
+        else_branch = other () => (negated) { negated = Neg (features) }
+    >"""
+    text, yes = PLAIN.replace("Relu (features)", branches), np.array(True)
+    factors = [np.array(number, np.float32) for number in (1, 2)]
+    members = [load_onnx(write_model(tmp_path / f"{two:g}.onnx", text, two=two, yes=yes)) for two in factors]
+    first, second = run_embedded(make_networks(members, SHAPE), [make_inputs(each, IMAGES) for each in members])
     np.testing.assert_allclose(first, members[0](IMAGES), atol=1e-5)
     np.testing.assert_allclose(second, members[1](IMAGES), atol=1e-5)
     assert np.abs(first - second).max() > 0.01
-
-
-def write_branching(file: Path, text: str, arrays: dict[str, Array]) -> Path:
-    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    return write_model(file, text, lambda model: model.graph.initializer.extend(tensors))
 
 
 def test_members_that_are_too_large_together_are_rejected_before_any_is_read(
@@ -459,9 +413,40 @@ def test_too_large_a_module_is_rejected_before_it_is_converted(monkeypatch: pyte
         make_network(classifier)
 
 
-def test_a_module_with_probabilities_and_channels_last() -> None:
-    module = make_module(probabilities=True, channels_last=True)
-    check_equal(load_classifier(module, output="probabilities", layout="NHWC"))
+def make_module_from_pixels() -> Any:
+    """Return a module that takes uint8, and differs in training."""
+    torch = pytest.importorskip("torch")
+
+    class FromPixels(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make_module()
+
+        def forward(self, inputs: Any) -> Any:
+            return self.inner(inputs.float() / 255) * (2 if self.training else 1)
+
+    return FromPixels()
+
+
+def make_transformer() -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "intermediate_size": 8}
+    config = transformers.ViTConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
+    return transformers.ViTForImageClassification(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: make_module(probabilities=True, channels_last=True), {"output": "probabilities", "layout": "NHWC"}),
+        (make_module, {"output": "logits", "input_dtype": "float16"}),
+        (make_module_from_pixels, {"output": "logits", "input_dtype": "uint8"}),
+        (make_transformer, {"output": "logits"}),
+    ],
+    ids=["probabilities, channels last", "half precision", "pixels", "transformers"],
+)
+def test_other_modules_have_the_outputs_of_their_classifiers(make: Callable[[], Any], options: Any) -> None:
+    check_equal(load_classifier(make(), **options))
 
 
 def test_a_torch_export_file(tmp_path: Path) -> None:
@@ -482,33 +467,6 @@ def test_a_torchscript_file(tmp_path: Path) -> None:
     module = make_module(probabilities=True)
     sys.modules["torch"].jit.script(module).save(tmp_path / "m.pt")
     check_equal(load_classifier(f"torch:{tmp_path / 'm.pt'}", output="probabilities"))
-
-
-def test_a_transformers_model(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.ViTConfig(
-        image_size=8, patch_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
-    classifier = load_classifier(transformers.ViTForImageClassification(config), output="logits")
-    check_equal(classifier)
-
-
-def test_a_module_that_takes_pixels_and_differs_in_training() -> None:
-    torch = pytest.importorskip("torch")
-
-    class FromPixels(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = make_module()
-
-        def forward(self, inputs: Any) -> Any:
-            return self.inner(inputs.float() / 255) * (2 if self.training else 1)
-
-    check_equal(load_classifier(FromPixels(), output="logits", input_dtype="uint8"))
-
-
-def test_a_module_with_inputs_in_half_precision() -> None:
-    check_equal(load_classifier(make_module(), output="logits", input_dtype="float16"))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
