@@ -16,13 +16,16 @@ from tests.policy_maker import attach
 
 VIEWS = "identity hflip shift:1,0 shift:-1,2 rotate:5 gamma:0.8 zoom:1.1+contrast:1.2"
 N_CLASSES = 4
+MEAN = Policy(threshold=0.5, method="mean")
 
 
-def write_network(path: Path, *, side: int | None = 16, channels: int = 3, seed: int = 0) -> Path:
+def write_network(
+    path: Path, *, side: int | None = 16, channels: int = 3, seed: int = 0, n_classes: int = N_CLASSES
+) -> Path:
     """Write a small convolutional network whose predictions depend on position, color and contrast."""
     generator = np.random.default_rng(seed)
     first = generator.normal(0, 0.6, (8, channels, 3, 3)).astype(np.float32)
-    last = generator.normal(0, 0.8, (8 * 16, N_CLASSES)).astype(np.float32)
+    last = generator.normal(0, 0.8, (8 * 16, n_classes)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["images", "first"], ["edges"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["edges"], ["active"]),
@@ -36,7 +39,7 @@ def write_network(path: Path, *, side: int | None = 16, channels: int = 3, seed:
         nodes,
         "network",
         [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", channels, side, side])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", N_CLASSES])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", n_classes])],
         [numpy_helper.from_array(first, "first"), numpy_helper.from_array(last if side == 16 else last[:8], "last")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
@@ -66,6 +69,11 @@ def make_policy(classifier: Classifier, images: Any, rule: Policy, views: str = 
 @pytest.fixture
 def network_file(tmp_path: Path) -> Path:
     return write_network(tmp_path / "network.onnx")
+
+
+@pytest.fixture
+def policy(classifier: Classifier) -> Policy:
+    return make_policy(classifier, make_images(1), MEAN)[0]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ def build_model(
     inputs: Mapping[str, Array],
     opset: int = LOWEST_OPSET,
     sizes: Mapping[str, Any] = MappingProxyType({}),
+    imports: Sequence[onnx.OperatorSetIdProto] = (),
 ) -> onnx.ModelProto:
     """Build the model of what `add(graph, *tensors)` returns, and check it; only the first axis varies by default."""
     graph = Graph(opset)
@@ -31,7 +32,7 @@ def build_model(
     types = [helper.np_dtype_to_tensor_dtype(one.dtype) for one in results]
     outputs = [helper.make_tensor_value_info(one.name, kind, None) for one, kind in zip(results, types, strict=True)]
     model = helper.make_model(
-        graph.build("test", described, outputs), opset_imports=[helper.make_opsetid("", opset)], ir_version=9
+        graph.build("test", described, outputs), opset_imports=imports or [helper.make_opsetid("", opset)], ir_version=9
     )
     model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     onnx.checker.check_model(model, full_check=True)

@@ -21,7 +21,7 @@ from secondlook.policies import Policy, certify, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
 from tests.estimators.conftest import LEARNED_WEIGHTS
-from tests.onnx_export.conftest import N_CLASSES, make_images, make_policy, order_views, write_network
+from tests.onnx_export.conftest import MEAN, N_CLASSES, make_images, make_policy, order_views, write_network
 from tests.policy_maker import attach
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -63,6 +63,34 @@ def fit_adaptive_rule(preds: Predictions, method: str, **settings: Any) -> Polic
     return plain.model_copy(update={"schedule": fit_schedule(preds, plain, tolerance=0.02)})
 
 
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Policy, Any]]:
+    """A policy without and one with a schedule, and the summaries of their files."""
+    folder = tmp_path_factory.mktemp("exported")
+    classifier = load_classifier(f"onnx:{write_network(folder / 'network.onnx')}?mean=.5&std=.25")
+    plain, preds = make_policy(classifier, make_images(120), MEAN)
+    adaptive, _ = make_policy(classifier, make_images(1), fit_adaptive_rule(preds, "mean"))
+    policies = {"plain": plain, "adaptive": adaptive}
+    return {
+        name: (policy, export_onnx(policy, folder / f"{name}.onnx", classifier=classifier))
+        for name, policy in policies.items()
+    }
+
+
+@pytest.fixture
+def labeled(classifier: Classifier) -> Predictions:
+    """Predictions for 600 images, of which every 20th is wrong."""
+    _, preds = make_policy(classifier, make_images(600), MEAN)
+    labels = preds.predicted().copy()
+    labels[::20] = (labels[::20] + 1) % N_CLASSES
+    return Predictions(logits=preds.logits, views=preds.views, labels=labels)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Classifier:
+    return load_classifier(f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25")
+
+
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2}], ids=str)
 @pytest.mark.parametrize("method", list(METHODS))
 def test_decisions_equal_the_library(
@@ -81,55 +109,42 @@ def test_decisions_equal_the_library(
     np.testing.assert_allclose(found["probabilities"], preds.probabilities.mean(axis=1), atol=2e-3)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 40])
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2}], ids=str)
 @pytest.mark.parametrize("method", ["mean", "blend", "learned"])
 def test_adaptive_decisions_equal_the_library(
-    classifier: Classifier, tmp_path: Path, method: str, settings: dict[str, Any], batch: int
+    classifier: Classifier, tmp_path: Path, method: str, settings: dict[str, Any]
 ) -> None:
     images, views = make_images(120), "identity hflip shift:1,0 shift:-1,2 shift:2,2 hflip+shift:0,1 gamma:0.8"
-    _, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"), views)
+    _, preds = make_policy(classifier, images, MEAN, views)
     rule = fit_adaptive_rule(preds, method, **settings)
-    policy, _ = make_policy(classifier, images, rule, views)
+    policy = attach(rule, classifier=classifier, views=order_views(rule, preds.views.texts))
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     assert summary.adaptive
-    parts = [
-        run_file(summary.path, images[start : start + batch]) for start in range(0, 12 if batch == 1 else 120, batch)
-    ]
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    seen = preds.select(images=np.arange(len(found["label"])))
-    check_equal(found, rule, seen)
-    if batch > 1:
-        assert len(set(found["looks"])) > 2
+    for count, batch in ((12, 1), (120, 3), (120, 40)):
+        parts = [run_file(summary.path, images[start : start + batch]) for start in range(0, count, batch)]
+        found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        check_equal(found, rule, preds.select(images=np.arange(count)))
+    assert len(set(found["looks"])) > 2
 
 
-def test_adaptive_file_contains_the_network_once(classifier: Classifier, network_file: Path, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
-    policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
-    summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
-    (loop,) = [node for node in onnx.load(summary.path).graph.node if node.op_type == "Loop"]
+def test_adaptive_file_contains_the_network_once(exported: dict[str, tuple[Policy, Any]]) -> None:
+    (loop,) = [node for node in onnx.load(exported["adaptive"][1].path).graph.node if node.op_type == "Loop"]
     body = loop.attribute[0].g
     assert [node.op_type for node in body.node].count("AveragePool") == 1
     assert {"0/first", "0/last"} <= {tensor.name for tensor in body.initializer}
 
 
-def test_threshold_of_each_class_is_used(classifier: Classifier, tmp_path: Path) -> None:
-    images = make_images(600)
-    _, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"))
-    labels = preds.predicted().copy()
-    labels[::20] = (labels[::20] + 1) % N_CLASSES
-    labeled = Predictions(logits=preds.logits, views=preds.views, labels=labels)
+def test_threshold_of_each_class_is_used(classifier: Classifier, labeled: Predictions, tmp_path: Path) -> None:
     rule = certify(labeled, "mean", risk=0.2, delta=0.1, groups="class")
     assert len({group.threshold for group in rule.groups}) > 1
-    policy, _ = make_policy(classifier, images[:1], rule)
+    policy, _ = make_policy(classifier, make_images(1), rule)
     path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
     graph = onnx.load(path).graph
     used = {name for node in graph.node for name in node.input}
     assert used >= {tensor.name for tensor in graph.initializer}, "ONNX Runtime warns of those that are not used"
-    found = run_file(path, images)
-    looked = rule.look(preds)
+    found, looked = run_file(path, make_images(600)), rule.look(labeled)
     clear = np.abs(looked.confidence - np.array([group.threshold for group in rule.groups])[looked.predicted]) > 1e-3
-    np.testing.assert_array_equal(found["accept"][clear], rule.accept(preds)[clear])
+    np.testing.assert_array_equal(found["accept"][clear], rule.accept(labeled)[clear])
 
 
 def test_ensemble_with_different_normalization_is_exported(tmp_path: Path) -> None:
@@ -140,7 +155,7 @@ def test_ensemble_with_different_normalization_is_exported(tmp_path: Path) -> No
     ]
     classifier, images = Ensemble(members), make_images(120)
     for method in ("mean", "blend"):
-        _, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"))
+        _, preds = make_policy(classifier, images, MEAN)
         rule = fit_adaptive_rule(preds, method)
         for chosen in (rule.model_copy(update={"schedule": None}), rule):
             policy, _ = make_policy(classifier, images, chosen)
@@ -163,7 +178,7 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
         for seed, (h, w) in enumerate(sizes)
     ]
     fitted = classifier.preprocessing.fit(photos)
-    rule = Policy(threshold=0.5, method="mean")
+    rule = MEAN
     policy, preds = (
         make_policy(classifier, fitted, rule)
         if settings == "crop=16"
@@ -182,7 +197,7 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
 def test_float_pixels_are_taken(classifier: Classifier, tmp_path: Path) -> None:
     images = make_images()
     values = (images / 255).astype(np.float32)
-    rule = Policy(threshold=0.5, method="mean")
+    rule = MEAN
     policy, preds = make_policy(classifier, values, rule)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, pixels="float32")
     found = run_file(summary.path, values)
@@ -192,23 +207,17 @@ def test_float_pixels_are_taken(classifier: Classifier, tmp_path: Path) -> None:
 
 def test_gray_images_become_colors(network_file: Path, tmp_path: Path) -> None:
     classifier = load_classifier(f"onnx:{network_file}?gray=repeat")
-    images, rule = make_images(channels=1), Policy(threshold=0.5, method="mean")
+    images, rule = make_images(channels=1), MEAN
     policy, preds = make_policy(classifier, images, rule)
     path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
     for given in (images, images.repeat(3, axis=3)):
         np.testing.assert_allclose(run_file(path, given)["confidence"], rule.confidence(preds), atol=2e-3)
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_number_of_images_that_the_network_gets_has_a_name(
-    classifier: Classifier, tmp_path: Path, adaptive: bool
-) -> None:
+@pytest.mark.parametrize("kind", ["plain", "adaptive"])
+def test_number_of_images_that_the_network_gets_has_a_name(exported: dict[str, tuple[Policy, Any]], kind: str) -> None:
     """Otherwise ONNX Runtime copies tensors that it would change in place."""
-    policy, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
-    if adaptive:
-        policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
-    path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
-    graphs = list(iterate_graphs(onnx.load(path).graph))
+    graphs = list(iterate_graphs(onnx.load(exported[kind][1].path).graph))
     (described,) = [one for graph in graphs for one in graph.value_info]
     batch, *sizes = described.type.tensor_type.shape.dim
     assert batch.dim_param == BATCH_NAME
@@ -217,10 +226,8 @@ def test_number_of_images_that_the_network_gets_has_a_name(
     assert any(node.op_type == "Conv" and network in node.input for graph in graphs for node in graph.node)
 
 
-def test_file_grows_little_and_tells_what_it_is(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
-    policy, _ = make_policy(classifier, make_images(120), fit_adaptive_rule(preds, "mean"))
-    summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
+def test_file_grows_little_and_tells_what_it_is(exported: dict[str, tuple[Policy, Any]]) -> None:
+    policy, summary = exported["adaptive"]
     assert summary.size == summary.path.stat().st_size
     assert 0 < summary.added < 50_000
     assert summary.opset >= 18
@@ -234,20 +241,16 @@ def test_file_grows_little_and_tells_what_it_is(classifier: Classifier, tmp_path
     assert str(summary.path) in str(summary)
 
 
-def test_shapes_can_be_inferred(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(120), Policy(threshold=0.5, method="mean"))
-    for rule in (Policy(threshold=0.5, method="mean"), fit_adaptive_rule(preds, "mean")):
-        policy, _ = make_policy(classifier, make_images(4), rule)
-        path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, overwrite=True).path
-        model = onnx.load(path)
-        del model.graph.output[:]
-        model.graph.output.extend(
-            onnx.helper.make_empty_tensor_value_info(name) for name in ("confidence", "view_outputs")
-        )
-        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        sizes = {one.name: [size.dim_value for size in one.type.tensor_type.shape.dim] for one in inferred.graph.output}
-        assert len(sizes["confidence"]) == 1
-        assert sizes["view_outputs"][2] == N_CLASSES
+@pytest.mark.parametrize("kind", ["plain", "adaptive"])
+def test_shapes_can_be_inferred(exported: dict[str, tuple[Policy, Any]], kind: str) -> None:
+    model = onnx.load(exported[kind][1].path)
+    del model.graph.output[:]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in ("confidence", "view_outputs")]
+    model.graph.output.extend(outputs)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    sizes = {one.name: [size.dim_value for size in one.type.tensor_type.shape.dim] for one in inferred.graph.output}
+    assert len(sizes["confidence"]) == 1
+    assert sizes["view_outputs"][2] == N_CLASSES
 
 
 def test_policy_file_is_exported_and_loaded(
@@ -268,29 +271,29 @@ def test_policy_file_is_exported_and_loaded(
     assert decider.decides_like(policy)
 
 
-def test_policy_of_another_classifier_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-    other = load_classifier(f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25")
-    with pytest.raises(DecisionError):
-        export_onnx(policy, tmp_path / "decide.onnx", classifier=other)
-    summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=other, allow_mismatch=True)
-    assert "none, since" in summary.guarantee_text
-    assert compile_policy(load_policy(summary.path)).mismatch
+def test_policy_of_another_classifier_is_refused(policy: Policy, other: Classifier, tmp_path: Path) -> None:
+    cases: list[tuple[Policy, dict[str, Any]]] = [(policy, {"classifier": other}), (policy.bind(other), {})]
+    for given, options in cases:
+        with pytest.raises(DecisionError, match=r"other\.onnx"):
+            export_onnx(given, tmp_path / "decide.onnx", **options)
+    cases = [(policy, {"classifier": other, "allow_mismatch": True}), (policy.bind(other, allow_mismatch=True), {})]
+    for given, options in cases:
+        summary = export_onnx(given, tmp_path / "decide.onnx", overwrite=True, **options)
+        assert "none, since" in summary.guarantee_text
+        assert compile_policy(load_policy(summary.path)).mismatch
 
 
-def test_file_with_another_classifier_names_it_and_states_no_guarantee(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(600), Policy(threshold=0.5, method="mean"))
-    labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
+def test_file_with_another_classifier_names_it_and_states_no_guarantee(
+    classifier: Classifier, other: Classifier, labeled: Predictions, tmp_path: Path
+) -> None:
     policy, _ = make_policy(classifier, make_images(1), certify(labeled, "mean", risk=0.2, delta=0.1))
     assert policy.certified
     own = onnx.load(export_onnx(policy, tmp_path / "own.onnx", classifier=classifier).path).doc_string
     assert "network.onnx" in own
     assert policy.guarantee_text in own
-    write_network(tmp_path / "inside.onnx", seed=5)
-    other = load_classifier(f"onnx:{tmp_path / 'inside.onnx'}?mean=.5&std=.25")
-    path = export_onnx(policy, tmp_path / "other.onnx", classifier=other, allow_mismatch=True).path
+    path = export_onnx(policy, tmp_path / "decide.onnx", classifier=other, allow_mismatch=True).path
     stated = onnx.load(path).doc_string
-    assert "prediction of inside.onnx" in stated
+    assert "prediction of other.onnx" in stated
     assert "none, since" in stated
     assert policy.guarantee_text not in stated
     assert str(tmp_path) not in own + stated, "the folders of whoever exports are nobody's business"
@@ -299,7 +302,7 @@ def test_file_with_another_classifier_names_it_and_states_no_guarantee(classifie
 @pytest.mark.parametrize("is_adaptive", [False, True])
 def test_file_for_1000_classes_grows_little_beside_their_names(tmp_path: Path, is_adaptive: bool) -> None:
     n_classes, generator, views = 1000, np.random.default_rng(0), ViewSet("imagenet")
-    file = write_pooling_network(tmp_path / "network.onnx", n_classes)
+    file = write_network(tmp_path / "network.onnx", side=224, n_classes=n_classes)
     classifier = load_classifier(f"onnx:{file}?resize=256&crop=224&mean=.485,.456,.406&std=.229,.224,.225")
     logits = generator.normal(0, 2, (100, len(views), n_classes)).astype(np.float32)
     logits[:, :, 0] += generator.uniform(4, 14, (100, 1))
@@ -312,56 +315,31 @@ def test_file_for_1000_classes_grows_little_beside_their_names(tmp_path: Path, i
     assert 0 < without_names < (40_000 if is_adaptive else 25_000)
 
 
-def write_pooling_network(path: Path, n_classes: int) -> Path:
-    """Write a network that classifies by the mean color of images of 224 x 224 pixels."""
-    matrix = np.random.default_rng(0).normal(size=(3, n_classes)).astype(np.float32)
-    nodes = [
-        onnx.helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
-        onnx.helper.make_node("Flatten", ["pooled"], ["features"]),
-        onnx.helper.make_node("MatMul", ["features", "matrix"], ["logits"]),
-    ]
-    sizes: dict[str, list[int | str]] = {"images": ["batch", 3, 224, 224], "logits": ["batch", n_classes]}
-    described = [onnx.helper.make_tensor_value_info(name, 1, size) for name, size in sizes.items()]
-    weights = [onnx.numpy_helper.from_array(matrix, "matrix")]
-    graph = onnx.helper.make_graph(nodes, "network", described[:1], described[1:], weights)
-    opset = [onnx.helper.make_opsetid("", 18)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
-    return path
-
-
-def write_standardizing_network(path: Path) -> Path:
-    """Write a network that subtracts the mean of each image and divides by its standard deviation."""
-    model = onnx.parser.parse_model("""
+def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> None:
+    """A black image has no standard deviation, so that the outputs for it are not numbers."""
+    network = onnx.parser.parse_model("""
         <ir_version: 9, opset_import: ["": 18]>
         network (float[batch, 3, 16, 16] images) => (float[batch, 2] logits)
         <int64[1] axis = {1}, int64[1] start = {100}, int64[1] end = {102}> {
             pixels = Flatten (images)
             mean = ReduceMean (pixels, axis)
             centered = Sub (pixels, mean)
-            squares = Mul (centered, centered)
-            variance = ReduceMean (squares, axis)
+            variance = ReduceSumSquare (centered, axis)
             deviation = Sqrt (variance)
             standardized = Div (centered, deviation)
             logits = Slice (standardized, start, end, axis)
         }""")
-    onnx.save(model, path)
-    return path
-
-
-def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> None:
-    """A black image has no standard deviation, so that the outputs for it are not numbers."""
-    classifier = load_classifier(f"onnx:{write_standardizing_network(tmp_path / 'network.onnx')}", output="logits")
+    onnx.save(network, tmp_path / "network.onnx")
+    classifier = load_classifier(f"onnx:{tmp_path / 'network.onnx'}", output="logits")
     images = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 3), dtype=np.uint8)
-    policy, preds = make_policy(classifier, images, Policy(threshold=0.5, method="mean"), "identity hflip")
+    policy, preds = make_policy(classifier, images, MEAN, "identity hflip")
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     np.testing.assert_array_equal(run_file(summary.path, images)["label"], preds.predicted())
 
 
 def test_file_that_fails_is_not_written(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-
     def fail(self: ExportedFile, images: Array) -> Any:
         assert len(images) > 1, "a batch is tried"
         raise DecisionError(f"decider {str(self.path)!r} failed; pass other images.")
@@ -374,10 +352,8 @@ def test_file_that_fails_is_not_written(
 
 
 def test_model_that_onnx_does_not_take_is_one_sentence(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-
     def fail(_model: object, **_options: object) -> None:
         raise onnx.checker.ValidationError("a fault\nwith details")
 
@@ -396,7 +372,7 @@ def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: 
     )
     (tmp_path / "link.onnx").symlink_to(network_file)
     classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25")
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
+    policy, _ = make_policy(classifier, make_images(), MEAN)
     export_onnx(policy, tmp_path / "policy.onnx", classifier=classifier)
     before = (tmp_path / kept).read_bytes()
     with pytest.raises(ExportError, match=kept):
@@ -405,58 +381,46 @@ def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: 
 
 
 def test_missing_folder_is_found_before_anything_is_converted(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
     monkeypatch.setattr(networks, "make_networks", lambda *_: pytest.fail("a network is converted"))
     with pytest.raises(ExportError, match="absent"):
         export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
 
 
-def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, tmp_path: Path) -> None:
-    _, preds = make_policy(classifier, make_images(600), Policy(threshold=0.5, method="mean"))
-    labeled = Predictions(logits=preds.logits, views=preds.views, labels=preds.predicted())
-    of_arrays = Policy(threshold=0.5, method="mean", views=preds.views.texts)
+def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, labeled: Predictions, tmp_path: Path) -> None:
+    of_arrays = MEAN.model_copy(update={"views": labeled.views.texts})
     uncertified = certify(labeled.select(images=np.arange(5)), "mean", risk=0.01, delta=0.001)
-    groups = np.array(["a", "b"]).repeat(300)
-    by_label = certify(labeled, "mean", risk=0.2, delta=0.1, groups=groups)
+    by_label = certify(labeled, "mean", risk=0.2, delta=0.1, groups=np.array(["a", "b"]).repeat(300))
     for policy, told in ((of_arrays, "arrays"), (uncertified, "inf"), (by_label, "groups")):
         with pytest.raises(DecisionError, match=told):
             export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     assert not (tmp_path / "decide.onnx").exists()
 
 
-def test_policy_bound_to_a_classifier_needs_no_other(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
-    other = load_classifier(f"onnx:{write_network(tmp_path / 'other.onnx', seed=5)}?mean=.5&std=.25")
-    with pytest.raises(DecisionError, match=r"other\.onnx"):
-        export_onnx(policy.bind(other), tmp_path / "decide.onnx")
-    summary = export_onnx(policy.bind(other, allow_mismatch=True), tmp_path / "decide.onnx")
-    assert "none, since" in summary.guarantee_text
-
-
 def test_unknown_size_must_be_given(tmp_path: Path) -> None:
     classifier = load_classifier(f"onnx:{write_network(tmp_path / 'any.onnx', side=None)}?mean=.5&std=.25")
-    policy, _ = make_policy(classifier, make_images(side=20), Policy(threshold=0.5, method="mean"))
+    policy, _ = make_policy(classifier, make_images(side=20), MEAN)
     with pytest.raises(ExportError, match="image_shape"):
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, image_shape=(20, 20, 3))
     assert summary.image_shape == (20, 20, 3)
 
 
-def test_files_are_not_replaced_by_accident(classifier: Classifier, tmp_path: Path) -> None:
-    policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.5, method="mean"))
+def test_files_are_not_replaced_by_accident(policy: Policy, classifier: Classifier, tmp_path: Path) -> None:
     (tmp_path / "decide.onnx").write_text("precious")
-    with pytest.raises(ExportError, match=r"decide\.onnx"):
-        export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
-    with pytest.raises(ExportError, match=r"decide\.bin"):
-        export_onnx(policy, tmp_path / "decide.bin", classifier=classifier)
-    with pytest.raises(ExportError, match="float64"):
-        export_onnx(policy, tmp_path / "other.onnx", classifier=classifier, pixels="float64")  # type: ignore[arg-type]
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("decide.onnx", {}, r"decide\.onnx"),
+        ("decide.bin", {}, r"decide\.bin"),
+        ("other.onnx", {"pixels": "float64"}, "float64"),
+    ]
+    for name, options, told in cases:
+        with pytest.raises(ExportError, match=told):
+            export_onnx(policy, tmp_path / name, classifier=classifier, **options)
     assert (tmp_path / "decide.onnx").read_text() == "precious"
 
 
 def test_export_without_onnx_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"'onnx'.*secondlook\[export\]"):
-        export_onnx(Policy(threshold=0.5, method="mean"), tmp_path / "decide.onnx")
+        export_onnx(MEAN, tmp_path / "decide.onnx")

@@ -16,6 +16,7 @@ from secondlook.extension import ExportRecord, FileOutputs, SklearnClassifier
 from secondlook.onnx_export import networks
 from secondlook.onnx_export.graph import LOWEST_OPSET, Graph, Tensor, describe_value
 from secondlook.onnx_export.networks import embed_network, make_networks
+from tests.onnx_export.running import build_model, run_model
 
 onnx = pytest.importorskip("onnx")
 Array = np.ndarray[Any, Any]
@@ -69,30 +70,15 @@ def make_inputs(classifier: Classifier, images: Array) -> Array:
 
 def run_embedded(networks: Sequence[Any], inputs: Sequence[Array], place: str = "graph") -> list[Array]:
     """Embed networks in a graph, a branch of an If or the body of a Loop, and return their outputs."""
-    import onnxruntime
 
-    network = networks[0]
-    graph = Graph(_get_opset(network))
-    names = ["images", *(f"images{number}" for number in range(1, len(networks)))]
-    given = [Tensor(graph, name, array.dtype) for name, array in zip(names, inputs, strict=True)]
-    inner = graph if place == "graph" else Graph(graph.opset, graph)
-    outputs = [embed_network(inner, each, inner.use(tensor)) for each, tensor in zip(networks, given, strict=True)]
-    assert all(tensor.dtype == np.float32 for tensor in outputs)
-    if place != "graph":
-        outputs = [_surround(graph, inner, outputs[0], place)]
-    named = [graph.rename(tensor, f"probabilities{number}") for number, tensor in enumerate(outputs)]
-    described = zip(given, inputs, strict=True)
-    proto = graph.build(
-        "embedded",
-        [describe_value(tensor.name, tensor.dtype, ["batch", *array.shape[1:]]) for tensor, array in described],
-        [describe_value(tensor.name, np.float32, [None, None]) for tensor in named],
-    )
-    model = onnx.helper.make_model(
-        proto, opset_imports=network.opset_import, ir_version=max(each.ir_version for each in networks)
-    )
-    onnx.checker.check_model(model, full_check=True)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, dict(zip(names, inputs, strict=True)))  # type: ignore[no-any-return]
+    def add(graph: Graph, *given: Tensor) -> list[Tensor]:
+        inner = graph if place == "graph" else Graph(graph.opset, graph)
+        outputs = [embed_network(inner, each, inner.use(tensor)) for each, tensor in zip(networks, given, strict=True)]
+        assert all(tensor.dtype == np.float32 for tensor in outputs)
+        return outputs if place == "graph" else [_surround(graph, inner, outputs[0], place)]
+
+    named = {f"images{number}": array for number, array in enumerate(inputs)}
+    return run_model(build_model(add, named, _get_opset(networks[0]), imports=networks[0].opset_import), named)
 
 
 def _surround(graph: Graph, inner: Graph, output: Tensor, place: str) -> Tensor:
