@@ -130,36 +130,24 @@ def test_images_that_have_the_size_are_kept(interpolation: Any, dtype: str, size
     np.testing.assert_array_equal(run_fit(preprocessing, images), preprocessing.fit(images))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     height=SIDES,
     width=SIDES,
+    resize=st.none() | st.integers(1, 90) | st.tuples(st.integers(1, 90), st.integers(1, 90)),
     crop=CROPS,
     rounding=st.sampled_from(["even", "down"]),
     channels=st.sampled_from([1, 3]),
     dtype=DTYPES,
 )
-def test_cropped_images_are_equal(height: int, width: int, crop: Any, rounding: Any, channels: int, dtype: str) -> None:
-    preprocessing = Preprocessing(crop=crop, crop_rounding=rounding, channels=channels)
-    images = random_images(0, height, width, channels, dtype)
-    np.testing.assert_array_equal(run_fit(preprocessing, images), preprocessing.fit(images))
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    height=SIDES,
-    width=SIDES,
-    resize=st.integers(1, 90) | st.tuples(st.integers(1, 90), st.integers(1, 90)),
-    crop=CROPS,
-    rounding=st.sampled_from(["even", "down"]),
-)
-def test_resized_images_are_cropped_where_the_library_crops(
-    height: int, width: int, resize: Any, crop: Any, rounding: Any
+def test_images_are_cropped_where_the_library_crops(
+    height: int, width: int, resize: Any, crop: Any, rounding: Any, channels: int, dtype: str
 ) -> None:
     # Without interpolation everything is exact.
-    preprocessing = Preprocessing(resize=resize, crop=crop, crop_rounding=rounding, interpolation="nearest", channels=1)
-    assume(max(height, width) / min(height, width) < 50)
-    images = random_images(0, height, width, 1, "uint8")
+    options: Any = {"resize": resize, "crop": crop, "crop_rounding": rounding, "interpolation": "nearest"}
+    preprocessing = Preprocessing(**options, channels=channels)
+    assume(resize is None or max(height, width) / min(height, width) < 50)
+    images = random_images(0, height, width, channels, dtype)
     np.testing.assert_array_equal(run_fit(preprocessing, images), preprocessing.fit(images))
 
 

@@ -1,4 +1,8 @@
-"""`Graph`: an ONNX graph under construction, and `Tensor`, a value in it that computes with Python's operators."""
+"""`Graph`: an ONNX graph under construction, and `Tensor`, a value in it that computes with Python's operators.
+
+`onnxscript.GraphBuilder` (0.7) would not replace them: it does not take arrays as constants, does not share equal
+operators, uses the same names again in inner graphs, and its values have no `**`, `<` or `>=`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
