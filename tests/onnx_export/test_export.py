@@ -124,7 +124,7 @@ def test_adaptive_decisions_equal_the_library(
         parts = [run_file(summary.path, images[start : start + batch]) for start in range(0, count, batch)]
         found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         check_equal(found, rule, preds.select(images=np.arange(count)))
-    assert len(set(found["looks"])) > 2
+        assert batch == 1 or len(set(found["looks"])) > 2
 
 
 def test_adaptive_file_contains_the_network_once(exported: dict[str, tuple[Policy, Any]]) -> None:

@@ -195,9 +195,8 @@ def test_only_the_selected_output_is_computed(tmp_path: Path) -> None:
     text = PLAIN.replace("float[n, 5] logits", "float[n, 5] logits, float[n, 5] other")
     softer = "softer = Mul (flat, bias) other = Gemm <transB=1> (softer, matrix, offset) logits = Gemm"
     file = write_model(tmp_path / "m.onnx", text.replace("logits = Gemm", softer))
-    for name in ("other", "logits"):
-        network = check_equal(load_onnx(file, output_name=name))
-        assert network.graph.output[0].name == f"0/{name}"
+    other, network = (check_equal(load_onnx(file, output_name=name)) for name in ("other", "logits"))
+    assert [each.graph.output[0].name for each in (other, network)] == ["0/other", "0/logits"]
     assert not {"0/softer", "0/other"} & {name for node in network.graph.node for name in node.output}
 
 
