@@ -23,8 +23,7 @@ from secondlook.serving.server import answer_error
 from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.store import ReviewStore
 from secondlook.serving.tokens import Permission, Principal, Role, TokenFile
-from tests.serving.asgi import call
-from tests.serving.running import Reply
+from tests.serving.running import Reply, call
 
 HOST = {"Host": "localhost:8000"}
 PAGE = {**HOST, "Accept": "text/html,*/*", "Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}
