@@ -1,6 +1,7 @@
 """Adaptive looking in a report: the numbers of `certify`, the images with most looks, and why it may be left out."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from secondlook.arrays import Array
 from secondlook.estimators import tuning_positions
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
+from secondlook.report import write_report
 from secondlook.report.operating_points import AdaptiveLooking, study_adaptive_looking
 from secondlook.report.study import build_study
 from tests.report.conftest import Write, read_image
@@ -80,6 +82,14 @@ def test_numbers_are_those_of_certify(
     frontier = {point.margin: (point.looks, point.differing) for point in rule.schedule.frontier}
     assert float(chosen["looks"]) == rule.calibration.mean_looks
     assert {float(row["margin"]) for row in rows[:-1]} <= {*frontier}
+
+
+def test_plot_draws_the_curve_or_says_why_not(preds: Predictions, tmp_path: Path) -> None:
+    for name, shown in (("all", preds), ("one", preds.select(views=["identity"]))):
+        write_report(shown, tmp_path / f"{name}.html", title="t", methods=["msr", "mean"], resamples=5, **TERMS)
+    reason, drawn = ((tmp_path / f"{name}-files" / "adaptive-looking.svg").read_bytes() for name in ("one", "all"))
+    assert b"only one view" in reason
+    assert b"default tolerance" in drawn
 
 
 def test_copies_of_images_count_once(write: Write, preds: Predictions) -> None:

@@ -101,7 +101,8 @@ def test_page_and_tables_hold_the_rankings(preds: Predictions, report: Report) -
         middle = np.interp(coverage, curve.coverage, curve.risk)
         assert ((low <= middle) & (middle <= high)).mean() > 0.9
     assert {row["method"] for row in report.rows("reliability")} == {"msr", "mean"}, "the others are no probabilities"
-    sentence = describe_decisions(600, int((~correct).sum()), point_at_risk(ranking, 0.1))
+    blend = rank(correct, confidence(preds, "blend"))
+    sentence = describe_decisions(600, int((~correct).sum()), point_at_risk(blend, 0.1))
     assert report.element("lead") == sentence
     assert report.text.index('id="lead"') < report.text.index("AUROC"), "the lead comes before AUROC"
 
@@ -216,6 +217,7 @@ def test_cells_and_classes_count_every_image(write: Write, mixed: Predictions, t
         for threshold, accepted in zip(method["thresholds"], np.cumsum(method["sizes"]), strict=True):
             counts = Counter(one for one, value in zip(of_image, sure, strict=True) if value >= threshold)
             assert Counter(keys[cell] for cell in method["cells"][:accepted]) == counts
+    sure = confidence(mixed, "mean", top_k=top_k)
     threshold, _, _ = try_every_threshold(correct, sure, 0.1)
     accept = sure >= threshold
     rows, classes = report.rows("confusions"), report.rows("classes")
@@ -224,8 +226,8 @@ def test_cells_and_classes_count_every_image(write: Write, mixed: Predictions, t
     assert [row["class"] for row in classes] == [f"class {label}" for label in (0, 1, 3, 4)], "only those with images"
     for label, row in zip((0, 1, 3, 4), classes, strict=True):
         members = mixed.labels == label
-        counts = [members, members & ~correct, members & accept, members & accept & ~correct]
-        assert [int(row[name]) for name in ("images", "errors", "accepted", "errors_accepted")] == [*map(sum, counts)]
+        chosen = [members, members & ~correct, members & accept, members & accept & ~correct]
+        assert [int(row[name]) for name in ("images", "errors", "accepted", "errors_accepted")] == [*map(sum, chosen)]
         assert float(row["auroc"]) == auroc(correct[members], sure[members])
 
 
@@ -288,8 +290,8 @@ def test_evaluation_and_confidences_are_those_of_the_library(
 ) -> None:
     options = {"methods": ["msr", "mean"], "resamples": 20, **options}
     report = write(preds, metrics=["auroc", "aurc"], risk=0.1, image=read_image, artifacts=True, **options)
-    predicted = {"predict_from": options.get("predict_from", "image"), "top_k": options.get("top_k", 1)}
-    seeded = {"seed": 5} if "seed" in options else {}
+    predicted: dict[str, Any] = {"predict_from": options.get("predict_from", "image"), "top_k": options.get("top_k", 1)}
+    seeded: dict[str, Any] = {"seed": 5} if "seed" in options else {}
     sure = {name: confidence(preds, name, **predicted, **seeded) for name in options["methods"]}
     options["methods"] = sure if seeded else options["methods"]
     evaluation = evaluate(preds, metrics=["auroc", "aurc", "coverage_at:0.1"], **options)
