@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from secondlook.classifiers import load_classifier
 from secondlook.monitoring import Monitor
-from secondlook.policies import Calibration, Guarantee, Policy, Reference, Schedule
+from secondlook.policies import Calibration, Guarantee, Policy, Reference, Schedule, ShiftModel
 from tests.policy_maker import attach
 
 Row = dict[str, Any]
@@ -46,6 +46,18 @@ def make_policy(
     )
     classifier = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="synthetic")
     return attach(rule, classifier=classifier, views=("identity", "hflip"), class_names=CLASSES, made="2026-01-01")
+
+
+def make_shift_model(**changes: Any) -> ShiftModel:
+    """Return what corrupted images of four classes could have taught."""
+    content = {
+        "images": 500,
+        "class_shares": [0.4, 0.3, 0.2, 0.1],
+        "accuracy": {"clean": 1.1, "constant": 0.1, "slope": 1.2, "class_weight": -2.0, "error": 0.2},
+        "risk": {"constant": 1.0, "slope": 1.5, "error": 0.3},
+        "shifts": [{"kind": "blur", "views": ["blur:1"], "accuracy": [0.8], "estimate": [0.7]}],
+    }
+    return ShiftModel.model_validate(content | changes)
 
 
 def make_rows(
