@@ -28,7 +28,12 @@ def draw_images(rng: np.random.Generator, n_images: int, damage: float) -> tuple
 
 
 def make_policy(
-    *, risk: float | None = RISK, top_k: int = 1, threshold: float = THRESHOLD, adaptive: bool = False
+    *,
+    risk: float | None = RISK,
+    top_k: int = 1,
+    threshold: float = THRESHOLD,
+    adaptive: bool = False,
+    has_reference: bool = True,
 ) -> Policy:
     rng = np.random.default_rng(0)
     confidence, first_look, disagreement = draw_images(rng, 4000, 0.0)
@@ -41,7 +46,7 @@ def make_policy(
         top_k=top_k,
         guarantee=None if risk is None else Guarantee(risk=risk, delta=0.01),
         calibration=Calibration(images=4000, accepted=int(np.sum(confidence >= threshold)), errors=60),
-        reference=Reference.make(confidence, first_look, disagreement, wrong),
+        reference=Reference.make(confidence, first_look, disagreement, wrong) if has_reference else None,
         schedule=Schedule.model_validate(looks | limits) if adaptive else None,
     )
     classifier = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="synthetic")

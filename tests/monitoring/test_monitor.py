@@ -280,9 +280,9 @@ def test_image_that_is_audited_twice_is_an_error(monitor: Monitor) -> None:
         monitor.update(make_rows(400))
 
 
-def test_policy_without_a_reference_is_an_error(policy: Policy) -> None:
+def test_policy_without_a_reference_is_an_error() -> None:
     with pytest.raises(MonitoringError):
-        Monitor(policy.replace(reference=None))
+        Monitor(make_policy(has_reference=False))
 
 
 @pytest.mark.parametrize(
