@@ -169,6 +169,15 @@ async def exchange(
     return Reply(start["status"], received, b"".join(part.get("body", b"") for part in bodies))
 
 
+def fail_with(error: Exception) -> Any:
+    """Return a function that raises an error."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
 def wait_for(find: Callable[[], Any], is_done: Callable[[Any], bool] = bool) -> Any:
     """Look again and again until the result is as expected, and return it."""
     deadline = time.monotonic() + 120

@@ -27,7 +27,18 @@ from secondlook.serving.responses import RequestError
 from secondlook.serving.service import Service, open_service
 from secondlook.serving.store import StoredOutcome
 from secondlook.sources import read_image
-from tests.serving.running import Digits, Reply, Server, make_bomb, make_noise, read_rows, send, send_image, serve
+from tests.serving.running import (
+    Digits,
+    Reply,
+    Server,
+    fail_with,
+    make_bomb,
+    make_noise,
+    read_rows,
+    send,
+    send_image,
+    serve,
+)
 
 PATIENCE = 120
 """Seconds after which a decision does not come any more."""
@@ -379,11 +390,8 @@ class TestFaults:
     def test_whatever_fails_the_worker_goes_on(
         self, bench: Bench, digits: Digits, part: str, step: str, error: Exception, expected: tuple[int, str] | None
     ) -> None:
-        def fail(*_: object, **__: object) -> Any:
-            raise error
-
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr(getattr(bench.service, part), step, fail)
+            broken.setattr(getattr(bench.service, part), step, fail_with(error))
             (result,) = bench.decide([SubmittedImage(digits.files[0], "a")])
         if expected is None:
             assert isinstance(result, list)

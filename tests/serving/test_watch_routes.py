@@ -16,7 +16,7 @@ from secondlook.serving.database import DatabaseReadError, StorageError, open_da
 from secondlook.serving.store import DecisionStore, NewLabel, ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 from stress.server_process import ServerProcess
-from tests.serving.running import Digits, Server, make_noise, read_rows, send, send_image, serve, wait_for
+from tests.serving.running import Digits, Server, fail_with, make_noise, read_rows, send, send_image, serve, wait_for
 
 OPENED: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Accept": "text/html"}
 """What a browser sends that opens an address."""
@@ -34,15 +34,6 @@ def make_other_policy(digits: Digits, *, threshold: float | None = None, **chang
 def put_in_force(url: str, policy: Policy | bytes, **headers: str) -> Any:
     content = policy if isinstance(policy, bytes) else policy.model_dump_json().encode()
     return send(f"{url}/v1/policy", content, Content_Type="application/json", **headers)
-
-
-def fail_with(error: Exception) -> Any:
-    """Return a function that raises an error."""
-
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    return fail
 
 
 def test_status_has_what_was_decided(server: Server, digits: Digits) -> None:
