@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Message as AsgiMessage
 
 import secondlook as sl
@@ -31,6 +31,7 @@ from tests.policy_maker import attach
 
 Server = tuple[str, Service]
 """The URL of a running service, and the service."""
+Headers = dict[str, str] | None
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
 VIEWS = "identity shift:1,0 shift:-1,0 shift:0,1 shift:0,-1"
 
@@ -120,13 +121,7 @@ def send_image(url: str, image: bytes, id_: str | None = None, **headers: str) -
 
 
 def call(
-    app: ASGIApp,
-    method: str,
-    target: str,
-    headers: dict[str, str] | None = None,
-    body: bytes | Sequence[bytes] = b"",
-    *,
-    scheme: str = "http",
+    app: ASGIApp, method: str, target: str, headers: Headers = None, body: bytes | Sequence[bytes] = b"", **options: str
 ) -> Reply:
     """Send a request, whose body comes in one or several pieces, to an application without a server."""
     pieces = [body] if isinstance(body, bytes) else list(body)
@@ -136,17 +131,11 @@ def call(
             await asyncio.sleep(3600)
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
-    return asyncio.run(exchange(app, method, target, receive, headers, scheme=scheme))
+    return asyncio.run(exchange(app, method, target, receive, headers, **options))
 
 
 async def exchange(
-    app: ASGIApp,
-    method: str,
-    target: str,
-    receive: Callable[[], Any],
-    headers: dict[str, str] | None = None,
-    *,
-    scheme: str = "http",
+    app: ASGIApp, method: str, target: str, receive: Receive, headers: Headers = None, *, scheme: str = "http"
 ) -> Reply:
     """Give a request to an application, which receives the body as messages, and return the response."""
     path, _, query = target.partition("?")

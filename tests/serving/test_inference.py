@@ -218,19 +218,14 @@ def test_all_outputs_are_json_by_default_and_requested_ones_are_honored() -> Non
     assert parse({"inputs": [UINT8], "outputs": outputs}).outputs == {"looks": False, "label": True}
 
 
-def make_decision(**changes: Any) -> Any:
-    values: dict[str, Any] = {
-        "number": 1, "id": "a", "deployment": 3, "digest": "d", "name": None, "label": 2, "labels": None,
-        "class_name": "kø", "confidence": 0.75, "low": 0.5, "high": 0.875, "accept": True, "looks": 13,
-        "first_look": 0.5, "disagreement": 0.1, "audit": False, "audit_probability": None, "decided_at": 0.0,
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **changes})
-
-
-def test_outputs_as_json() -> None:
-    decisions = [make_decision(), make_decision(id="b", class_name=None, low=None, high=None, accept=False, looks=1)]
-    request = InferenceRequest([], [], "request 1", dict.fromkeys(OUTPUT_TENSORS, False))
-    headers, body = format_inference_response(decisions, request)
+def test_outputs_as_json_and_as_bytes() -> None:
+    first = {"id": "a", "deployment": 3, "label": 2, "class_name": "kø", "confidence": 0.75, "low": 0.5, "high": 0.875}
+    first |= {"accept": True, "looks": 13}
+    second = first | {"id": "b", "class_name": None, "low": None, "high": None, "accept": False, "looks": 1}
+    decisions: Any = [SimpleNamespace(**values) for values in (first, second)]
+    headers, body = format_inference_response(
+        decisions, InferenceRequest([], [], "request 1", dict.fromkeys(OUTPUT_TENSORS, False))
+    )
     assert headers == {"Content-Type": "application/json"}
     document = json.loads(body, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert (document["model_name"], document["model_version"], document["id"]) == ("secondlook", "3", "request 1")
@@ -245,25 +240,17 @@ def test_outputs_as_json() -> None:
         "looks": ("INT64", [2], [13, 1]),
         "id": ("BYTES", [2], ["a", "b"]),
     }
-
-
-def test_outputs_as_bytes() -> None:
-    decisions = [make_decision(), make_decision(low=None)]
-    request = InferenceRequest(
-        [], [], None, {"label": True, "looks": False, "class": True, "low": True, "accept": True}
-    )
-    headers, body = format_inference_response(decisions, request)
+    outputs = {"label": True, "looks": False, "class": True, "low": True, "accept": True}
+    headers, body = format_inference_response(decisions, InferenceRequest([], [], None, outputs))
     end = int(headers["Inference-Header-Content-Length"])
     document, rest = json.loads(body[:end]), body[end:]
     assert "id" not in document
     sizes = [each.get("parameters", {}).get("binary_data_size") for each in document["outputs"]]
-    assert sizes == [16, None, 14, 16, 2]
-    assert document["outputs"][1]["data"] == [13, 13]
-    assert struct.unpack_from("<2q", rest) == (2, 2)
-    assert rest[16:30] == b"\3\0\0\0k\xc3\xb8" * 2
-    low, missing = struct.unpack_from("<2d", rest, 30)
-    assert (low, math.isnan(missing)) == (0.5, True)
-    assert rest[46:] == b"\1\1"
+    assert sizes == [16, None, 11, 16, 2]
+    assert document["outputs"][1]["data"] == [13, 1]
+    assert rest[:27] == struct.pack("<2q", 2, 2) + b"\3\0\0\0k\xc3\xb8" + b"\0\0\0\0"
+    low, missing = struct.unpack_from("<2d", rest, 27)
+    assert (low, math.isnan(missing), rest[43:]) == (0.5, True, b"\1\0")
 
 
 def test_elements_beyond_the_shape_are_not_counted() -> None:

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from secondlook.serving import ServiceOptions, middleware
-from secondlook.serving.middleware import JsonFormatter, RequestLimits, RequestLog, configure_logging, find_body_limit
+from secondlook.serving.middleware import JsonFormatter, RequestLimits, RequestLog, configure_logging
 from secondlook.serving.service_metrics import ServiceMetrics
 from tests.serving.running import call, exchange
 from tests.serving.streams import make_reviewer
@@ -57,19 +57,6 @@ def make_limited_app(**options: Any) -> FastAPI:
 
 
 class TestLimits:
-    @pytest.mark.parametrize(
-        ("limit", "paths"),
-        [
-            (10**6, ("/v1/decide", "/v1/policy", "/v1/reviews")),
-            (10**6, ("/v2/models/secondlook/infer", "/v2/models/secondlook/versions/1/infer")),
-            (64 * 1024, ("/login", "/logout", "/v1/review/lease", "/v1/review/1/label", "/v1/decide/x", "/")),
-        ],
-    )
-    def test_only_addresses_of_images_and_files_take_large_bodies(self, limit: int, paths: tuple[str, ...]) -> None:
-        for path in paths:
-            assert find_body_limit(path, make_options(max_body_bytes=10**6)) == limit
-            assert find_body_limit(path, make_options()) == LIMIT
-
     @given(pieces=st.lists(st.binary(max_size=600), min_size=1, max_size=5))
     def test_a_body_is_taken_if_its_pieces_are_within_the_limit_together(self, pieces: list[bytes]) -> None:
         length = sum(map(len, pieces))

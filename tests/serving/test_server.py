@@ -128,12 +128,14 @@ class TestRequests:
                 else:
                     assert b" 400 " in connection.recv(65536)
 
-    @pytest.mark.parametrize("path", ["login", "logout", "v1/review/lease", "v1/review/1/label"])
-    def test_strangers_cannot_make_the_service_parse_much(self, url: str, path: str) -> None:
-        """Forms and JSON are parsed before tokens are checked."""
-        for kind in ("application/json", "application/x-www-form-urlencoded"):
-            reply = send(f"{url}/{path}", b"x" * (64 * 1024 + 1), Content_Type=kind, Host="evil.example")
-            assert (reply.status, reply.code) == (413, "body_too_large")
+    def test_only_addresses_of_images_and_files_take_large_bodies(self, url: str) -> None:
+        """Forms and JSON are parsed before tokens are checked: strangers cannot make the service parse much."""
+        large = ("v1/decide", "v1/policy", "v1/reviews", "v2/models/secondlook/infer", "v2/models/m/versions/1/infer")
+        small = ("login", "logout", "v1/review/lease", "v1/review/1/label", "v1/decide/x", "")
+        for path in large + small:
+            for kind in ("application/json", "application/x-www-form-urlencoded"):
+                reply = send(f"{url}/{path}", b"x" * (64 * 1024 + 1), Content_Type=kind, Host="evil.example")
+                assert (reply.status == 413) == (path in small), path
 
     def test_a_body_that_trickles_is_refused(self, url: str) -> None:
         with connect(url) as connection:
@@ -203,10 +205,9 @@ def test_requests_with_and_without_permission(digits: Digits, tmp_path: Path) ->
     client, reviewer = tokens.add("robot", "client"), tokens.add("Anna", "reviewer")
     with serve(digits.policy, tmp_path / "service") as (url, _):
         image = digits.files[0]
+        for token, status in (("wrong", 401), (client[:-1], 401), (reviewer, 403), (client, 200)):
+            assert send_image(url, image, Authorization=f"Bearer {token}").status == status
         assert send_image(url, image).code == "token"
-        for token, code in (("wrong", "token"), (client[:-1], "token"), (reviewer, "permission")):
-            assert send_image(url, image, Authorization=f"Bearer {token}").code == code
-        assert send_image(url, image, Authorization=f"Bearer {client}").status == 200
         assert send(f"{url}/healthz").status == 200
         assert b"Access token" in send(f"{url}/", Accept="text/html").body
         assert "Secure" not in log_in(url, reviewer)

@@ -109,15 +109,22 @@ def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as broken:
         broken.setattr("secondlook.serving.watcher.CHECK_SECONDS", 0.0)
-        broken.setattr(service.database, "write", fail_with(StorageError("the database failed: disk is full")))
+        broken.setattr(service.database, "write", fail_with(StorageError("'service.db' failed: disk is full")))
         service.watcher.look()
         reply = send(f"{url}/readyz")
         assert (reply.status, reply.code) == (503, "not_ready")
         assert "database" in reply.json["error"]["message"]
+        assert "service.db" not in reply.json["error"]["message"], "everyone may read it"
         assert send(f"{url}/healthz").status == 200
-        assert "disk is full" in send(f"{url}/v1/status").json["problem"]
+        status = send(f"{url}/v1/status").json
+        assert "disk is full" in status["problem"]
+        assert status["policy"]["deployment"] == 1, "what is known stays"
     service.watcher.look()
     assert send(f"{url}/readyz").status == 200
+    assert send(f"{url}/v1/status").json["problem"] is None
+    with monkeypatch.context() as silent:
+        silent.setattr("secondlook.serving.watcher.SILENT_SECONDS", -1.0)
+        assert "did not respond" in send(f"{url}/readyz").json["error"]["message"]
     service.worker.stop()
     reply = send(f"{url}/readyz")
     assert (reply.status, reply.code) == (503, "not_ready"), "a thread has ended"
@@ -156,7 +163,7 @@ def test_data_that_a_browser_opens_start_no_session(server: Server) -> None:
 def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Digits) -> None:
     url, service = server
     before = send_image(url, digits.files[0], "before").json
-    other = make_other_policy(digits, threshold=2.0)  # accepts nothing
+    other = make_other_policy(digits, threshold=2.0, guarantee=None)  # accepts nothing
     reply = put_in_force(url, other)
     assert (reply.status, reply.json["checksum"], reply.json["deployment"]) == (200, other.checksum, 2)
     after = send_image(url, digits.files[0], "after").json
@@ -166,7 +173,9 @@ def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Di
     assert send_image(url, digits.files[0], "before").json["policy"] == before["policy"], "a repeated request"
     service.watcher.look()
     status = send(f"{url}/v1/status").json
-    assert [one["images"] for one in status["deployments"]] == [1, 1]
+    assert [(one["images"], one["audit"]) for one in status["deployments"]] == [(1, 0.2), (1, 0.2)]
+    assert [one["guarantee"] for one in status["deployments"]] == [{"risk": 0.05, "delta": 0.1}, None]
+    assert status["policy"] == {name: status["deployments"][1][name] for name in status["policy"]}
     assert status["monitor"]["images"] == 1
     file = send(f"{url}/v1/policy").body
     assert not Policy.model_validate_json(file).was_changed
