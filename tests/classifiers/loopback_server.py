@@ -48,7 +48,7 @@ class Server:
                 connection.sendall(chunk)
 
     def close(self) -> None:
-        """Hang up, and wait until all threads have ended."""
+        """Hang up, which ends the threads, except one that `respond` itself keeps waiting."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._threads[0].join()
         self._listener.close()
@@ -56,7 +56,7 @@ class Server:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join()
+            thread.join(1)
 
 
 def _receive(connection: socket.socket) -> bytes:
