@@ -12,12 +12,16 @@ import adaptive
 import guarantee
 import secondlook as sl
 from measurement import RESULTS
-from reproduction.defaults_study import VIEWS, Row, Split, read_rows
+from reproduction.defaults_study import VIEWS, Row, read_rows
 from secondlook.arrays import Array
 from secondlook.policies import Frontier, Guarantee, Policy
 
-ROOT = Path(__file__).resolve().parents[2]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCUMENTED = (DOCS / "results.md").read_text(encoding="utf-8")
 GUARANTEE = Guarantee(risk=0.05, delta=0.05)
+
+
+SPLIT = adaptive.divide_images(2000, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +30,18 @@ def preds() -> sl.Predictions:
 
 
 @pytest.fixture(scope="module")
-def split() -> Split:
-    return adaptive.divide_images(2000, seed=3)
+def rule(preds: sl.Predictions) -> Policy:
+    return adaptive.certify_split(preds, SPLIT, GUARANTEE)
+
+
+@pytest.fixture(scope="module")
+def outcome(preds: sl.Predictions) -> dict[str, float]:
+    return adaptive.measure_split(preds, sl.confidence(preds, "blend"), SPLIT, GUARANTEE)
+
+
+def certify(preds: sl.Predictions) -> Policy:
+    """Return a rule that always takes all looks."""
+    return sl.certify(preds, "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
 
 
 @pytest.mark.parametrize("n_images", [37, 10_000])
@@ -54,55 +68,44 @@ def look_one_by_one(rule: Policy, running: np.ndarray) -> list[tuple[int, bool]]
     return decided
 
 
-def test_decisions_of_a_split_are_those_made_one_by_one(preds: sl.Predictions, split: Split) -> None:
-    all_looks = sl.confidence(preds, "blend")
-    outcome = adaptive.measure_split(preds, all_looks, split, GUARANTEE)
-    rule = adaptive.certify_split(preds, split, GUARANTEE)
+def test_decisions_of_a_split_are_those_made_one_by_one(
+    preds: sl.Predictions, rule: Policy, outcome: dict[str, float]
+) -> None:
     assert rule.schedule is not None
-    judged = preds.select(images=split.judged, views=list(rule.schedule.views))
-    running = np.stack(
-        [sl.confidence(judged.select(views=list(rule.schedule.views[: count + 1])), "blend") for count in range(6)],
-        axis=1,
-    )
+    seen = [list(rule.schedule.views[:count]) for count in range(1, 7)]
+    judged = preds.select(images=SPLIT.judged, views=seen[-1])
+    running = np.stack([sl.confidence(judged.select(views=views), "blend") for views in seen], axis=1)
     looks, accepted = (np.array(column) for column in zip(*look_one_by_one(rule, running), strict=True))
-    correct = judged.correct()
     assert outcome["looks"] == pytest.approx(looks.mean())
     assert outcome["coverage_adaptive"] == pytest.approx(accepted.mean())
-    assert outcome["risk_adaptive"] == pytest.approx(np.mean(~correct[accepted]))
+    assert outcome["risk_adaptive"] == pytest.approx(np.mean(~judged.correct()[accepted]))
     assert outcome["differing"] == pytest.approx(np.mean(accepted != (running[:, -1] >= rule.threshold)))
     assert 1 < outcome["looks"] < 6
     assert 0 < outcome["differing"] < outcome["bound"]
 
 
-def test_no_image_is_certified_on_and_judged(preds: sl.Predictions, split: Split) -> None:
-    rule = adaptive.certify_split(preds, split, GUARANTEE)
+def test_no_image_is_certified_on_and_judged(preds: sl.Predictions, rule: Policy) -> None:
     assert rule.schedule is not None
     assert rule.calibration is not None
-    assert (rule.schedule.images, rule.calibration.images) == (len(split.tuning), len(split.certification))
+    assert (rule.schedule.images, rule.calibration.images) == (len(SPLIT.tuning), len(SPLIT.certification))
     # Other labels of the judged images change nothing about the rule, those of the certification images do.
-    for part, is_same in ((split.judged, True), (split.certification, False)):
+    for part, is_same in ((SPLIT.judged, True), (SPLIT.certification, False)):
         labels = preds.labels.copy()
         labels[part] = (labels[part] + 1) % 10
         changed = sl.Predictions(logits=preds.logits, views=preds.views, labels=labels)
-        assert (adaptive.certify_split(changed, split, GUARANTEE).threshold == rule.threshold) is is_same
+        assert (adaptive.certify_split(changed, SPLIT, GUARANTEE).threshold == rule.threshold) is is_same
 
 
-def test_all_looks_are_certified_on_other_images_than_judged(preds: sl.Predictions, split: Split) -> None:
-    outcome = adaptive.measure_split(preds, sl.confidence(preds, "blend"), split, GUARANTEE)
-    judged = preds.select(images=split.judged)
-    for name, images in (
-        ("all", split.certification),
-        ("all_more_labels", np.concatenate([split.tuning, split.certification])),
-    ):
-        rule = sl.certify(preds.select(images=images), "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
-        assert outcome[f"coverage_{name}"] == rule.accept(judged).mean()
+def test_all_looks_are_certified_on_other_images_than_judged(preds: sl.Predictions, outcome: dict[str, float]) -> None:
+    judged, more = preds.select(images=SPLIT.judged), np.concatenate([SPLIT.tuning, SPLIT.certification])
+    for name, images in (("all", SPLIT.certification), ("all_more_labels", more)):
+        assert outcome[f"coverage_{name}"] == certify(preds.select(images=images)).accept(judged).mean()
     assert outcome["coverage_all"] != outcome["coverage_all_more_labels"]
 
 
-def test_nothing_certified_counts_as_no_coverage(preds: sl.Predictions, split: Split) -> None:
-    outcomes = adaptive.measure_splits(
-        preds, [split, adaptive.divide_images(2000, seed=4)], Guarantee(risk=1e-4, delta=0.001)
-    )
+def test_nothing_certified_counts_as_no_coverage(preds: sl.Predictions) -> None:
+    splits = [SPLIT, adaptive.divide_images(2000, seed=4)]
+    outcomes = adaptive.measure_splits(preds, splits, Guarantee(risk=1e-4, delta=0.001))
     row = adaptive.describe_outcomes(outcomes, GUARANTEE)
     assert row["certified_splits"] == 0
     assert (row["coverage_all"], row["coverage_adaptive"], row["looks"]) == (0, 0, "")
@@ -120,24 +123,21 @@ def test_outcomes_are_summarized_as_by_scipy() -> None:
     assert row["risk_adaptive_exceeded"] == sum(risk > 0.5 for risk in outcomes["risk_adaptive"])
 
 
-def test_frontier_leads_from_one_look_to_all(preds: sl.Predictions, split: Split) -> None:
-    rows = list(adaptive.trace_frontier(preds, [split], "resnet20", GUARANTEE))
-    first, last, default = rows[0], rows[-2], rows[-1]
-    rule = adaptive.certify_split(preds, split, GUARANTEE)
+def test_frontier_leads_from_one_look_to_all(preds: sl.Predictions, rule: Policy) -> None:
+    first, *_, last, default = adaptive.trace_frontier(preds, [SPLIT], "resnet20", GUARANTEE)
     assert rule.calibration is not None
     assert default["tolerance"] == "default"
     assert default["looks"] == pytest.approx(rule.calibration.mean_looks, abs=1e-6)
     assert default["coverage"] == pytest.approx(rule.coverage, abs=1e-6)
-    labeled = preds.select(images=split.certification)
-    full = sl.certify(labeled, "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
-    assert (last["coverage"], last["difference"]) == (pytest.approx(full.coverage), 0)
-    alone = sl.certify(labeled.select(views=["identity"]), "blend", risk=GUARANTEE.risk, delta=GUARANTEE.delta)
+    labeled = preds.select(images=SPLIT.certification)
+    assert (last["coverage"], last["difference"]) == (pytest.approx(certify(labeled).coverage), 0)
+    alone = certify(labeled.select(views=["identity"]))
     assert (first["looks"], first["coverage"]) == (1, pytest.approx(alone.coverage, abs=1e-6))
 
 
-def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions, split: Split) -> None:
-    labeled = preds.select(images=np.concatenate([split.tuning, split.certification]))
-    found = Frontier.compute(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(split.tuning)))
+def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions) -> None:
+    labeled = preds.select(images=np.concatenate([SPLIT.tuning, SPLIT.certification]))
+    found = Frontier.compute(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(SPLIT.tuning)))
     first, second, *others = found.points
     lost = replace(found, points=(first, second._replace(coverage=0.0), *others))
     at = int(np.abs(adaptive.LOOKS - second.looks).argmin())
@@ -150,9 +150,8 @@ def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions, 
 def test_pools_are_compared_with_all_looks_of_the_preset() -> None:
     random = np.random.default_rng(0)
     labels = random.integers(4, size=1200)
-    logits = (
-        3 * np.eye(4)[labels][:, None] + random.normal(size=(1200, 1, 4)) + random.normal(size=(1200, len(VIEWS), 4))
-    )
+    logits = 3 * np.eye(4)[labels][:, None] + random.normal(size=(1200, 1, 4))
+    logits = logits + random.normal(size=(1200, len(VIEWS), 4))
     preds = sl.Predictions(logits=logits, views=VIEWS, labels=labels)
     splits = [adaptive.divide_images(1200, seed) for seed in range(2)]
     rows = {row["pool"]: row for row in adaptive.compare_pools(preds, splits, "resnet20", GUARANTEE)}
@@ -185,22 +184,13 @@ def test_average_leaves_out_what_choices_were_made_on() -> None:
         make_row(coverage_adaptive="0.7", difference="0.3", looks="2.0"),
         make_row(risk="0.02"),
     ]
-    averages = [line for line in adaptive.format_coverage_table(rows).splitlines() if line.startswith("| average")]
-    assert (
-        averages[0] == "| average of 2 without † | 1 % | 80.0 | 80.0 | 60.0 | +10.00 | 1.50 | 1.0 % | 2, 4 of 100 |  |"
-    )
-    assert len(averages) == 2
+    first, _ = (line for line in adaptive.format_coverage_table(rows).splitlines() if line.startswith("| average"))
+    assert first == "| average of 2 without † | 1 % | 80.0 | 80.0 | 60.0 | +10.00 | 1.50 | 1.0 % | 2, 4 of 100 |  |"
 
 
 def test_pools_are_averaged_over_classifiers() -> None:
-    start = {
-        "risk": "0.02",
-        "views": "13",
-        "pool": "auto",
-        "looks": "2",
-        "gain_adaptive": "0.01",
-        "coverage_all": "0.6",
-    }
+    start = {"risk": "0.02", "views": "13", "pool": "auto", "looks": "2"}
+    start |= {"gain_adaptive": "0.01", "coverage_all": "0.6"}
     gains = [("0.03", "0.01", "0.05"), ("-0.02", "-0.03", "-0.01"), ("0.05", "-0.01", "0.11"), ("0.04", "0.01", "0.07")]
     rows = [
         {**start, "coverage_adaptive": coverage, "gain_all": gain, "gain_all_low": low, "gain_all_high": high}
@@ -224,18 +214,15 @@ def test_scored_images_have_the_looks_of_the_rule(tmp_path: Path) -> None:
     classifier = sl.load_classifier(measure_quarters, output="logits", name="quarters")
     views = ["identity", "shift:1,0", "shift:-1,0", "shift:0,1", "shift:0,-1"]
     preds = sl.collect(classifier, images, views, labels=labels, execution=sl.Execution(progress=False))
+    others = preds.select(images=np.arange(500, 2500))
+    rule = sl.certify(others, "blend", risk=0.01, delta=0.001, adaptive=True)
+    looks = {"all looks": 5, "adaptive": rule.look(preds.select(images=np.arange(500))).looks.mean(), "one look": 1}
     policies = adaptive.make_policies(preds, 500, classifier)
-    looked = sl.certify(preds.select(images=np.arange(500, 2500)), "blend", risk=0.01, delta=0.001, adaptive=True).look(
-        preds.select(images=np.arange(500))
-    )
-    summaries = {
-        name: adaptive.score_images(policy, sl.open_source(images[:500]), classifier, tmp_path)
-        for name, policy in policies.items()
-    }
-    assert {name: summary.images for name, summary in summaries.items()} == dict.fromkeys(policies, 500)
-    expected = {"all looks": 5, "adaptive": looked.looks.mean(), "one look": 1}
-    assert {name: summary.mean_looks for name, summary in summaries.items()} == pytest.approx(expected)
-    assert 1 < summaries["adaptive"].mean_looks < 5
+    assert policies.keys() == looks.keys()
+    for name, policy in policies.items():
+        summary = adaptive.score_images(policy, sl.open_source(images[:500]), classifier, tmp_path)
+        assert (summary.images, summary.mean_looks) == (500, pytest.approx(looks[name]))
+    assert 1 < looks["adaptive"] < 5
 
 
 def read_kept(name: str) -> list[Row]:
@@ -271,7 +258,6 @@ def test_kept_times_meet_the_target() -> None:
 
 
 def test_documentation_shows_the_kept_results() -> None:
-    documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     tables = {
         "adaptive_coverage": adaptive.format_coverage_table,
         "adaptive_pool": adaptive.format_pool_table,
@@ -279,15 +265,14 @@ def test_documentation_shows_the_kept_results() -> None:
         "adaptive_speed": adaptive.format_speed_table,
     }
     for name, format_table in tables.items():
-        assert format_table(read_kept(name)) in documented
-    picture = ROOT / "docs" / "images" / "results-adaptive.png"
+        assert format_table(read_kept(name)) in DOCUMENTED
+    picture = DOCS / "images" / "results-adaptive.png"
     assert picture.read_bytes() == (RESULTS / "adaptive.png").read_bytes()
-    assert f"images/{picture.name}" in documented
+    assert f"images/{picture.name}" in DOCUMENTED
 
 
 def test_documented_findings_are_those_of_the_kept_results() -> None:
-    documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    _, section = documented.split("## Adaptive looking\n")
+    _, section = DOCUMENTED.split("## Adaptive looking\n")
     text = " ".join(section.partition("\n## ")[0].split())
     rows = read_kept("adaptive_coverage")
     for risk in ("0.01", "0.02"):

@@ -51,6 +51,11 @@ def read_results(name: str) -> list[Row]:
         return list(csv.DictReader(file))
 
 
+def read_values(name: str) -> dict[tuple[str, str], float]:
+    """Return the values of a file by what was measured and how."""
+    return {(row["what"], row["measure"]): float(row["value"]) for row in read_results(name)}
+
+
 def read_table(heading: str, page: Path = PAGE) -> list[list[str]]:
     """Return the cells of the table below a heading, without backticks; the first row is its head."""
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -130,54 +135,49 @@ def test_circumstances_are_the_measured_ones(name: str) -> None:
         assert [text for text in named if text not in page] == []
 
 
-README_FIGURES = {
-    r"([\d.]+) % of the speed of the bare forward": (
-        "ResNet-50 bfloat16, collect from device tensors",
-        "ratio to bare forward",
-    ),
-    r"([\d,]+) images/s with 24 views each": ("ResNet-50 bfloat16, collect from device tensors", "images/s"),
-    r"([\d.]+) times as fast as all looks": (
-        "Wide-ResNet-16-2 float32, score, adaptive",
-        "times as fast as all looks",
-    ),
-}
+COLLECTED = "ResNet-50 bfloat16, collect from device tensors"
 
 
-@pytest.mark.parametrize("pattern", README_FIGURES)
-def test_figures_of_the_readme_are_the_measured_ones(pattern: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "what", "measure"),
+    [
+        (r"([\d.]+ %) of the speed of the bare forward", COLLECTED, "ratio to bare forward"),
+        (r"([\d,]+) images/s with 24 views each", COLLECTED, "images/s"),
+        (
+            r"([\d.]+) times as fast as all looks",
+            "Wide-ResNet-16-2 float32, score, adaptive",
+            "times as fast as all looks",
+        ),
+    ],
+)
+def test_figures_of_the_readme_are_the_measured_ones(pattern: str, what: str, measure: str) -> None:
     (text,) = re.findall(pattern, " ".join(README.read_text(encoding="utf-8").split()))
-    wanted = README_FIGURES[pattern]
-    (value,) = (float(row["value"]) for row in read_results("gpu.csv") if (row["what"], row["measure"]) == wanted)
-    assert is_rounded(f"{text} %" if "%" in pattern else text, value)
+    assert is_rounded(text, read_values("gpu.csv")[what, measure])
 
 
-def test_figures_of_the_cluster_are_the_measured_ones() -> None:
-    measured = {(row["what"], row["measure"]): float(row["value"]) for row in read_results("cluster.csv")}
-    documented = {(what, measure): text for what, measure, text in read_table("What to expect", SCALE)[1:]}
-    assert documented.keys() == measured.keys()
-    for key, text in documented.items():
-        assert is_rounded(text, measured[key]), (key, text)
-    (row, *_) = read_results("cluster.csv")
-    page = SCALE.read_text(encoding="utf-8")
-    assert row["date"] in page
-    assert re.search(r"ray (\S+?);?$", row["versions"]) is not None
-    assert re.findall(r"; (ray [\d.]+)", row["versions"])[0].capitalize() in page
-
-
-def test_figures_of_the_service_are_the_measured_ones() -> None:
-    rows = read_results("service.csv")
-    measured = {(row["what"], row["measure"]): float(row["value"]) for row in rows}
-    documented = {(what, measure): text for what, measure, text in read_table("Speed", SERVICE)[1:]}
-    assert documented.keys() == measured.keys()
-    for key, text in documented.items():
-        assert is_rounded(text, measured[key]), (key, text)
-    assert all(row["date"] in SERVICE.read_text(encoding="utf-8") for row in rows)
+@pytest.mark.parametrize(
+    ("name", "page", "headings"),
+    [
+        ("cluster.csv", SCALE, ["What to expect"]),
+        ("service.csv", SERVICE, ["Speed"]),
+        ("export.csv", DEPLOY, ["Equality", "Run time", "Adaptive files", "Size"]),
+    ],
+)
+def test_figures_of_tables_of_values_are_the_measured_ones(name: str, page: Path, headings: list[str]) -> None:
+    measured = read_values(name)
+    rows = [row for heading in headings for row in read_table(heading, page)[1:]]
+    documented = {(what, measure): text for what, measure, text in rows}
+    assert len(headings) > 1 or documented.keys() == measured.keys()
+    assert [key for key, text in documented.items() if not is_rounded(text, measured[key])] == []
+    content = page.read_text(encoding="utf-8")
+    for row in read_results(name):
+        assert row["date"] in content
+        assert all(version.capitalize() in content for version in re.findall(r"; (ray [\d.]+)", row["versions"]))
 
 
 def test_arithmetic_for_a_billion_images() -> None:
     """GPU figures are those of ResNet-50 in gpu.csv, bytes those of cluster.csv, and the rest follows from them."""
-    gpu = {(row["what"], row["measure"]): float(row["value"]) for row in read_results("gpu.csv")}
-    sizes = {(row["what"], row["measure"]): float(row["value"]) for row in read_results("cluster.csv")}
+    gpu, sizes = read_values("gpu.csv"), read_values("cluster.csv")
     what = "ResNet-50 bfloat16, score with a made-up rule, "
     speeds = [gpu[what + looking, "images/s"] for looking in ("all looks", "adaptive")]
     looks = [24.0, gpu[what + "adaptive", "mean looks"]]
@@ -200,19 +200,28 @@ def test_arithmetic_for_a_billion_images() -> None:
             assert is_rounded(text, value), (name, text, value)
 
 
-MONITORING = ROOT / "docs" / "monitoring.md"
-
-
 def percent(value: str, digits: int = 1) -> str:
     return f"{100 * float(value):.{digits}f} %"
 
 
-def points(value: str) -> str:
-    return f"{100 * float(value):.1f}"
+def percents(row: Row, *names: str, digits: int = 1) -> list[str]:
+    return [percent(row[name], digits) for name in names]
+
+
+def points(row: Row, *names: str) -> list[str]:
+    return [f"{100 * float(row[name]):.1f}" for name in names]
+
+
+def rate(value: str) -> str:
+    return f"{100 * float(value):g} %"
 
 
 def count(value: str) -> str:
     return "never" if float(value) == float("inf") else f"{float(value):,.0f}"
+
+
+def counts(rows: list[Row], outer: str, inner: str) -> list[str]:
+    return [f"{count(row[outer])} ({count(row[inner])})" for row in rows]
 
 
 def select(rows: list[Row], **wanted: str) -> list[Row]:
@@ -223,103 +232,49 @@ def expect_simulated() -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the tables of simulated streams, by their headings."""
     rows = read_results("monitoring_simulated.csv")
     quiet = select(rows, measured="false alarms of the shift alarm")
-    yield (
-        "False alarms",
-        [
-            [
-                count(row["calibration"]),
-                row["values"],
-                *(percent(row[f"alarms_{name}"], 2) for name in ("share", "high")),
-            ]
-            for row in quiet
-        ],
-    )
-    yield (
-        "False verdicts of audits",
-        [
-            [
-                *(row["design"], f"{100 * float(row['audit_rate']):g} %", row["errors"]),
-                *(percent(row[f"alarms_{name}"], 2) for name in ("share", "high")),
-            ]
-            for row in select(rows, measured="false verdicts of audits")
-        ],
-    )
+    yield "False alarms", [[count(row["calibration"]), row["values"], *list_alarms(row)] for row in quiet]
+    false = select(rows, measured="false verdicts of audits")
+    found = [[row["design"], rate(row["audit_rate"]), row["errors"], *list_alarms(row)] for row in false]
+    yield "False verdicts of audits", found
     delays = select(rows, measured="images until the shift alarm")
-    yield (
-        "Images until the shift alarm",
-        [
-            [
-                shift,
-                *(
-                    f"{count(row['images_until_median'])} ({count(row['images_until_90'])})"
-                    for row in select(delays, shift=shift)
-                ),
-            ]
-            for shift in dict.fromkeys(row["shift"] for row in delays)
-        ],
-    )
+    names = ("images_until_median", "images_until_90")
+    shifts = dict.fromkeys(row["shift"] for row in delays)
+    found = [[shift, *counts(select(delays, shift=shift), *names)] for shift in shifts]
+    yield "Images until the shift alarm", found
     labels = select(rows, measured="labels until broken")
-    kinds = dict.fromkeys((row["error_rate"], row["errors"]) for row in labels)
-    yield (
-        "Labels until a broken guarantee is found",
-        [
-            [
-                *(f"{100 * float(rate):g} %", errors),
-                *(
-                    f"{count(row['labels_until_mean'])} ({count(row['labels_until_median'])})"
-                    for row in select(labels, error_rate=rate, errors=errors)
-                ),
-            ]
-            for rate, errors in kinds
-        ],
-    )
+    names = ("labels_until_mean", "labels_until_median")
+    found = []
+    for one, errors in dict.fromkeys((row["error_rate"], row["errors"]) for row in labels):
+        found.append([rate(one), errors, *counts(select(labels, error_rate=one, errors=errors), *names)])
+    yield "Labels until a broken guarantee is found", found
+
+
+def list_alarms(row: Row) -> list[str]:
+    return percents(row, "alarms_share", "alarms_high", digits=2)
 
 
 def expect_real() -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the tables of real classifiers, by their headings."""
     rows = read_results("monitoring_estimates.csv")
-    classifiers = list(dict.fromkeys(row["classifier"] for row in rows))
-    middle = select(rows, strength="2")
-    yield (
-        "Images until the alarm on corrupted images",
-        [
-            [
-                corruption,
-                *(
-                    f"{count(row['alarm, median'])} ({count(row['alarm, 90 %'])})"
-                    for row in select(middle, corruption=corruption)
-                ),
-            ]
-            for corruption in dict.fromkeys(row["corruption"] for row in middle)
-        ],
-    )
-    means = select(rows, corruption="mean")
-    assert [row["classifier"] for row in means] == classifiers
+    middle, means = select(rows, strength="2"), select(rows, corruption="mean")
+    kinds = dict.fromkeys(row["corruption"] for row in middle)
+    found = [[kind, *counts(select(middle, corruption=kind), "alarm, median", "alarm, 90 %")] for kind in kinds]
+    yield "Images until the alarm on corrupted images", found
+    assert [row["classifier"] for row in means] == list(dict.fromkeys(row["classifier"] for row in rows))
     baselines = [f"accuracy, {name}" for name in ("cbpe mean", "atc msr", "atc mean", "shifts")]
-    yield (
-        "Estimates without labels",
-        [
-            [
-                *(row["classifier"], *(points(row[name]) for name in baselines)),
-                percent(row["accuracy hit, shifts"], 0),
-                *(points(row[name]) for name in ("window error", "mix error, atc mean", "mix error, shifts")),
-                *(points(row[name]) for name in ("risk, no shifts", "risk, shifts")),
-                percent(row["risk hit, shifts"], 0),
-            ]
-            for row in means
-        ],
-    )
+    errors = ("window error", "mix error, atc mean", "mix error, shifts", "risk, no shifts", "risk, shifts")
+    estimates = []
+    for row in means:
+        first = [row["classifier"], *points(row, *baselines), *percents(row, "accuracy hit, shifts", digits=0)]
+        estimates.append([*first, *points(row, *errors), *percents(row, "risk hit, shifts", digits=0)])
+    yield "Estimates without labels", estimates
     audits = read_results("monitoring_audits.csv")
-    yield (
-        "Labels with real classifiers",
-        [
-            [
-                *(name, f"{100 * float(rate):g} %"),
-                *map(describe_audits, select(audits, classifier=name, error_rate=rate)),
-            ]
-            for name, rate in dict.fromkeys((row["classifier"], row["error_rate"]) for row in audits)
-        ],
-    )
+    settings = dict.fromkeys((row["classifier"], row["error_rate"]) for row in audits)
+    found = [
+        [name, rate(one), *map(describe_audits, select(audits, classifier=name, error_rate=one))]
+        for name, one in settings
+    ]
+    yield "Labels with real classifiers", found
 
 
 def describe_audits(row: Row) -> str:
@@ -329,30 +284,23 @@ def describe_audits(row: Row) -> str:
     return f"{found}, {count(row['labels_until_mean'])} ({count(row['labels_until_median'])})"
 
 
-@pytest.mark.parametrize("expect", [expect_simulated, expect_real])
-def test_figures_of_monitoring_are_the_measured_ones(
-    expect: Callable[[], Iterator[tuple[str, list[list[str]]]]],
+def expect_groups() -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the table of thresholds per class."""
+    rows = read_results("monitoring_groups.csv")
+    shares = ("coverage", "worst_class_risk_seen", "class_coverage")
+    certified = [f"{row['certified_classes']} of {row['classes']}" for row in rows]
+    found = [
+        [row["classifier"], rate(row["risk"]), *percents(row, *shares), one, *percents(row, "bonferroni_coverage")]
+        for row, one in zip(rows, certified, strict=True)
+    ]
+    yield "What every class costs", found
+
+
+@pytest.mark.parametrize(
+    ("page", "expect"), [("monitoring", expect_simulated), ("monitoring", expect_real), ("policies", expect_groups)]
+)
+def test_figures_of_monitoring_and_groups_are_the_measured_ones(
+    page: str, expect: Callable[[], Iterator[tuple[str, list[list[str]]]]]
 ) -> None:
     for heading, expected in expect():
-        assert read_table(heading, MONITORING)[1:] == expected, heading
-
-
-def test_figures_of_class_thresholds_are_the_measured_ones() -> None:
-    shares = ("coverage", "worst_class_risk_seen", "class_coverage")
-    expected = [
-        [
-            *(row["classifier"], f"{100 * float(row['risk']):g} %", *(percent(row[name]) for name in shares)),
-            *(f"{row['certified_classes']} of {row['classes']}", percent(row["bonferroni_coverage"])),
-        ]
-        for row in read_results("monitoring_groups.csv")
-    ]
-    assert read_table("What every class costs", ROOT / "docs" / "policies.md")[1:] == expected
-
-
-@pytest.mark.parametrize("heading", ["Equality", "Run time", "Adaptive files", "Size"])
-def test_figures_of_deployment_are_the_measured_ones(heading: str) -> None:
-    rows = read_results("export.csv")
-    measured = {(row["what"], row["measure"]): float(row["value"]) for row in rows}
-    for what, measure, text in read_table(heading, DEPLOY)[1:]:
-        assert is_rounded(text, measured[what, measure]), (what, measure, text)
-    assert all(row["date"] in DEPLOY.read_text(encoding="utf-8") for row in rows)
+        assert read_table(heading, ROOT / "docs" / f"{page}.md")[1:] == expected, heading

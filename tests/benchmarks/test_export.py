@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -25,9 +27,7 @@ from export import (
     write_pooled_model,
 )
 from measurement import CIFAR10, CIFAR10_MEAN, CIFAR10_STD, Row
-from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
-from secondlook.onnx_export.verification import ComparedDecision, DifferingImage, Verification
 from secondlook.views import ViewSet
 
 needs_cifar10 = pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs ../shared/cifar10")
@@ -42,12 +42,8 @@ def test_a_file_decides_as_the_library_does_and_is_timed(tmp_path: Path) -> None
     case = replace(make_cifar10_case(CIFAR10 / "resnet20.onnx", 220), batches=(1, 4))
     rows = list(measure(case, tmp_path, rounds=3))
     assert all(math.isfinite(float(str(row["value"]))) for row in rows)
-    pixels = by_measure(rows, "resnet20: 13 views")
-    assert pixels == {
-        "pixels": 220 * 13 * 32 * 32 * 3,
-        "differing pixels": 0,
-        "largest difference in gray levels": 0,
-    }
+    pixels = {"pixels": 220 * 13 * 32 * 32 * 3, "differing pixels": 0, "largest difference in gray levels": 0}
+    assert by_measure(rows, "resnet20: 13 views") == pixels
     for name in (ALL_LOOKS, ADAPTIVE):
         found = by_measure(rows, f"resnet20, {name}")
         assert found["images"] == 220
@@ -67,35 +63,30 @@ def test_the_classifier_of_photographs_averages_blocks_of_pixels(tmp_path: Path)
     write_pooled_model(source, pooled)
     inputs = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)
     large = inputs.repeat(POOLING, axis=2).repeat(POOLING, axis=3)
-    np.testing.assert_allclose(run_model(pooled, large), run_model(source, inputs), atol=1e-4)
-
-
-def run_model(path: Path, inputs: Array) -> Array:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {session.get_inputs()[0].name: inputs})[0])
+    outputs = []
+    for path, given in ((pooled, large), (source, inputs)):
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        outputs.append(session.run(None, {session.get_inputs()[0].name: given})[0])
+    np.testing.assert_allclose(*outputs, atol=1e-4)
 
 
 @needs_cifar10
 def test_resized_pixels_and_views_of_photographs_differ_by_a_gray_level_at_most(tmp_path: Path) -> None:
     write_pooled_model(CIFAR10 / "resnet20.onnx", tmp_path / "pooled.onnx")
-    classifier = load_classifier(
-        f"onnx:{tmp_path / 'pooled.onnx'}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD, resize=256, crop=224
-    )
+    sizes: dict[str, Any] = {"mean": CIFAR10_MEAN, "std": CIFAR10_STD, "resize": 256, "crop": 224}
+    model = tmp_path / "pooled.onnx"
     case = Case(
         name="photographs",
-        model=tmp_path / "pooled.onnx",
-        classifier=classifier,
+        model=model,
+        classifier=load_classifier(f"onnx:{model}", output="logits", **sizes),
         views=ViewSet("identity gamma:0.8 rotate:4 zoom:1.1"),
         images=cut_photographs(4, seed=1),
         policies={},
         batches=(),
         max_difference=1e-3,
     )
-    for rows, what, count in (
-        (compare_fit(case), "photographs: resized", 4),
-        (compare_views(case), "photographs: 4 views", 16),
-    ):
-        found = by_measure(rows, what)
+    for compare, what, count in ((compare_fit, "resized", 4), (compare_views, "4 views", 16)):
+        found = by_measure(compare(case), f"photographs: {what}")
         assert found["pixels"] == count * 224 * 224 * 3
         assert found["differing pixels"] <= 0.02 * found["pixels"]
         assert found["largest difference in gray levels"] <= 1
@@ -118,10 +109,9 @@ def test_differing_pixels_are_counted() -> None:
 
 
 def test_images_with_another_decision_are_listed_with_their_distance() -> None:
-    library, file = ComparedDecision(3, 0.9, True, 2), ComparedDecision(3, 0.8, False, 2)
-    differing = (DifferingImage("image-7", library, file, 0.25, "decision", 0.25),)
-    verified = Verification(Path("decide.onnx"), 10, 0, 1e-5, 0, 1, 0, 0.1, 0.01, 1, differing)
-    rows = list(describe_verification("what", verified))
-    found = by_measure(rows, "what")
+    image = SimpleNamespace(id="image-7", cause="decision", distance=0.25)
+    verified: Any = SimpleNamespace(images=10, differing_labels=0, differing_decisions=1, differing_looks=0)
+    vars(verified).update(largest_difference=0.1, tolerance=1e-5, differing=[image])
+    found = by_measure(describe_verification("what", verified), "what")
     assert found["differing decisions"] == 1
     assert [value for name, value in found.items() if "image-7" in name] == [0.25]

@@ -1,9 +1,8 @@
 """The benchmark of GPUs compares equal work; its jobs run on CPU tensors here."""
 
 import argparse
-import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 import gpu as benchmark
 import gpu_decisions
 import gpu_jobs
-from measurement import Row
+from measurement import Row, read_rows
 from networks import make_wide_resnet
 from secondlook.estimators import confidence
 from secondlook.predictions import Execution, collect
@@ -46,18 +45,14 @@ def labeled() -> gpu_jobs.Network:
     return replace(network, labels=(preds.predicted() + (values < np.quantile(values, 0.2))) % 10)
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> argparse.Namespace:
-    return argparse.Namespace(out=tmp_path, rounds=2)
+def list_values(rows: Iterable[Row], measure: str) -> list[float]:
+    return [float(str(row["value"])) for row in rows if row["measure"] == measure]
 
 
-def read_rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "gpu.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def test_jobs_do_the_same_work(network: gpu_jobs.Network) -> None:
+def test_jobs_do_the_same_work(network: gpu_jobs.Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ttach", None)
     jobs = gpu_jobs.make_jobs(network, "cpu", "float32", 23)
+    assert gpu_jobs.TTACH not in jobs, "it is optional"
     outputs: Any = jobs[gpu_jobs.FLOOR].run()
     floor = torch.cat(outputs).numpy()
     assert len(floor) == 23 * len(ViewSet("cifar10")) == 23 * 13
@@ -88,11 +83,6 @@ def test_ttach_has_about_as_many_different_views(n_views: int, turned: int) -> N
         assert all(view.shape == images.shape for view in seen)
 
 
-def test_ttach_is_optional(network: gpu_jobs.Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ttach", None)
-    assert gpu_jobs.TTACH not in gpu_jobs.make_jobs(network, "cpu", "float32", 2)
-
-
 def test_ratios_are_computed_within_rounds() -> None:
     speeds = {
         gpu_jobs.FLOOR: np.array([10.0, 20.0, 40.0]),
@@ -111,14 +101,11 @@ def test_ratios_are_computed_within_rounds() -> None:
     assert (gpu_jobs.DECODING, gpu_jobs.RATIO_TO_FLOOR) not in found
 
 
-def test_speed_includes_files(network: gpu_jobs.Network) -> None:
+def test_speed_includes_files(network: gpu_jobs.Network, tmp_path: Path) -> None:
     rows = benchmark.measure_speed(network, "float32", 5, rounds=1, files=True)
     measured = {str(row["what"]) for row in rows if row["measure"] == "images/s"}
     assert {f"tiny float32, {name}" for name in (gpu_jobs.JPEG, gpu_jobs.DECODING, gpu_jobs.HOST)} <= measured
     assert all(float(str(row["value"])) > 0 for row in rows)
-
-
-def test_files_of_photos_are_fitted(network: gpu_jobs.Network, tmp_path: Path) -> None:
     gpu_jobs.write_jpegs(gpu_jobs.make_photos(2, 20, 30), tmp_path / "images", 5)
     classifier = network.load("cpu", "float32", resize=10, crop=8)
     jobs = gpu_jobs.make_file_jobs(network, classifier, classifier, tmp_path / "images", 5)
@@ -131,29 +118,24 @@ def test_files_of_photos_are_fitted(network: gpu_jobs.Network, tmp_path: Path) -
 # --- Decisions ---
 
 
-def test_decisions_are_compared(labeled: gpu_jobs.Network) -> None:
-    adaptive = {
-        row["measure"]: row["value"] for row in gpu_decisions.measure_adaptive(labeled, "cpu", "float32", 50, 1)
-    }
-    assert 1 <= float(str(adaptive["mean looks"])) < 13
-    assert adaptive["views / mean looks"] == pytest.approx(13 / float(str(adaptive["mean looks"])), rel=1e-3)
-    agreement = list(gpu_decisions.measure_agreement(labeled, "cpu", 50))
-    equal = [row["value"] for row in agreement if row["measure"] == "share of equal decisions"]
+@pytest.mark.parametrize("is_made_up", [False, True])
+def test_looks_of_a_rule_are_measured_and_a_made_up_one_has_no_target(
+    labeled: gpu_jobs.Network, is_made_up: bool
+) -> None:
+    network = replace(labeled, labels=None) if is_made_up else labeled
+    rows = list(gpu_decisions.measure_adaptive(network, "cpu", "float32", 50, 1))
+    assert all(("made-up" in str(row["what"])) == is_made_up for row in rows)
+    assert any(row["target"] for row in rows) != is_made_up
+    (looks,), (ratio,) = (list_values(rows, name) for name in ("mean looks", "views / mean looks"))
+    assert 1 <= looks < 13
+    assert ratio == pytest.approx(13 / looks, rel=1e-3)
+
+
+def test_decisions_and_number_types_are_compared(labeled: gpu_jobs.Network) -> None:
+    equal = list_values(gpu_decisions.measure_agreement(labeled, "cpu", 50), "share of equal decisions")
     assert equal[:2] == [1, 1], "the CPU agrees with itself"
-    assert equal[2] == equal[3]
-    assert float(str(equal[2])) >= 0.8
-
-
-def test_made_up_rule_has_no_target(labeled: gpu_jobs.Network) -> None:
-    for network, is_made_up in ((labeled, False), (replace(labeled, labels=None), True)):
-        rows = list(gpu_decisions.measure_adaptive(network, "cpu", "float32", 20, 1))
-        assert all(("made-up" in str(row["what"])) == is_made_up for row in rows)
-        assert any(row["target"] for row in rows) != is_made_up
-
-
-def test_number_types_change_confidences(labeled: gpu_jobs.Network) -> None:
-    rows = list(gpu_decisions.measure_precision(labeled, "cpu", 50))
-    largest = [float(str(row["value"])) for row in rows if row["measure"] == "largest difference of confidence"]
+    assert equal[2] == equal[3] >= 0.8
+    largest = list_values(gpu_decisions.measure_precision(labeled, "cpu", 50), "largest difference of confidence")
     assert largest[:2] == [0, 0], "TF32 exists on GPUs only"
     assert 0 < largest[3] < largest[2] < 0.1
 
@@ -161,14 +143,13 @@ def test_number_types_change_confidences(labeled: gpu_jobs.Network) -> None:
 def test_made_up_rule_has_the_looks_asked_for(labeled: gpu_jobs.Network) -> None:
     preds = collect(labeled.load("cpu", "float32"), labeled.pixels, "cifar10", execution=Execution(progress=False))
     for looks in (2.0, 5.0):
-        rule = gpu_decisions.make_up_rule(preds, looks)
-        assert rule.look(preds).looks.mean() == pytest.approx(looks, abs=0.7)
+        assert gpu_decisions.make_up_rule(preds, looks).look(preds).looks.mean() == pytest.approx(looks, abs=0.7)
 
 
 def test_latency_of_all_variants(labeled: gpu_jobs.Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_decisions, "LATENCY_VARIANTS", {"decide": {}, "decide, graphs": {"cuda_graphs": True}})
+    monkeypatch.delitem(gpu_decisions.LATENCY_VARIANTS, "decide, compile=True")  # it needs a compiler
     rows = list(gpu_decisions.measure_latency(labeled, "cpu", "float32", 2))
-    names = ["bare forward of 13", "bare forward of 1", "decide", "decide, graphs"]
+    names = ["bare forward of 13", "bare forward of 1", "decide", "decide, cuda_graphs=True"]
     assert [row["what"] for row in rows] == [f"tiny float32, {name}" for name in names]
 
 
@@ -198,37 +179,32 @@ def test_kernels_are_grouped(kernel: str, is_of_model: bool, group: str) -> None
 # --- Parts and files ---
 
 
-def make_part(value: float) -> Any:
-    return lambda _: [gpu_jobs.make_value("what", "measure", value)]
-
-
-def fail(_: object) -> Iterator[Row]:
-    yield gpu_jobs.make_value("what", "measure", 0)
-    raise RuntimeError("out of luck")
-
-
-def test_parts_replace_their_own_rows_only(options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "PARTS", {"first": make_part(1), "second": make_part(2e-9)})
-    assert benchmark.run_parts(["second", "first"], options, {"device": "old GPU", "driver": "1"}) == 0
-    monkeypatch.setattr("measurement._commit", lambda: "later")
-    assert benchmark.run_parts(["second"], options, {"device": "new GPU", "driver": "2"}) == 0
-    first, second = read_rows(options.out)
-    assert (first["part"], first["value"], first["device"], first["driver"]) == ("first", "1.0", "old GPU", "1")
-    assert (second["part"], second["value"], second["device"], second["driver"]) == ("second", "2e-09", "new GPU", "2")
-    assert first["commit"] != "later"
-    assert second["commit"] == "later"
-    for row in (first, second):
-        assert row["rounds"] == "2"
-        assert "torch " in row["versions"]
-
-
-def test_failed_part_does_not_stop_the_others(
-    options: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_parts_replace_their_own_rows_only_and_go_on_where_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmark, "PARTS", {"bad": fail, "empty": lambda _: [], "good": make_part(1)})
-    assert benchmark.run_parts(["bad", "empty", "good"], options, {"device": "GPU"}) == 1
-    assert [row["part"] for row in read_rows(options.out)] == ["good"]
+    def fail(_: object) -> Iterator[Row]:
+        yield gpu_jobs.make_value("what", "measure", 0)
+        raise RuntimeError("out of luck")
+
+    options = argparse.Namespace(out=tmp_path, rounds=2)
+    for part, value in {"adaptive-small": 1, "memory": 2e-9}.items():
+        rows = [gpu_jobs.make_value("what", "measure", value)]
+        monkeypatch.setitem(benchmark.PARTS, part, lambda _, rows=rows: rows)
+    monkeypatch.setitem(benchmark.PARTS, "agreement", fail)
+    monkeypatch.setitem(benchmark.PARTS, "precision", lambda _: [])
+    parts = ["agreement", "precision", "memory", "adaptive-small"]
+    assert benchmark.run_parts(parts, options, {"device": "old GPU", "driver": "1"}) == 1
     assert "out of luck" in capsys.readouterr().err
+    path = tmp_path / "gpu.csv"
+    (commit,) = {row["commit"] for row in read_rows(path)}
+    path.write_text(path.read_text(encoding="utf-8").replace(str(commit), "before"), encoding="utf-8")
+    assert benchmark.run_parts(["memory"], options, {"device": "new GPU", "driver": "2"}) == 0
+    first, second = read_rows(path)
+    columns = ("part", "value", "device", "driver", "commit")
+    assert [first[name] for name in columns] == ["adaptive-small", "1.0", "old GPU", "1", "before"]
+    assert [second[name] for name in columns[:-1]] == ["memory", "2e-09", "new GPU", "2"]
+    assert second["commit"] != "before"
+    assert all(row["rounds"] == "2" and "torch " in str(row["versions"]) for row in (first, second))
 
 
 def test_decisions_need_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

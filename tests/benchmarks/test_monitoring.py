@@ -1,10 +1,16 @@
-"""The simulated streams of the monitoring benchmark have the shifts and the error rates that they state."""
+"""Benchmarks of monitoring: streams as stated, seeded corruptions, and thresholds per class beside other rules."""
 
+import cv2
 import numpy as np
 import pytest
 
 import monitoring as benchmark
-from secondlook.policies import AuditPlan
+import monitoring_groups as groups
+import secondlook as sl
+from corruptions import CORRUPTIONS, STRENGTHS
+from secondlook.arrays import Array
+from secondlook.monitoring.estimates import list_shifts
+from secondlook.policies import AuditPlan, certify_confidence
 
 
 @pytest.mark.parametrize("pattern", benchmark.PATTERNS)
@@ -47,3 +53,68 @@ def test_shares_have_exact_intervals() -> None:
     row = benchmark.summarize_share("alarms", 0, 100)
     assert row["alarms_share"] == 0
     assert row["alarms_high"] == pytest.approx(1 - 0.025 ** (1 / 100), abs=1e-5)
+
+
+def make_images(height: int, width: int, count: int = 4) -> Array:
+    """Return smooth random images. uint8 [N, H, W, 3]"""
+    rng = np.random.default_rng(0)
+    smooth = [cv2.GaussianBlur(rng.normal(size=(height, width, 3)), (0, 0), 0.8) for _ in range(count)]
+    return np.clip(128 + 200 * np.stack(smooth), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 48)])
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_corruption_is_seeded_and_mild_at_first(name: str, size: tuple[int, int]) -> None:
+    images, changes = make_images(*size), []
+    before = images.copy()
+    for strength in STRENGTHS:
+        corrupted = CORRUPTIONS[name](images, strength, np.random.default_rng(1))
+        again = CORRUPTIONS[name](images, strength, np.random.default_rng(1))
+        assert corrupted.shape == images.shape
+        assert corrupted.dtype == np.uint8
+        assert np.array_equal(corrupted, again)
+        changes.append(np.abs(corrupted.astype(float) - images).mean())
+    assert np.array_equal(images, before), "the input is unchanged"
+    assert 0 < changes[0] < changes[2]
+
+
+def test_there_are_fifteen_in_four_families_that_resemble_shifts() -> None:
+    assert len(CORRUPTIONS) == 15
+    assert {one.family for one in CORRUPTIONS.values()} == {"noise", "blur", "weather", "digital"}
+    for one in CORRUPTIONS.values():
+        assert set(one.resembles) <= set(list_shifts(32))
+        assert one.resembles
+
+
+@pytest.fixture(scope="module")
+def preds() -> sl.Predictions:
+    """Predictions of three classes, of which the first is never wrong."""
+    rng = np.random.default_rng(0)
+    predicted, margin = rng.integers(3, size=6000), rng.gamma(2.0, 2.0, size=6000)
+    logits = np.zeros((6000, 2, 3))
+    logits[np.arange(6000), :, predicted] = margin[:, None]
+    wrong = (predicted > 0) & (rng.random(6000) < 0.3 * np.exp(-margin / 2))
+    return sl.Predictions(logits=logits, views="identity hflip", labels=np.where(wrong, 0, predicted))
+
+
+def test_numbers_are_those_of_each_class_alone(preds: sl.Predictions) -> None:
+    row = groups.compare_thresholds("simulated", preds, 0.05)
+    values, predicted, correct = sl.confidence(preds, "blend"), preds.predicted(), preds.correct()
+    rules = [
+        certify_confidence(correct[predicted == index], values[predicted == index], risk=0.05, delta=0.001 / 3)
+        for index in range(3)
+    ]
+    alone = sum(rule.coverage * np.mean(predicted == index) for index, rule in enumerate(rules))
+    assert row["bonferroni_coverage"] == pytest.approx(alone)
+    assert float(str(row["class_coverage"])) > alone, "the class without errors leaves its level to the others"
+    accepted = values >= sl.certify(preds, "blend", risk=0.05).threshold
+    risks = [np.mean(~correct[accepted & (predicted == index)]) for index in range(3)]
+    assert row["worst_class_risk_seen"] == pytest.approx(max(risks))
+    assert row["certified_classes"] == 3
+
+
+def test_table_has_a_line_for_each_risk(preds: sl.Predictions) -> None:
+    rows = groups.per_class("simulated", preds)
+    lines = groups.format_table(rows).splitlines()
+    assert len(lines) == 2 + len(groups.RISKS)
+    assert "| 5 % |" in lines[4]

@@ -26,6 +26,17 @@ def run_torch(network: Any, images: np.ndarray) -> Any:
         return network(torch.from_numpy(images)).numpy()
 
 
+def save_model(path: Path, nodes: list[Any], sizes: tuple[list[Any], list[Any]], constants: list[Any]) -> Path:
+    """Write an ONNX file with an input x and an output y of so many values."""
+    make = onnx.helper.make_tensor_value_info
+    values = [make(name, onnx.TensorProto.FLOAT, ["batch", *size]) for name, size in zip("xy", sizes, strict=True)]
+    graph = onnx.helper.make_graph(nodes, "tiny", values[:1], values[1:], constants)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
 @pytest.fixture
 def tiny_file(tmp_path: Path) -> Path:
     """An ONNX file with every operator, odd sizes, and every option that `networks` reads away from its default."""
@@ -63,62 +74,45 @@ def tiny_file(tmp_path: Path) -> Path:
         node("ReduceMean", ["i", "dropped"], ["j"], keepdims=0),
         node("Gemm", ["j", "out_weight", "out_bias"], ["y"]),
     ]
-    info = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        nodes,
-        "tiny",
-        [info("x", onnx.TensorProto.FLOAT, ["batch", 3, 11, 12])],
-        [info("y", onnx.TensorProto.FLOAT, ["batch", 6])],
-        [
-            onnx.numpy_helper.from_array(value if value.dtype == np.int64 else value.astype(np.float32), name)
-            for name, value in constants.items()
-        ],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
-    onnx.checker.check_model(model)
-    onnx.save(model, tmp_path / "tiny.onnx")
-    return tmp_path / "tiny.onnx"
+    stored = [
+        onnx.numpy_helper.from_array(value if value.dtype == np.int64 else value.astype(np.float32), name)
+        for name, value in constants.items()
+    ]
+    return save_model(tmp_path / "tiny.onnx", nodes, ([3, 11, 12], [6]), stored)
+
+
+IMAGES = np.random.default_rng(1).normal(size=(5, 3, 11, 12)).astype(np.float32)
 
 
 def test_every_operator_computes_what_onnx_runtime_computes(tiny_file: Path) -> None:
     assert {node.op_type for node in onnx.load(str(tiny_file)).graph.node} == set(OPERATORS)
-    images = np.random.default_rng(1).normal(size=(5, 3, 11, 12)).astype(np.float32)
     network = load_network(tiny_file)
     assert not any(module.training for module in network.modules())
-    np.testing.assert_allclose(run_torch(network, images), run_onnx(tiny_file, images), atol=1e-4)
+    np.testing.assert_allclose(run_torch(network, IMAGES), run_onnx(tiny_file, IMAGES), atol=1e-4)
 
 
 def test_network_moves_like_any_module(tiny_file: Path) -> None:
-    images = np.random.default_rng(1).normal(size=(5, 3, 11, 12)).astype(np.float32)
     network: Any = load_network(tiny_file)
     moved = copy.deepcopy(network).to(dtype=torch.float64, memory_format=torch.channels_last)
     assert {value.dtype for value in moved.state_dict().values() if value.is_floating_point()} == {torch.float64}
     weights = [value for value in moved.state_dict().values() if value.ndim == 4]
     assert weights
     assert all(value.is_contiguous(memory_format=torch.channels_last) for value in weights)
-    outputs = run_torch(moved, images.astype(np.float64))
-    np.testing.assert_allclose(outputs, run_torch(network, images), atol=1e-4)
+    outputs = run_torch(moved, IMAGES.astype(np.float64))
+    np.testing.assert_allclose(outputs, run_torch(network, IMAGES), atol=1e-4)
 
 
 @pytest.mark.parametrize("make", [load_network, lambda _: make_wide_resnet(10, 1)], ids=["onnx", "wide_resnet"])
 def test_networks_are_traced_whole(make: Any, tiny_file: Path) -> None:
-    images = np.random.default_rng(1).normal(size=(2, 3, 11, 12)).astype(np.float32)
     network = make(tiny_file)
     traced = torch.compile(network, backend="eager", fullgraph=True)
-    np.testing.assert_allclose(run_torch(traced, images), run_torch(network, images), atol=1e-5)
+    np.testing.assert_allclose(run_torch(traced, IMAGES), run_torch(network, IMAGES), atol=1e-5)
 
 
 def test_unknown_operator_is_named(tmp_path: Path) -> None:
-    info = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Sigmoid", ["x"], ["y"])],
-        "tiny",
-        [info("x", onnx.TensorProto.FLOAT, ["batch", 3])],
-        [info("y", onnx.TensorProto.FLOAT, ["batch", 3])],
-    )
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "tiny.onnx")
+    nodes = [onnx.helper.make_node("Sigmoid", ["x"], ["y"])]
     with pytest.raises(ValueError, match="Sigmoid"):
-        load_network(tmp_path / "tiny.onnx")
+        load_network(save_model(tmp_path / "tiny.onnx", nodes, ([3], [3]), []))
 
 
 @pytest.mark.parametrize("path", [CIFAR10 / "resnet20.onnx", WIDE_RESNET], ids=lambda path: path.stem)
@@ -127,24 +121,17 @@ def test_cifar10_files_compute_what_onnx_runtime_computes(path: Path) -> None:
         pytest.skip(f"{path} is missing")
     with np.load(CIFAR10 / "test.npz") as archive:
         pixels = archive["images"][:32]
-    images = ((pixels / 255 - CIFAR10_MEAN) / CIFAR10_STD).astype(np.float32).transpose(0, 3, 1, 2)
-    np.testing.assert_allclose(
-        run_torch(load_network(path), np.ascontiguousarray(images)), run_onnx(path, images), atol=1e-4
-    )
+    images = ((pixels / 255 - CIFAR10_MEAN) / CIFAR10_STD).astype(np.float32).transpose(0, 3, 1, 2).copy()
+    np.testing.assert_allclose(run_torch(load_network(path), images), run_onnx(path, images), atol=1e-4)
 
 
 def test_random_wide_resnet_has_the_weights_of_the_file() -> None:
     if not WIDE_RESNET.is_file():
         pytest.skip(f"{WIDE_RESNET} is missing")
-    made, loaded = make_wide_resnet(), load_network(WIDE_RESNET)
-    assert list_shapes(made) == list_shapes(loaded)
-    assert [conv.stride for conv in made.modules() if isinstance(conv, torch.nn.Conv2d)] == [
-        conv.stride for conv in loaded.modules() if isinstance(conv, torch.nn.Conv2d)
-    ]
-
-
-def list_shapes(network: Any) -> list[tuple[int, ...]]:
-    return sorted(tuple(value.shape) for value in network.state_dict().values())
+    networks = make_wide_resnet(), load_network(WIDE_RESNET)
+    shapes = [sorted(tuple(value.shape) for value in one.state_dict().values()) for one in networks]
+    strides = [[each.stride for each in one.modules() if isinstance(each, torch.nn.Conv2d)] for one in networks]
+    assert (shapes[0], strides[0]) == (shapes[1], strides[1])
 
 
 def test_wide_resnet_is_the_same_for_the_same_seed() -> None:

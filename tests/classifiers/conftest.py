@@ -10,11 +10,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from secondlook.arrays import Array
+from secondlook.classifiers import Classifier, load_classifier
+from secondlook.threads import limit_threads
 
 HERE = Path(__file__).resolve().parent
 
@@ -42,52 +48,86 @@ def network(make_network: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def images() -> np.ndarray[Any, Any]:
+def images() -> Array:
     return np.random.default_rng(1).integers(0, 256, (7, 8, 8, 3), dtype=np.uint8)
 
 
+@pytest.fixture
+def logits(network: Any, images: Array) -> Array:
+    """The logits of the network for the images, which are divided by 255."""
+    found: Array = network.logits(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+    return found
+
+
+def write_graph(file: Path, graph: str, **arrays: Array) -> Path:
+    """Write a graph in the text format of ONNX, with arrays as its initializers."""
+    import onnx.parser
+
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> model {graph}')
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    onnx.save(model, file)
+    return file
+
+
 @pytest.fixture(scope="session")
-def make_onnx() -> Callable[..., Path]:
-    """Return a function that writes the network as an ONNX file with a given input."""
+def make_onnx(network: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes a network as an ONNX file with a given input, once; tests change copies only."""
 
-    def write(network: Any, file: Path, *, shape: tuple[Any, ...], dtype: str = "FLOAT", extra: bool = False) -> Path:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
-
-        steps, images = [], "images"
-        if dtype != "FLOAT":
-            steps.append(helper.make_node("Cast", [images], ["as_float"], to=TensorProto.FLOAT))
-            images = "as_float"
-        if dtype == "UINT8":
-            steps.append(helper.make_node("Div", [images, "white"], ["scaled"]))
-            images = "scaled"
-        if shape[3] == 3:
-            steps.append(helper.make_node("Transpose", [images], ["planes"], perm=[0, 3, 1, 2]))
-            images = "planes"
-        steps += [
-            helper.make_node("Conv", [images, "kernel", "bias"], ["features"]),
-            helper.make_node("Relu", ["features"], ["positive"]),
-            helper.make_node("GlobalAveragePool", ["positive"], ["pooled"]),
-            helper.make_node("Flatten", ["pooled"], ["flat"]),
-            helper.make_node("Gemm", ["flat", "matrix", "offset"], ["logits"], transB=1),
-        ]
-        outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [shape[0], len(network.offset)])]
-        if extra:
-            steps.append(helper.make_node("Softmax", ["logits"], ["softmax"], axis=1))
-            outputs.append(helper.make_tensor_value_info("softmax", TensorProto.FLOAT, [shape[0], len(network.offset)]))
+    @cache
+    def write(*shape: Any, dtype: str = "float", extra: bool = False, network: Any = network) -> Path:
+        shape = shape or ("n", 3, 8, 8)
+        classes = f"[{shape[0]}, {len(network.offset)}]"
+        graph = f"""({dtype}[{", ".join(map(str, shape))}] images) => (float{classes} logits
+          {f", float{classes} softmax" if extra else ""}) {{
+            as_float = Cast <to = 1> (images)
+            scaled = Div(as_float, white)
+            planes = Transpose <perm = {[0, 3, 1, 2] if shape[3] == 3 else [0, 1, 2, 3]}> (scaled)
+            features = Conv(planes, kernel, bias)
+            positive = Relu(features)
+            pooled = GlobalAveragePool(positive)
+            flat = Flatten(pooled)
+            logits = Gemm <transB = 1> (flat, matrix, offset)
+            {"softmax = Softmax <axis = 1> (logits)" if extra else ""}
+        }}"""
         arrays = {name: getattr(network, name) for name in ("kernel", "bias", "matrix", "offset")}
-        arrays["white"] = np.array(255, dtype=np.float32)
-        graph = helper.make_graph(
-            steps,
-            "tiny",
-            [helper.make_tensor_value_info("images", getattr(TensorProto, dtype), list(shape))],
-            outputs,
-            [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-        )
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), file)
-        return file
+        white = np.array(255 if dtype == "uint8" else 1, np.float32)
+        return write_graph(tmp_path_factory.mktemp("onnx") / "m.onnx", graph, white=white, **arrays)
 
     return write
+
+
+CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+@pytest.fixture
+def accelerate(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Put an ONNX classifier on GPUs, for which the CPU stands: sessions get their inputs from torch."""
+    torch = pytest.importorskip("torch")
+    from secondlook.classifiers import device
+
+    def put_on_gpus(classifier: Classifier, count: int = 1) -> Classifier:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr("onnxruntime.get_available_providers", lambda: CUDA)
+        monkeypatch.setattr(device, "list_gpus", lambda _: ["cpu"] * count)
+        moved = classifier.on_device("cuda")
+        assert moved.workers is not None
+        assert len(moved.workers.models) == count
+        return moved
+
+    return put_on_gpus
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Limit the threads of the process until the end of the test."""
+    import cv2
+    import torch
+
+    before = cv2.getNumThreads(), torch.get_num_threads()
+    yield limit_threads
+    limit_threads(None)
+    cv2.setNumThreads(before[0])
+    torch.set_num_threads(before[1])
 
 
 @pytest.fixture
@@ -104,6 +144,29 @@ def torch_module(network: Any) -> Any:
     weights = {"0.weight": network.kernel, "0.bias": network.bias, "4.weight": network.matrix, "4.bias": network.offset}
     module.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     return module
+
+
+class RunsCode:
+    """An object that creates a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._folder),)
+
+
+@pytest.fixture
+def load() -> Iterator[Callable[..., Any]]:
+    """Load classifiers that output logits, and close the remote ones."""
+    with ExitStack() as opened:
+
+        def load_closed(spec: object, **options: Any) -> Any:
+            classifier = load_classifier(spec, **{"output": "logits", **options})
+            opened.callback(getattr(classifier, "close", lambda: None))
+            return classifier
+
+        yield load_closed
 
 
 @pytest.fixture
@@ -129,7 +192,7 @@ def free_port() -> int:
 class ModelServer:
     """MLServer with the tiny network, on a free loopback port that stays the same after a restart."""
 
-    def __init__(self, python: Path, folder: Path, network: Any, seconds: float = 0.0) -> None:
+    def __init__(self, python: Path, folder: Path, network: Any, seconds: float) -> None:
         self._command = [str(python.with_name("mlserver")), "start", str(folder)]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -151,18 +214,22 @@ class ModelServer:
         environment = {**os.environ, "PYTHONPATH": str(HERE)}
         with (self._folder / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
-        deadline = time.monotonic() + 60
         while wait and not self._is_ready():
-            if time.monotonic() > deadline or self._process.poll() is not None:
+            if self._process.poll() is not None:
                 raise RuntimeError(f"the model server did not start:\n{(self._folder / 'log.txt').read_text()}")
             time.sleep(0.1)
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.address}/v2/models/tiny/ready", timeout=1) as response:
+            with urllib.request.urlopen(f"{self.address}/v2/models/tiny/ready", timeout=120) as response:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    @property
+    def was_used(self) -> bool:
+        """Whether the server has begun to classify something."""
+        return (self._folder / "weights.used").exists()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -171,24 +238,26 @@ class ModelServer:
             self._process = None
 
 
-@pytest.fixture(scope="session")
-def server_python(python_with: Callable[..., Path]) -> Path:
-    """Return the Python interpreter of an environment with MLServer."""
-    return python_with("mlserver", HERE / "mlserver-requirements.txt")
+@contextmanager
+def run_server(python_with: Callable[..., Path], folder: Path, network: Any, seconds: float) -> Iterator[ModelServer]:
+    running = ModelServer(python_with("mlserver", HERE / "mlserver-requirements.txt"), folder, network, seconds)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
 
 
 @pytest.fixture(scope="session")
-def server(server_python: Path, network: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
-    running = ModelServer(server_python, tmp_path_factory.mktemp("server"), network)
-    running.start()
-    yield running
-    running.kill()
+def server(
+    python_with: Callable[..., Path], network: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ModelServer]:
+    with run_server(python_with, tmp_path_factory.mktemp("server"), network, 0) as running:
+        yield running
 
 
 @pytest.fixture
-def mortal_server(server_python: Path, network: Any, tmp_path: Path) -> Iterator[ModelServer]:
+def mortal_server(python_with: Callable[..., Path], network: Any, tmp_path: Path) -> Iterator[ModelServer]:
     """A separate slow server, for tests that kill it."""
-    running = ModelServer(server_python, tmp_path, network, seconds=0.05)
-    running.start()
-    yield running
-    running.kill()
+    with run_server(python_with, tmp_path, network, 0.05) as running:
+        yield running

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -27,31 +27,36 @@ class Server:
     def __init__(self, respond: Callable[[str, bytes], Chunks]) -> None:
         self.requests: list[bytes] = []
         self._respond = respond
+        self._connections: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
+        self._threads[0].start()
 
     def _serve(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()[0]
-            except OSError:
-                return
-            threading.Thread(target=self._handle, args=[connection], daemon=True).start()
+        with suppress(OSError):
+            while True:
+                self._connections.append(self._listener.accept()[0])
+                self._threads.append(threading.Thread(target=self._handle, args=self._connections[-1:], daemon=True))
+                self._threads[-1].start()
 
     def _handle(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                request = _receive(connection)
-                self.requests.append(request)
-                for chunk in self._respond(request.split(b" ")[1].decode(), request):
-                    connection.sendall(chunk)
-            except OSError:
-                pass
+        with connection, suppress(OSError):
+            request = _receive(connection)
+            self.requests.append(request)
+            for chunk in self._respond(request.split(b" ")[1].decode(), request):
+                connection.sendall(chunk)
 
     def close(self) -> None:
+        """Hang up, which ends the threads, except one that `respond` itself keeps waiting."""
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
         self._listener.close()
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(1)
 
 
 def _receive(connection: socket.socket) -> bytes:
@@ -98,3 +103,17 @@ def respond_well(path: str, request: bytes) -> Chunks:
         yield infer_response(binary=b"binary_data_size" in request)
     else:
         yield http(as_json(METADATA if "models" in path else SERVER))
+
+
+def respond_by(classify: Callable[[Any], Any], metadata: object = METADATA) -> Callable[[str, bytes], Chunks]:
+    """Respond to inputs, which come as JSON, with what a function returns for them. [n, ...] -> [n, classes]"""
+
+    def respond(path: str, request: bytes) -> Chunks:
+        if not path.endswith("/infer"):
+            return [http(as_json(metadata if "models" in path else {}))]
+        sent = json.loads(request.partition(b"\r\n\r\n")[2])["inputs"][0]
+        values = classify(np.array(sent["data"]).reshape(sent["shape"]))
+        tensor = {"name": "scores", "datatype": "FP32", "shape": list(values.shape), "data": values.ravel().tolist()}
+        return [http(as_json({"outputs": [tensor]}))]
+
+    return respond

@@ -16,6 +16,7 @@ class TinyRuntime(MLModel):  # type: ignore[misc]
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         images = NumpyCodec.decode_input(payload.inputs[0])
+        Path(self.settings.parameters.uri).with_suffix(".used").touch()
         time.sleep(float(self.settings.parameters.extra["seconds"]))
         output = NumpyCodec.encode_output("scores", self.network.logits(images))
         return InferenceResponse(model_name=self.name, model_version=self.version, outputs=[output])

@@ -1,38 +1,67 @@
-"""The contract of classifiers: outputs that contradict the declared kind are rejected; ensembles average members."""
+"""The contract of classifiers: every kind of model agrees, wrong outputs are rejected, ensembles average members."""
 
 import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from secondlook.arrays import Output, softmax
+from secondlook.arrays import Array, Output, softmax
 from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
-from secondlook.classifiers.classifier import validate_output
 from secondlook.errors import ClassifierError
 
-Array = np.ndarray[Any, Any]
 PROBABILITIES = np.array([[0.2, 0.8], [0.5, 0.5]], dtype=np.float32)
 LOGITS = np.array([[-1.0, 3.0], [2.0, 2.0]], dtype=np.float32)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def halves(images: Array) -> Array:
-    return np.full((len(images), 2), 0.5)
+@pytest.mark.parametrize(
+    "kind", ["onnx", "module", "program", "torchscript", pytest.param("remote", marks=pytest.mark.outside)]
+)
+def test_every_kind_of_model_has_the_probabilities_of_the_network(
+    kind: str, load: Callable[..., Any], network: Any, images: Array, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    def function(pixels: Array) -> Array:
+        logits: Array = network.logits(((pixels / 255 - MEAN) / STD).transpose(0, 3, 1, 2).astype(np.float32))
+        return logits
+
+    if kind == "onnx":
+        model: object = f"onnx:{request.getfixturevalue('make_onnx')()}"
+    elif kind == "remote":
+        model = f"{request.getfixturevalue('server').address}/v2/models/tiny"
+    else:
+        torch = pytest.importorskip("torch")
+        model = module = request.getfixturevalue("torch_module")
+        if kind == "program":
+            torch.export.save(torch.export.export(module.eval(), (torch.zeros(7, 3, 8, 8),)), tmp_path / "m.pt2")
+            model = f"torch:{tmp_path / 'm.pt2'}"
+        elif kind == "torchscript":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                torch.jit.save(torch.jit.script(module), tmp_path / "m.pt")
+            model = f"torch:{tmp_path / 'm.pt'}"
+    expected = load(function).probabilities(images)
+    np.testing.assert_allclose(load(model, mean=MEAN, std=STD).probabilities(images), expected, atol=1e-4)
 
 
-def validate(values: object, output: Output, n_classes: int | None = None) -> Array:
-    return validate_output(values, n_images=2, output=output, n_classes=n_classes, name="m")
+def run(values: object, output: Output, n_images: int = 2) -> Array:
+    """Classify with a function that returns some values."""
+    return load_classifier(lambda _: values, output=output)(np.zeros((n_images, 8, 8, 3), np.uint8))
 
 
-def test_valid_outputs_are_unchanged() -> None:
-    np.testing.assert_array_equal(validate(PROBABILITIES, "probabilities"), PROBABILITIES)
-    np.testing.assert_array_equal(validate(LOGITS, "logits"), LOGITS)
-
-
-def test_outputs_are_converted_to_float32() -> None:
-    for dtype in (np.float16, np.float64, np.int64):
-        assert validate(LOGITS.astype(dtype), "logits").dtype == np.float32
-    assert validate(LOGITS.tolist(), "logits").dtype == np.float32
+def test_valid_outputs_are_returned_as_float32() -> None:
+    for dtype in (np.float16, np.float32, np.float64, np.int64):
+        found = run(LOGITS.astype(dtype), "logits")
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, LOGITS)
+    np.testing.assert_array_equal(run(PROBABILITIES, "probabilities"), PROBABILITIES)
+    assert run(LOGITS.tolist(), "logits").dtype == np.float32
+    assert run([[-1e-8, 1.0], [0.0, 1.0]], "probabilities").min() == 0, "a rounding error"
+    # A single row that sums to one may be logits.
+    np.testing.assert_array_equal(run(PROBABILITIES[:1], "logits", 1), PROBABILITIES[:1])
 
 
 @pytest.mark.parametrize(
@@ -57,23 +86,7 @@ def test_outputs_are_converted_to_float32() -> None:
 )
 def test_invalid_outputs_are_rejected(values: object, output: Output, offending: str) -> None:
     with pytest.raises(ClassifierError, match=re.escape(offending)):
-        validate(values, output)
-
-
-def test_another_number_of_classes_is_rejected() -> None:
-    with pytest.raises(ClassifierError, match=r"2 classes.* 3"):
-        validate(PROBABILITIES, "probabilities", n_classes=3)
-
-
-def test_rounding_errors_below_zero_become_zero() -> None:
-    values = np.array([[-1e-8, 1.0], [0.0, 1.0]], dtype=np.float32)
-    assert validate(values, "probabilities").min() == 0
-
-
-def test_a_single_row_that_sums_to_one_may_be_logits() -> None:
-    row = PROBABILITIES[:1]
-    found = validate_output(row, n_images=1, output="logits", n_classes=None, name="m")
-    np.testing.assert_array_equal(found, row)
+        run(values, output)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +99,14 @@ def test_a_single_row_that_sums_to_one_may_be_logits() -> None:
     ],
 )
 def test_invalid_batches_are_rejected(batch: Array) -> None:
-    with pytest.raises(ClassifierError, match="function halves"):
-        load_classifier(halves)(batch)
+    with pytest.raises(ClassifierError, match="'halves'"):
+        load_classifier(lambda _: PROBABILITIES, name="halves")(batch)
 
 
 def test_a_subclass_only_implements_forward(images: Array) -> None:
     class Halves(Classifier):
         def forward(self, images: Array) -> Array:
-            return halves(images)
+            return np.full((len(images), 2), 0.5)
 
     mine = Halves(name="mine", digest="0" * 64, output="probabilities", preprocessing=Preprocessing())
     assert load_classifier(mine)(images).shape == (7, 2)
@@ -112,10 +125,8 @@ def test_an_ensemble_averages_probabilities_not_logits(images: Array) -> None:
     ensemble = Ensemble(members)
     expected = np.mean([softmax(member(images)) for member in members], axis=0)
     np.testing.assert_allclose(ensemble(images), expected, atol=1e-6)
-    assert ensemble.output == "probabilities"
-    assert ensemble.members == tuple(members)
-    assert members[0].members == ()
-    assert ensemble.n_classes == 3
+    assert (ensemble.output, ensemble.n_classes) == ("probabilities", 3)
+    assert (ensemble.members, members[0].members) == (tuple(members), ())
 
 
 def test_the_digest_of_an_ensemble_depends_on_its_members() -> None:

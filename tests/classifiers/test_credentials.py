@@ -1,7 +1,6 @@
 """Credentials of remote models: they are sent, and are found nowhere else."""
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,15 @@ from typer.testing import CliRunner
 from secondlook.classifiers import LoadOptions, load_classifier, split_credentials
 from secondlook.cli.app import app
 from secondlook.errors import ClassifierError, SecondLookError
-from tests.classifiers.loopback_server import IMAGES, Chunks, Server, as_json, http, respond_well, serve
+from tests.classifiers.loopback_server import IMAGES, Chunks, Server, http, respond_by, respond_well, serve
 
 SECRET = "pa55word-of-alice"
 BASIC = base64.b64encode(f"alice:{SECRET}".encode()).decode()
 VARIABLE = "MODEL_SERVER_HEADER"
 
 
-def respond_to_many(path: str, request: bytes) -> Chunks:
-    """Respond with the mean of each channel of the images as logits, for any number of images."""
-    if not path.endswith("/infer"):
-        return respond_well(path, request) if "models" in path else [http(b"{}")]
-    sent = json.loads(request.partition(b"\r\n\r\n")[2])["inputs"][0]
-    pixels = np.array(sent["data"]).reshape(-1, 3, 64)
-    values = pixels.mean(axis=2) * 20
-    tensor = {"name": "scores", "datatype": "FP32", "shape": list(values.shape), "data": values.ravel().tolist()}
-    return [http(as_json({"outputs": [tensor]}))]
+respond_to_many = respond_by(lambda pixels: pixels.mean(axis=(2, 3)) * 20)
+"""Respond with the mean of each channel of the images as logits."""
 
 
 def find_secrets(folder: Path) -> list[str]:
@@ -93,17 +85,14 @@ def assert_all_authorized(server: Server, header: str) -> None:
     assert all(header.encode() in request for request in server.requests)
 
 
-def test_credentials_do_not_change_the_identity() -> None:
+def test_credentials_do_not_change_the_identity(load: Any) -> None:
     with serve(respond_well) as server:
-        plain, secret = (
-            load_classifier(f"http://{user}{server.host}/v2/models/m?output=logits") for user in ("", f"a:{SECRET}@")
-        )
+        plain, secret = (load(f"http://{user}{server.host}/v2/models/m") for user in ("", f"a:{SECRET}@"))
         assert (plain.digest, plain.name) == (secret.digest, secret.name)
         assert SECRET not in repr(secret)
         assert SECRET not in repr(LoadOptions("m", authorization=SECRET))
         for classifier in (plain, secret):
             classifier(IMAGES)
-            classifier.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +154,12 @@ def test_a_server_that_repeats_credentials_is_not_quoted(place: str, status: str
 
 @pytest.mark.parametrize(
     ("line", "match"),
-    [(None, VARIABLE), (SECRET, VARIABLE), (f"X: {SECRET}\r\nY: z", "invalid"), (f": {SECRET}", "invalid")],
+    [
+        (None, VARIABLE),
+        (SECRET, VARIABLE),
+        (f"X: {SECRET}\r\nY: z", "invalid"),
+        (f": {SECRET}", "invalid"),
+    ],
 )
 def test_an_environment_variable_without_a_header_is_rejected(
     line: str | None, match: str, monkeypatch: pytest.MonkeyPatch
@@ -179,7 +173,6 @@ def test_an_environment_variable_without_a_header_is_rejected(
 
 
 def test_a_header_is_given_once() -> None:
-    headers: dict[str, Any] = {"authorization": SECRET}
     with pytest.raises(ClassifierError, match="duplicate header 'authorization'") as raised:
-        load_classifier("http://u:p@127.0.0.1:9/v2/models/m", output="logits", headers=headers)
+        load_classifier("http://u:p@127.0.0.1:9/v2/models/m", output="logits", headers={"authorization": SECRET})
     assert SECRET not in str(raised.value)

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError
 
 N_FILES = 150
 """Of each kind; the stress tests damage more."""
-
-Array = np.ndarray[Any, Any]
 
 
 def damage(content: bytes, number: int) -> bytes:
@@ -44,25 +43,21 @@ def check_damaged(file: Path, run: Callable[[], object]) -> None:
     assert max(map(len, messages)) < 1000
 
 
-def test_damaged_onnx_files(make_onnx: Callable[..., Path], network: Any, images: Array, tmp_path: Path) -> None:
-    file = make_onnx(network, tmp_path / "m.onnx", shape=("n", 3, 8, 8))
-    check_damaged(file, lambda: load_classifier(f"onnx:{file}", output="logits", threads=1)(images))
-
-
-def test_damaged_torchscript_files(torch_module: Any, images: Array, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["m.onnx", "m.pt", "weights.pt", "weights.safetensors"])
+def test_damaged_model_files(
+    kind: str, make_onnx: Any, torch_module: Any, images: Array, tmp_path: Path, set_threads: Any
+) -> None:
     torch = pytest.importorskip("torch")
-    file = tmp_path / "m.pt"
-    with pytest.warns(DeprecationWarning, match="torch.jit"):
-        torch.jit.trace(torch_module, torch.zeros(1, 3, 8, 8)).save(file)
-    check_damaged(file, lambda: load_classifier(f"torch:{file}", output="logits")(images))
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-def test_damaged_weights(suffix: str, torch_module: Any, images: Array, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    file, state = tmp_path / f"weights{suffix}", torch_module.state_dict()
-    if suffix == ".pt":
-        torch.save(state, file)
+    set_threads(1)  # which would wait for those of other processes, at each of the many models
+    file, model, options = tmp_path / kind, f"torch:{tmp_path / kind}", {}
+    if kind == "m.onnx":
+        file.write_bytes(make_onnx().read_bytes())
+        model = f"onnx:{file}"
+    elif kind == "m.pt":
+        with pytest.warns(DeprecationWarning, match="torch.jit"):
+            torch.jit.trace(torch_module, torch.zeros(1, 3, 8, 8)).save(file)
     else:
-        pytest.importorskip("safetensors.torch").save_file(state, file)
-    check_damaged(file, lambda: load_classifier(torch_module, output="logits", weights=str(file))(images))
+        save = torch.save if kind == "weights.pt" else pytest.importorskip("safetensors.torch").save_file
+        save(torch_module.state_dict(), file)
+        model, options = torch_module, {"weights": str(file)}
+    check_damaged(file, lambda: load_classifier(model, output="logits", **options)(images))

@@ -8,15 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, Preprocessing, TorchClassifier, load_classifier
 from secondlook.errors import ClassifierError
 from secondlook.views import View, ViewSet, apply_view
 
 torch = pytest.importorskip("torch")
 
-from secondlook.classifiers.device import DeviceModel, DeviceWorkers, list_gpus  # noqa: E402 - imports torch
+from secondlook.classifiers.device import (  # noqa: E402 - imports torch
+    MAX_GRAPHS,
+    DeviceModel,
+    DeviceWorkers,
+    GraphedCall,
+)
 
-Array = np.ndarray[Any, Any]
 VIEWS = [View.parse(text) for text in ("identity", "hflip", "shift:1,-2", "gamma:0.7")]
 
 
@@ -30,8 +35,8 @@ def return_inputs(inputs: Any) -> Any:
 
 
 def make_workers(count: int = 1, **options: Any) -> DeviceWorkers:
-    settings = {"dtype": torch.float32, **options}
-    return DeviceWorkers([DeviceModel(torch.device("cpu"), return_inputs, **settings) for _ in range(count)])
+    settings = {"run": return_inputs, "dtype": torch.float32, **options}
+    return DeviceWorkers([DeviceModel(torch.device("cpu"), **settings) for _ in range(count)])
 
 
 PREPROCESSINGS = [
@@ -45,29 +50,34 @@ PREPROCESSINGS = [
 
 @pytest.mark.parametrize("preprocessing", PREPROCESSINGS, ids=str)
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("kind", ["uint8", "float32"])
+@pytest.mark.parametrize("kind", ["uint8", "float32", "read-only", "tensor"])
 def test_inputs_are_those_of_the_host(preprocessing: Preprocessing, channels_last: bool, kind: str) -> None:
-    images = make_images() if kind == "uint8" else (make_images() / 255).astype(np.float32)
+    images = make_images() if kind != "float32" else (make_images() / 255).astype(np.float32)
+    images.setflags(write=kind != "read-only")
     takes_pixels = preprocessing.input_dtype == "uint8"
     workers = make_workers(dtype=torch.uint8 if takes_pixels else torch.float32, channels_last=channels_last)
-    found = workers.start(workers.upload(images), VIEWS, preprocessing)()
+    placed = workers.upload(torch.from_numpy(images) if kind == "tensor" else images)
     expected = [preprocessing.normalize(apply_view(images, view)).reshape(len(images), -1) for view in VIEWS]
+    found = workers.start(placed, VIEWS, preprocessing)()
     np.testing.assert_allclose(found, np.concatenate(expected), atol=2e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_memory_format_is_the_one_of_the_model(channels_last: bool) -> None:
-    formats: list[bool] = []
+@pytest.mark.parametrize("count", [1, 4, 5, 8, 11])
+def test_model_gets_its_memory_format_and_batch_size(channels_last: bool, count: int) -> None:
+    formats: list[tuple[int, bool]] = []
 
     def run(inputs: Any) -> Any:
-        formats.append(inputs.is_contiguous(memory_format=torch.channels_last))
-        assert inputs.shape == (8, 3, 9, 8)
+        formats.append((len(inputs), inputs.is_contiguous(memory_format=torch.channels_last)))
         return inputs.flatten(start_dim=1)
 
-    model = DeviceModel(torch.device("cpu"), run, torch.bfloat16, channels_last)
-    workers = DeviceWorkers([model])
-    workers.start(workers.upload(make_images(4)), VIEWS[:2], Preprocessing())()
-    assert formats == [channels_last]
+    images, preprocessing = make_images(count), Preprocessing()
+    for batch_size in (None, 4):
+        workers = make_workers(run=run, channels_last=channels_last, batch_size=batch_size)
+        found = workers.start(workers.upload(images), VIEWS[:1], preprocessing)()
+        np.testing.assert_allclose(found, preprocessing.normalize(images).reshape(count, -1), atol=1e-6)
+    assert formats[0] == (count, channels_last)
+    assert [size for size, _ in formats[1:]] == [4] * -(-count // 4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,31 +108,6 @@ def test_several_devices_give_the_outputs_of_one(count: int, devices: int, n_vie
     )
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, 8, 11])
-def test_fixed_batch_size_is_filled_up(count: int) -> None:
-    sizes: list[int] = []
-
-    def run(inputs: Any) -> Any:
-        sizes.append(len(inputs))
-        return inputs.flatten(start_dim=1)
-
-    images, preprocessing = make_images(count), Preprocessing()
-    workers = DeviceWorkers([DeviceModel(torch.device("cpu"), run, torch.float32, batch_size=4)])
-    found = workers.start(workers.upload(images), VIEWS[:1], preprocessing)()
-    np.testing.assert_allclose(found, preprocessing.normalize(images).reshape(count, -1), atol=1e-6)
-    assert set(sizes) == {4}
-    assert len(sizes) == -(-count // 4)
-
-
-def test_images_may_be_tensors_and_read_only_arrays() -> None:
-    images, preprocessing, workers = make_images(), Preprocessing(), make_workers()
-    expected = workers.start(workers.upload(images), VIEWS, preprocessing)()
-    images.setflags(write=False)
-    np.testing.assert_array_equal(workers.start(workers.upload(images), VIEWS, preprocessing)(), expected)
-    tensor = torch.from_numpy(images.copy())
-    np.testing.assert_array_equal(workers.start(workers.upload(tensor), VIEWS, preprocessing)(), expected)
-
-
 def test_batch_fills_the_devices() -> None:
     sizes = [
         make_workers(count).find_batch_size(np.zeros((side, side, 3), dtype=np.uint8), Preprocessing())
@@ -141,26 +126,24 @@ def put_on_gpus(module: Any, **options: Any) -> TorchClassifier:
     return classifier
 
 
-def make_host_classifier(module: Any, **options: Any) -> TorchClassifier:
-    """Return a classifier whose module is where it is; the fixture takes it for a GPU."""
-    classifier = load_classifier(module, output="logits", **options)
-    assert isinstance(classifier, TorchClassifier)
-    classifier._placed.workers = None
-    return classifier
-
-
 @pytest.mark.usefixtures("cpu_as_gpus")
 def test_torch_classifier_on_gpus_has_the_outputs_of_the_host(torch_module: Any, images: Array) -> None:
+    preprocessing = Preprocessing(mean=(0.4,), std=(0.3,))
+
+    def classify(pixels: Array) -> Array:
+        outputs: Array = torch_module(torch.from_numpy(preprocessing.normalize(pixels))).detach().numpy()
+        return outputs
+
     accelerated = put_on_gpus(torch_module, mean=0.4, std=0.3)
-    views = ViewSet("identity hflip rotate:7").views
-    host = make_host_classifier(torch_module, mean=0.4, std=0.3)
-    assert accelerated.digest == host.digest
+    assert accelerated.digest == load_classifier(torch_module, output="logits").digest
     assert accelerated.workers is not None
     assert len(accelerated.workers.models) == 2
-    np.testing.assert_allclose(accelerated(images), host(images), atol=1e-5)
+    np.testing.assert_allclose(accelerated(images), classify(images), atol=1e-5)
+    views = ViewSet("identity hflip rotate:7").views
     outputs = accelerated.start(accelerated.upload(images), views)()
     for view, found in zip(views, np.split(outputs, 3), strict=True):
-        np.testing.assert_allclose(found, host(apply_view(images, view)), atol=1e-2 if "rotate" in str(view) else 1e-5)
+        expected = classify(apply_view(images, view))
+        np.testing.assert_allclose(found, expected, atol=1e-2 if "rotate" in str(view) else 1e-5)
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
@@ -187,45 +170,40 @@ def test_module_of_the_user_is_not_moved(torch_module: Any) -> None:
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
-def test_output_of_a_gpu_is_validated() -> None:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9 * 8 * 3, 4))
+@pytest.mark.parametrize(
+    ("features", "bias", "options", "offending"),
+    [
+        (216, float("nan"), {}, r"returned nan for image 0 .*class 2"),
+        (5, 0, {}, r"failed on a GPU with 28 inputs.*resize="),
+        (216, 0, {"resize": (5, 5)}, "5 x 5"),
+    ],
+)
+def test_wrong_outputs_and_sizes_are_rejected(features: int, bias: float, options: Any, offending: str) -> None:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(features, 4))
     with torch.no_grad():
-        module[1].bias[2] = float("nan")
-    classifier = put_on_gpus(module)
-    with pytest.raises(ClassifierError, match=r"returned nan for image 0 .*class 2"):
+        module[1].bias[2] = bias
+    classifier = put_on_gpus(module, **options)
+    with pytest.raises(ClassifierError, match=offending):
         classifier.start(classifier.upload(make_images()), VIEWS)()
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
-def test_failure_on_a_gpu_is_one_sentence() -> None:
-    classifier = put_on_gpus(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 4)))
-    with pytest.raises(ClassifierError, match=r"failed on a GPU with 28 inputs.*resize="):
-        classifier.start(classifier.upload(make_images()), VIEWS)
+def read_settings() -> tuple[bool, ...]:
+    flags = torch.backends.cudnn
+    return flags.deterministic, flags.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
-def test_wrong_size_is_rejected_before_it_is_uploaded() -> None:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9 * 8 * 3, 4))
-    classifier = put_on_gpus(module, resize=(5, 5))
-    with pytest.raises(ClassifierError, match="5 x 5"):
-        classifier.upload(make_images())
-
-
-def test_settings_of_torch_are_restored(torch_module: Any) -> None:
-    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    seen = []
+def test_settings_of_torch_are_restored() -> None:
+    before, seen = read_settings(), []
 
     class Recorder(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, inputs: Any) -> Any:
-            flags = torch.backends.cudnn
-            seen.append((flags.deterministic, flags.allow_tf32, torch.backends.cuda.matmul.allow_tf32))
+            seen.append(read_settings())
             return inputs.flatten(start_dim=1)
 
     for dtype in ("float32", "tf32"):
         load_classifier(Recorder(), output="logits", dtype=dtype)(make_images())
     assert seen == [(True, False, False), (True, True, True)]
-    after = torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    assert after == before
+    assert read_settings() == before
 
 
 # --- Devices ---
@@ -239,28 +217,22 @@ def test_unknown_device_is_one_sentence(device: str, torch_module: Any) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
-def test_missing_cuda_is_one_sentence(torch_module: Any) -> None:
+def test_missing_devices_are_one_sentence(torch_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = load_classifier(torch_module, output="logits")
     with pytest.raises(ClassifierError, match=r"device='cuda' is not available: torch .* sees no CUDA device; pass"):
         classifier.on_device("cuda")
     assert classifier.on_device("auto") is classifier
     assert classifier.on_device("cpu").workers is None
-
-
-def test_gpus_of_the_machine_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = load_classifier(lambda batch: np.ones((len(batch), 2)) / 2, name="halves")
+    with pytest.raises(ClassifierError, match=r"device='cuda:0' cannot .* 'halves' .*pass device='auto'"):
+        function.on_device("cuda:0")
+    assert function.on_device("auto") is function
+    chosen = load_classifier(torch_module, output="logits", device="cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert list_gpus("cuda") == ["cuda:0", "cuda:1"]
-    assert list_gpus("cuda:1") == ["cuda:1"]
+    assert chosen.on_device("auto") is chosen
     with pytest.raises(ClassifierError, match=r"device='cuda:7' does not exist; this machine has cuda:0, cuda:1"):
-        list_gpus("cuda:7")
-
-
-def test_function_cannot_be_put_on_a_gpu() -> None:
-    classifier = load_classifier(lambda batch: np.ones((len(batch), 2)) / 2, name="halves")
-    with pytest.raises(ClassifierError, match=r"device='cuda:0' cannot .* 'halves' .*pass device='auto'"):
-        classifier.on_device("cuda:0")
-    assert classifier.on_device("auto") is classifier
+        classifier.on_device("cuda:7")
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
@@ -272,44 +244,40 @@ def test_members_of_an_ensemble_are_put_on_a_device(torch_module: Any) -> None:
     assert moved.digest == ensemble.digest
 
 
-def test_auto_keeps_a_device_that_was_chosen(torch_module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = load_classifier(torch_module, output="logits", device="cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert chosen.on_device("auto") is chosen
-
-
 # --- CUDA graphs ---
 
 
-def test_graphs_are_recorded_for_batch_sizes_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from secondlook.classifiers.device import MAX_GRAPHS, GraphedCall
+class Graph:
+    """A recorded call of a function that doubles its inputs."""
 
+    def __init__(self, inputs: Any, outputs: Any) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def replay(self) -> None:
+        self.outputs.copy_(2 * self.inputs)
+
+
+class RecordedOnHost(GraphedCall):
+    recorded: list[int]
+
+    def _record(self, inputs: Any) -> Any:
+        self.recorded.append(len(inputs))
+        own, outputs = torch.zeros_like(inputs), torch.zeros_like(inputs)
+        return Graph(own, outputs), own, outputs
+
+
+def test_graphs_are_recorded_for_batch_sizes_that_come_again() -> None:
     calls: list[int] = []
-    recorded: list[int] = []
 
     def double(inputs: Any) -> Any:
         calls.append(len(inputs))
         return 2 * inputs
 
-    class Graph:
-        def __init__(self, inputs: Any, outputs: Any) -> None:
-            self.inputs, self.outputs = inputs, outputs
-
-        def replay(self) -> None:
-            self.outputs.copy_(2 * self.inputs)
-
-    def record(_: Any, inputs: Any) -> Any:
-        recorded.append(len(inputs))
-        own, outputs = torch.zeros_like(inputs), torch.zeros_like(inputs)
-        return Graph(own, outputs), own, outputs
-
-    monkeypatch.setattr(GraphedCall, "_record", record)
-    call = GraphedCall(double)
+    call = RecordedOnHost(double)
+    call.recorded = []
     sizes = [3, 3, 3, *range(10, 10 + 2 * MAX_GRAPHS), *range(10, 10 + 2 * MAX_GRAPHS), 3]
-    results = []
-    for place, size in enumerate(sizes):
-        inputs = torch.full((size, 2), float(place))
-        results.append((2 * inputs, call(inputs)))
-    assert recorded == [3, *range(10, 9 + MAX_GRAPHS)], "a size is recorded when it comes again, up to a number of them"
+    batches = [torch.full((size, 2), float(place)) for place, size in enumerate(sizes)]
+    results = [call(batch) for batch in batches]
+    assert call.recorded == [3, *range(10, 9 + MAX_GRAPHS)], "a size is recorded when it comes again, up to a number"
     assert calls == [3, *range(10, 10 + 2 * MAX_GRAPHS), *range(9 + MAX_GRAPHS, 10 + 2 * MAX_GRAPHS)]
-    assert all(torch.equal(expected, found) for expected, found in results), "results do not share memory"
+    assert all(torch.equal(2 * batch, found) for batch, found in zip(batches, results, strict=True)), "no shared memory"

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError
 from secondlook.threads import limit_threads
+from tests.classifiers.conftest import write_graph
 
 IMAGES: Array = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
 
@@ -31,21 +31,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_model(path: Path, seed: int) -> None:
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     weights = np.random.default_rng(seed).normal(size=(3 * 8 * 8, 4)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("Flatten", ["x"], ["flat"]),
-            helper.make_node("MatMul", ["flat", "weights"], ["logits"]),
-        ],
-        "model",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 4])],
-        [numpy_helper.from_array(weights, "weights")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    graph = "(float[n, 3, 8, 8] x) => (float[n, 4] logits) { flat = Flatten(x) logits = MatMul(flat, weights) }"
+    write_graph(path, graph, weights=weights)
 
 
 def test_model_of_a_spec_is_loaded_again(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -86,27 +74,14 @@ def test_functions_and_ensembles_are_pickled(model: Path) -> None:
     np.testing.assert_array_equal(again.probabilities(IMAGES), ensemble.probabilities(IMAGES))
 
 
-@pytest.mark.parametrize(("spec", "threads"), [("onnx:model.onnx", 3), ("onnx:model.onnx?threads=2", 2)])
-def test_threads_of_a_process_are_limited(
-    model: Path, monkeypatch: pytest.MonkeyPatch, spec: str, threads: int
-) -> None:
+@pytest.mark.usefixtures("model")
+def test_threads_of_a_process_are_limited(set_threads: Any) -> None:
     import cv2
 
-    before = cv2.getNumThreads()
-    made: list[int] = []
-    create = onnxruntime.InferenceSession
-
-    def record(path: str, options: Any, **settings: Any) -> Any:
-        made.append(options.intra_op_num_threads)
-        return create(path, options, **settings)
-
-    monkeypatch.setattr(onnxruntime, "InferenceSession", record)
-    try:
-        limit_threads(3)
-        load_classifier(spec)
-        assert cv2.getNumThreads() == 3
-    finally:
-        limit_threads(None)
-        cv2.setNumThreads(before)
-    load_classifier("onnx:model.onnx")
-    assert made == [threads, 0]
+    set_threads(3)
+    models = [load_classifier(f"onnx:model.onnx{options}") for options in ("", "?threads=2")]
+    assert cv2.getNumThreads() == 3
+    limit_threads(None)
+    models.append(load_classifier("onnx:model.onnx"))
+    threads = [model.session.get_session_options().intra_op_num_threads for model in models]  # type: ignore[attr-defined]
+    assert threads == [3, 2, 0]

@@ -1,5 +1,6 @@
 """Torch modules, factories with weights, torch.export files and TorchScript files."""
 
+import copy
 import io
 import os
 import pickle
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secondlook.arrays import Array
 from secondlook.classifiers import TorchClassifier, load_classifier
 from secondlook.errors import ClassifierError, MissingExtraError
+from tests.classifiers.conftest import RunsCode
 
 torch = pytest.importorskip("torch")
-Array = np.ndarray[Any, Any]
 
 FACTORY = """
 import torch
@@ -25,11 +27,6 @@ def make():
 def make_number():
     return 3
 """
-
-
-def expected(network: Any, images: Array) -> Array:
-    logits: Array = network.logits(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
-    return logits
 
 
 @pytest.fixture
@@ -49,52 +46,49 @@ def exported(torch_module: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_a_module_has_the_expected_output(channels_last: bool, torch_module: Any, network: Any, images: Array) -> None:
+def test_a_module_has_the_expected_output(channels_last: bool, torch_module: Any, images: Array, logits: Array) -> None:
     classifier = load_classifier(torch_module, output="logits", channels_last=channels_last)
-    np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
+    np.testing.assert_allclose(classifier(images), logits, atol=1e-4)
 
 
 def test_training_flags_are_restored(images: Array) -> None:
-    module = torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.BatchNorm1d(192), torch.nn.Dropout(), torch.nn.Linear(192, 3)
-    )
-    module.train()
+    parts = torch.nn.Flatten(), torch.nn.BatchNorm1d(192), torch.nn.Dropout(), torch.nn.Linear(192, 3)
+    module = torch.nn.Sequential(*parts).train()
     module[1].eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     classifier = load_classifier(module, output="logits")
     np.testing.assert_array_equal(classifier(images), classifier(images))
+    with pytest.raises(ClassifierError, match=r"\[7, 1, 8, 8\]"):
+        classifier(images[..., :1])
     assert [part.training for part in module.modules()] == [True, True, False, True, True]
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
-def test_training_flags_are_restored_after_a_failure(images: Array) -> None:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(5, 3)).train()
-    with pytest.raises(ClassifierError, match=r"\[7, 3, 8, 8\]"):
-        load_classifier(module, output="logits")(images)
-    assert module.training
-
-
-def test_another_dtype_leaves_the_module_unchanged(torch_module: Any, network: Any, images: Array) -> None:
+def test_another_dtype_leaves_the_module_unchanged(torch_module: Any, images: Array, logits: Array) -> None:
     plain = load_classifier(torch_module, output="logits")
     half = load_classifier(torch_module, output="logits", dtype="bfloat16", device="cpu")
-    np.testing.assert_allclose(half(images), expected(network, images), atol=0.2)
+    np.testing.assert_allclose(half(images), logits, atol=0.2)
     assert torch_module[0].weight.dtype == torch.float32
     assert half.digest != plain.digest
-    with pytest.raises(ClassifierError, match="dtype='int8'"):
-        load_classifier(torch_module, output="logits", dtype="int8")
+    for option, value in (("dtype", "int8"), ("device", "no-such-device")):
+        with pytest.raises(ClassifierError, match=f"{option}='{value}'"):
+            load_classifier(torch_module, output="logits", **{option: value})
 
 
-def test_an_unavailable_device_is_rejected(torch_module: Any) -> None:
-    with pytest.raises(ClassifierError, match="device='no-such-device'"):
-        load_classifier(torch_module, output="logits", device="no-such-device")
+def test_the_digest_depends_on_weights_and_layers(torch_module: Any) -> None:
+    def digest(module: Any) -> str:
+        return load_classifier(module, output="logits").digest
 
-
-def test_the_digest_depends_on_the_weights(torch_module: Any) -> None:
-    before = load_classifier(torch_module, output="logits").digest
-    assert load_classifier(torch_module, output="logits").digest == before
+    other, before = copy.deepcopy(torch_module), digest(torch_module)
+    assert digest(other) == before
+    other[1] = torch.nn.GELU()
+    assert digest(other) != before
+    strided = copy.deepcopy(torch_module)
+    strided[0].stride = (2, 2)
+    assert digest(strided) != before
     with torch.no_grad():
         torch_module[4].bias[0] += 1
-    assert load_classifier(torch_module, output="logits").digest != before
+    assert digest(torch_module) != before
 
 
 def test_outputs_that_are_not_a_tensor_are_rejected(images: Array) -> None:
@@ -109,7 +103,7 @@ def test_outputs_that_are_not_a_tensor_are_rejected(images: Array) -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_a_factory_loads_weights(
-    suffix: str, wrapped: bool, factory: str, torch_module: Any, network: Any, images: Array, tmp_path: Path
+    suffix: str, wrapped: bool, factory: str, torch_module: Any, images: Array, logits: Array, tmp_path: Path
 ) -> None:
     from safetensors.torch import save_file
 
@@ -120,70 +114,59 @@ def test_a_factory_loads_weights(
     else:
         torch.save({"state_dict": {f"module.{name}": each for name, each in state.items()}} if wrapped else state, file)
     classifier = load_classifier(factory, output="logits", weights=str(file))
-    np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
+    np.testing.assert_allclose(classifier(images), logits, atol=1e-4)
 
 
-def test_weights_that_do_not_fit_are_rejected(factory: str, torch_module: Any, tmp_path: Path) -> None:
-    state = torch_module.state_dict()
-    torch.save({**state, "9.extra": state["4.bias"]}, tmp_path / "more.pt")
-    with pytest.raises(ClassifierError, match=r"\['9\.extra'\]"):
-        load_classifier(factory, output="logits", weights=str(tmp_path / "more.pt"))
-    torch.save({**state, "4.bias": torch.zeros(7)}, tmp_path / "wide.pt")
-    with pytest.raises(ClassifierError, match=r"4\.bias"):
-        load_classifier(factory, output="logits", weights=str(tmp_path / "wide.pt"))
-    torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ClassifierError, match=r"list\.pt.* list"):
-        load_classifier(factory, output="logits", weights=str(tmp_path / "list.pt"))
+@pytest.mark.parametrize(
+    ("file", "make", "offending"),
+    [
+        ("more.pt", lambda state: {**state, "9.extra": state["4.bias"]}, r"\['9\.extra'\]"),
+        ("wide.pt", lambda state: {**state, "4.bias": torch.zeros(7)}, r"4\.bias"),
+        ("list.pt", lambda _: [1, 2], r"list\.pt.* list"),
+        ("broken.safetensors", None, r"broken\.safetensors"),
+        ("gone.pt", None, r"'gone\.pt'"),
+    ],
+)
+def test_weights_that_do_not_fit_are_rejected(
+    file: str, make: Any, offending: str, factory: str, torch_module: Any, tmp_path: Path
+) -> None:
     (tmp_path / "broken.safetensors").write_bytes(b"x" * 20)
-    with pytest.raises(ClassifierError, match=r"broken\.safetensors"):
-        load_classifier(factory, output="logits", weights=str(tmp_path / "broken.safetensors"))
-    with pytest.raises(ClassifierError, match=r"'gone\.pt'"):
-        load_classifier(factory, output="logits", weights="gone.pt")
+    if make is not None:
+        torch.save(make(torch_module.state_dict()), tmp_path / file)
+    with pytest.raises(ClassifierError, match=offending):
+        load_classifier(factory, output="logits", weights=file)
 
 
-class Malice:
-    """An object that creates a folder when it is unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self._trace = trace
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self._trace),)
-
-
-def test_code_in_weights_is_not_run(factory: str, tmp_path: Path) -> None:
-    torch.save({"0.weight": Malice(tmp_path / "trace")}, tmp_path / "evil.pt")
+def test_code_in_weights_is_not_run_nor_other_factories_used(factory: str, tmp_path: Path) -> None:
+    torch.save({"0.weight": RunsCode(tmp_path / "trace")}, tmp_path / "evil.pt")
     with pytest.raises(ClassifierError, match=r"evil\.pt"):
         load_classifier(factory, output="logits", weights=str(tmp_path / "evil.pt"))
     assert not (tmp_path / "trace").exists()
-
-
-def test_a_factory_of_something_else_is_rejected(factory: str) -> None:
     with pytest.raises(ClassifierError, match="int"):
         load_classifier("torch:tiny_factory:make_number", output="logits")
 
 
-def test_an_exported_program_has_the_expected_output(exported: Path, network: Any, images: Array) -> None:
+def test_an_exported_program_has_the_expected_output(
+    exported: Path, torch_module: Any, images: Array, logits: Array
+) -> None:
     classifier = load_classifier(f"torch:{exported}", output="logits")
     assert classifier.preprocessing.input_size == (8, 8)
-    np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
-    np.testing.assert_allclose(classifier(images[:1]), expected(network, images[:1]), atol=1e-4)
+    np.testing.assert_allclose(classifier(images), logits, atol=1e-4)
+    np.testing.assert_allclose(classifier(images[:1]), logits[:1], atol=1e-4)
     moved = load_classifier(f"torch:{exported}", output="logits", device="cpu")
     np.testing.assert_array_equal(moved(images), classifier(images))
     with pytest.raises(ClassifierError, match="dtype='float16'"):
         load_classifier(f"torch:{exported}", output="logits", dtype="float16")
-
-
-def test_an_exported_program_with_a_fixed_batch(torch_module: Any, network: Any, images: Array, tmp_path: Path) -> None:
-    torch.export.save(torch.export.export(torch_module.eval(), (torch.zeros(4, 3, 8, 8),)), tmp_path / "four.pt2")
-    classifier = load_classifier(f"torch:{tmp_path / 'four.pt2'}", output="logits")
-    np.testing.assert_allclose(classifier(images), expected(network, images), atol=1e-4)
+    four = torch.export.export(torch_module.eval(), (torch.zeros(4, 3, 8, 8),))
+    torch.export.save(four, exported.with_name("four.pt2"))
+    fixed = load_classifier(f"torch:{exported.with_name('four.pt2')}", output="logits")
+    np.testing.assert_allclose(fixed(images), logits, atol=1e-4)
 
 
 def test_code_in_an_exported_program_is_not_run(exported: Path, tmp_path: Path) -> None:
     """torch.export.load falls back to plain unpickling, for example for the sample inputs."""
     evil = io.BytesIO()
-    torch.save(Malice(tmp_path / "trace"), evil)
+    torch.save(RunsCode(tmp_path / "trace"), evil)
     with zipfile.ZipFile(exported) as good, zipfile.ZipFile(tmp_path / "evil.pt2", "w") as bad:
         for name in good.namelist():
             bad.writestr(name, evil.getvalue() if "sample_inputs" in name else good.read(name))
@@ -192,7 +175,7 @@ def test_code_in_an_exported_program_is_not_run(exported: Path, tmp_path: Path) 
     assert not (tmp_path / "trace").exists()
     assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
     with zipfile.ZipFile(exported, "a") as archive:
-        archive.writestr("tiny/data/constants/opaque_obj_0", pickle.dumps(Malice(tmp_path / "trace")))
+        archive.writestr("tiny/data/constants/opaque_obj_0", pickle.dumps(RunsCode(tmp_path / "trace")))
     with pytest.raises(ClassifierError, match=r"tiny\.pt2.*pickle"):
         load_classifier(f"torch:{exported}", output="logits")
 
@@ -214,16 +197,6 @@ def test_a_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         load_classifier("torch:m.pt2", output="logits")
 
 
-def test_the_digest_depends_on_layers_without_weights() -> None:
-    first = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=1), torch.nn.ReLU())
-    second = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.GELU())
-    second.load_state_dict(first.state_dict())
-    same = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, stride=1), torch.nn.ReLU())
-    same.load_state_dict(first.state_dict())
-    digests = [load_classifier(one, output="logits").digest for one in (first, second, same)]
-    assert digests[0] == digests[2] != digests[1]
-
-
 def test_a_module_with_fit_and_predict_is_not_an_estimator(images: Array) -> None:
     class Trainable(torch.nn.Sequential):  # type: ignore[misc, name-defined]
         def fit(self) -> None: ...
@@ -241,17 +214,14 @@ class Wrapping(torch.nn.Module):  # type: ignore[misc, name-defined]
         super().__init__()
         self.module = torch.nn.Linear(12, 3)
 
-    def forward(self, images: Any) -> Any:
-        return self.module(images.flatten(1))
-
 
 def test_the_prefix_of_data_parallel_is_stripped_only_if_added(tmp_path: Path) -> None:
-    wrapping, plain = Wrapping(), torch.nn.Linear(12, 3)
-    torch.save(wrapping.state_dict(), tmp_path / "own.pt")
-    torch.save({f"module.{name}": value for name, value in plain.state_dict().items()}, tmp_path / "parallel.pt")
-    for trained, file in ((wrapping, "own.pt"), (plain, "parallel.pt")):
-        untrained = Wrapping() if trained is wrapping else torch.nn.Linear(12, 3)
-        loaded = load_classifier(untrained, output="logits", weights=str(tmp_path / file))
+    for trained, untrained, prefix in (
+        (Wrapping(), Wrapping(), ""),
+        (torch.nn.Linear(12, 3), torch.nn.Linear(12, 3), "module."),
+    ):
+        torch.save({f"{prefix}{name}": value for name, value in trained.state_dict().items()}, tmp_path / "w.pt")
+        loaded = load_classifier(untrained, output="logits", weights=str(tmp_path / "w.pt"))
         assert loaded.digest == load_classifier(trained, output="logits").digest
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TinyNetwork:
     """A 3 x 3 convolution, ReLU, global average pooling, and a linear layer."""
 

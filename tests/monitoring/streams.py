@@ -1,5 +1,6 @@
 """Synthetic policies and streams of scored images."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from secondlook.classifiers import load_classifier
 from secondlook.monitoring import Monitor
-from secondlook.policies import Calibration, Guarantee, Policy, Reference
+from secondlook.policies import Calibration, Guarantee, Policy, Reference, Schedule, ShiftModel
 from tests.policy_maker import attach
 
 Row = dict[str, Any]
@@ -27,11 +28,18 @@ def draw_images(rng: np.random.Generator, n_images: int, damage: float) -> tuple
 
 
 def make_policy(
-    *, risk: float | None = RISK, top_k: int = 1, threshold: float = THRESHOLD, has_reference: bool = True
+    *,
+    risk: float | None = RISK,
+    top_k: int = 1,
+    threshold: float = THRESHOLD,
+    adaptive: bool = False,
+    has_reference: bool = True,
 ) -> Policy:
     rng = np.random.default_rng(0)
     confidence, first_look, disagreement = draw_images(rng, 4000, 0.0)
     wrong = rng.random(4000) > 0.6 + 0.4 * confidence
+    looks = {"views": ("identity", "hflip"), "changes": (0.0, 0.0), "spreads": (1.0, 0.0), "full_looks": 2}
+    limits = {"method": "mean", "margin": 1.0, "tolerance": 0.01, "images": 4000, "threshold": threshold}
     rule = Policy(
         threshold=threshold,
         method="mean",
@@ -39,9 +47,22 @@ def make_policy(
         guarantee=None if risk is None else Guarantee(risk=risk, delta=0.01),
         calibration=Calibration(images=4000, accepted=int(np.sum(confidence >= threshold)), errors=60),
         reference=Reference.make(confidence, first_look, disagreement, wrong) if has_reference else None,
+        schedule=Schedule.model_validate(looks | limits) if adaptive else None,
     )
     classifier = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="synthetic")
     return attach(rule, classifier=classifier, views=("identity", "hflip"), class_names=CLASSES, made="2026-01-01")
+
+
+def make_shift_model(**changes: Any) -> ShiftModel:
+    """Return what corrupted images of four classes could have taught."""
+    content = {
+        "images": 500,
+        "class_shares": [0.4, 0.3, 0.2, 0.1],
+        "accuracy": {"clean": 1.1, "constant": 0.1, "slope": 1.2, "class_weight": -2.0, "error": 0.2},
+        "risk": {"constant": 1.0, "slope": 1.5, "error": 0.3},
+        "shifts": [{"kind": "blur", "views": ["blur:1"], "accuracy": [0.8], "estimate": [0.7]}],
+    }
+    return ShiftModel.model_validate(content | changes)
 
 
 def make_rows(
@@ -71,6 +92,12 @@ def make_rows(
             row |= {} if audit is None else {"audit": False, "audit_probability": None}
         rows.append(row)
     return rows
+
+
+def make_table(rows: Sequence[Row], policy: Policy, **content: Any) -> pa.Table:
+    """Return rows as `score` stores them: with the policy that was used."""
+    metadata = {"policy": json.loads(policy.model_dump_json()), **content}
+    return pa.Table.from_pylist(list(rows)).replace_schema_metadata({"secondlook.score": json.dumps(metadata)})
 
 
 def review(monitor: Monitor, error_rate: float, *, every: int = 1) -> dict[str, int]:

@@ -2,22 +2,19 @@
 
 import math
 from fractions import Fraction
-from itertools import pairwise, permutations, product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.integrate import quad
 from scipy.stats import binom
 
 from secondlook.arrays import Float64Array
-from secondlook.monitoring.alarm import POWERS, START_DECAY, START_SPAN, AlarmState, ShiftAlarm, rank_images
+from secondlook.monitoring import Monitor
+from secondlook.monitoring.alarm import POWERS, START_DECAY, START_SPAN, ShiftAlarm, rank_images
 from secondlook.policies import Reference
+from tests.monitoring.streams import make_policy, make_rows
 
 NAMES = ("confidence", "first_look", "disagreement")
-
-
 Images = tuple[Float64Array, Float64Array, Float64Array]
 
 
@@ -100,11 +97,6 @@ def test_p_values_of_exchangeable_images_are_uniform_and_independent(bins: tuple
     np.testing.assert_allclose(moments, uniform, rtol=1e-12)
 
 
-@pytest.mark.parametrize("power", POWERS)
-def test_bets_are_densities(power: float) -> None:
-    assert quad(lambda p: power * p ** (power - 1), 0, 1)[0] == pytest.approx(1, rel=1e-7)
-
-
 @pytest.mark.parametrize("uniform", [2.0**-53, 1 - 2.0**-53])
 def test_p_values_are_inside_the_unit_interval(uniform: float) -> None:
     """At 0 and 1 a density can be infinite."""
@@ -137,87 +129,45 @@ def test_a_shift_is_found_within_200_images(quiet: int, shift: float) -> None:
     assert quiet < alarm.state.raised_at <= quiet + 200
 
 
-@given(cuts=st.lists(st.integers(0, 300), max_size=6), shift=st.sampled_from([0.0, 3.0]), is_adaptive=st.booleans())
-def test_evidence_does_not_depend_on_chunks(cuts: list[int], shift: float, is_adaptive: bool) -> None:
-    reference = draw_reference()
-    images = draw_images(300, shift=shift)
-    whole = ShiftAlarm(reference, is_adaptive=is_adaptive, seed=3)
-    expected = whole.update(*images)
-    alarm = ShiftAlarm(reference, is_adaptive=is_adaptive, seed=3)
-    bounds = [0, *sorted(cuts), 300]
-    found = []
-    for first, last in pairwise(bounds):
-        found.append(alarm.update(*(values[first:last] for values in images)))
-        stored = AlarmState.model_validate_json(alarm.state.model_dump_json())
-        alarm = ShiftAlarm(reference, is_adaptive=is_adaptive, seed=3)
-        alarm.resume(stored)
-    assert np.concatenate(found).tobytes() == expected.tobytes()
-    assert alarm.state == whole.state
-    assert (alarm.state.images, alarm.state.evidence, alarm.state.raised_at) == (
-        whole.state.images,
-        whole.state.evidence,
-        whole.state.raised_at,
-    )
-
-
 def test_the_alarm_is_raised_where_the_evidence_first_reaches_its_limit() -> None:
-    alarm = ShiftAlarm(draw_reference(), is_adaptive=False, alpha=0.01)
-    evidence = alarm.update(*draw_images(200, shift=3.0))
-    assert alarm.limit == pytest.approx(math.log(100))
-    assert alarm.state.raised_at == int(np.argmax(evidence >= math.log(100))) + 1
-    raised_at = alarm.state.raised_at
-    alarm.update(*draw_images(200, shift=3.0))
-    assert alarm.state.raised_at == raised_at
-
-
-def test_methods_share_alpha() -> None:
+    """If the method was chosen from several, they share alpha."""
     images = draw_images(200, shift=3.0)
-    alone = ShiftAlarm(draw_reference(), is_adaptive=False)
-    among_five = ShiftAlarm(draw_reference(methods=5), is_adaptive=False)
-    np.testing.assert_array_equal(alone.update(*images), among_five.update(*images))
-    assert among_five.limit == pytest.approx(alone.limit + math.log(5))
-    assert alone.state.raised_at is not None
-    assert among_five.state.raised_at is not None
-    assert among_five.state.raised_at > alone.state.raised_at
+    for methods in (1, 5):
+        alarm = ShiftAlarm(draw_reference(methods=methods), is_adaptive=False, alpha=0.01)
+        evidence = alarm.update(*images)
+        assert alarm.limit == pytest.approx(math.log(100 * methods))
+        raised_at = int(np.argmax(evidence >= alarm.limit)) + 1
+        assert alarm.state.raised_at == raised_at > 1
+        alarm.update(*images)
+        assert alarm.state.raised_at == raised_at
 
 
-def test_adaptive_policies_are_tested_on_the_first_look_alone() -> None:
-    images, others = draw_images(100), draw_images(100, shift=4.0)
-    evidence = ShiftAlarm(draw_reference(), is_adaptive=True).update(*images)
-    same = ShiftAlarm(draw_reference(), is_adaptive=True).update(others[0], images[1], None)
-    np.testing.assert_array_equal(same, evidence)
-    assert ShiftAlarm(draw_reference(), is_adaptive=True).update(images[0], others[1], images[2])[-1] > evidence[-1]
-
-
-def test_other_policies_are_tested_on_confidence_and_disagreement() -> None:
-    images, others = draw_images(100), draw_images(100, shift=4.0)
-    evidence = ShiftAlarm(draw_reference(), is_adaptive=False).update(*images)
-    same = ShiftAlarm(draw_reference(), is_adaptive=False).update(images[0], others[1], images[2])
-    np.testing.assert_array_equal(same, evidence)
-    for changed in ((others[0], images[1], images[2]), (images[0], images[1], others[2])):
-        assert ShiftAlarm(draw_reference(), is_adaptive=False).update(*changed)[-1] > evidence[-1] + 3
-
-
-def test_images_without_disagreement_are_left_out_of_that_statistic() -> None:
-    images = draw_images(100, shift=2.0)
-    missing = images[2].copy()
-    missing[10:60] = np.nan
-    alarm = ShiftAlarm(draw_reference(), is_adaptive=False)
-    alarm.update(images[0], images[1], missing)
-    counts = {name: sum(statistic.counts) for name, statistic in alarm.state.statistics.items()}
-    assert counts == {"confidence": 100, "disagreement": 50}
-    without = ShiftAlarm(draw_reference(), is_adaptive=False).update(images[0], images[1], None)
-    nothing = ShiftAlarm(draw_reference(), is_adaptive=False).update(images[0], images[1], np.full(100, np.nan))
-    np.testing.assert_array_equal(without, nothing)
-
-
-def test_a_single_view_has_no_disagreement() -> None:
-    images = draw_images(500, 1)
-    reference = Reference.make(images[0], images[1], None, None)
+@pytest.mark.parametrize("missing", ["values", "column", "reference"])
+def test_without_disagreement_the_confidence_is_tested(missing: str) -> None:
+    images = draw_images(100, 1, shift=1.0)
+    reference = Reference.make(*draw_images(100, 99)[:2], None, None) if missing == "reference" else draw_reference()
     alarm = ShiftAlarm(reference, is_adaptive=False)
-    assert alarm.state.evidence == 0.0
-    alarm.update(*draw_images(10))
-    assert set(alarm.state.statistics) == {"confidence"}
+    names = tuple(alarm.state.statistics)
+    assert names == (("confidence",) if missing == "reference" else ("confidence", "disagreement"))
+    disagreement = {"values": np.full(100, np.nan), "column": None, "reference": images[2]}[missing]
+    without = (*images[:2], np.full(100, np.nan))
+    np.testing.assert_allclose(alarm.update(*images[:2], disagreement), slow_evidence(reference, names, without, 0))
+
+
+@pytest.mark.parametrize("window", [7, 100])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_windows_of_a_monitor_hold_the_evidence_after_their_last_image(window: int, adaptive: bool) -> None:
+    policy = make_policy(adaptive=adaptive)
+    rows = [row for row in make_rows(550, damage=0.3) if row["reason"] is None]
+    monitor = Monitor(policy, window=window, seed=3)
+    status = monitor.update(rows)
+    assert policy.reference is not None
+    alarm = ShiftAlarm(policy.reference, is_adaptive=adaptive, seed=3)
+    evidence = alarm.update(*(np.array([row[name] for row in rows]) for name in NAMES)) / math.log(10)
+    windows = monitor.timeline()
+    ends = [window.start + window.images - 1 for window in windows]
+    assert [window.log10_evidence for window in windows] == pytest.approx(evidence[ends])
+    assert (status.shift.raised_at, status.shift.log10_evidence) == (alarm.state.raised_at, evidence[-1])
 
 
 def test_capital_neither_overflows_nor_vanishes() -> None:

@@ -1,4 +1,4 @@
-"""Audits: closed forms, a slow version, rare false verdicts, and labels that are missing or late."""
+"""Audits: a slow version, rare false verdicts, and labels that are missing or late."""
 
 import math
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from secondlook.monitoring import Monitor
 from secondlook.monitoring.audit import (
     BREAK_SHARES,
     BREAK_STAKES,
@@ -22,6 +23,7 @@ from secondlook.monitoring.audit import (
     judge_audits,
 )
 from secondlook.policies import AuditPlan, Reference
+from tests.monitoring.streams import make_policy, make_rows, make_table, review
 
 RISK = 0.1
 
@@ -41,31 +43,19 @@ def draw_audited(
 
 def weights_of(n_images: int, audited: list[AuditedImage], *, pending: bool) -> list[float]:
     """Return Z of every accepted image: 1 / probability for audited errors, 0 for all others."""
-    found = {one.accepted: one for one in audited}
-    values = []
-    for position in range(1, n_images + 1):
-        one = found.get(position)
-        is_wrong = one is not None and (pending if one.wrong is None else one.wrong)
-        values.append(1 / one.probability if one is not None and is_wrong else 0.0)
-    return values
+    wrong = {one.accepted: 1 / one.probability for one in audited if (pending if one.wrong is None else one.wrong)}
+    return [wrong.get(position, 0.0) for position in range(1, n_images + 1)]
 
 
-def slow_bound(n_images: int, audited: list[AuditedImage], alpha: float, *, lower: bool) -> float:
-    """Return the bound of the risk from a fine grid of values."""
-    smallest = min((one.probability for one in audited), default=1.0)
-    values = np.array(weights_of(n_images, audited, pending=not lower))
-    grid = np.linspace(0, 1, 2001)[1:]
-    is_refuted = []
-    for risk in grid:
-        if lower:
-            stakes = [min(stake * smallest, MAX_STAKE / risk) for stake in STAKES_ABOVE]
-        else:
-            stakes = [-stake * smallest for stake in STAKES_BELOW]
-        capital = np.mean([np.prod(1 + stake * (values - risk)) for stake in stakes])
-        is_refuted.append(capital >= 2 / alpha)
-    if lower:
-        return float(grid[is_refuted].max(initial=0.0))
-    return float(grid[is_refuted].min(initial=1.0))
+def slow_capital(n_images: int, audited: list[AuditedImage], risk: float, *, above: bool) -> float:
+    """Return the log of the capital of bets that the risk is above `risk`, or below."""
+    smallest = min(one.probability for one in audited)
+    values = np.array(weights_of(n_images, audited, pending=not above))
+    stakes = [min(stake * smallest, MAX_STAKE / risk) for stake in STAKES_ABOVE]
+    if not above:
+        stakes = [-stake * smallest for stake in STAKES_BELOW]
+    log_capital = [np.sum(np.log1p(stake * (values - risk))) for stake in stakes]
+    return float(np.logaddexp.reduce(log_capital)) - math.log(len(stakes))
 
 
 def slow_break(n_images: int, audited: list[AuditedImage], risk: float, alpha: float) -> int | None:
@@ -92,17 +82,29 @@ def slow_break(n_images: int, audited: list[AuditedImage], risk: float, alpha: f
     return None
 
 
-@pytest.mark.parametrize("error_rate", [0.0, 0.05, 0.3, 0.6])
-@pytest.mark.parametrize("probabilities", [(0.3,), (1.0,), (0.1, 0.5, 0.9)])
-def test_verdicts_equal_the_slow_version(error_rate: float, probabilities: tuple[float, ...]) -> None:
-    audited = draw_audited(300, error_rate, probabilities=probabilities)
-    audited = [one._replace(wrong=None) if i % 10 == 3 else one for i, one in enumerate(audited)]
-    verdict = judge_audits(300, audited, risk=RISK)
-    assert verdict.broken_at == slow_break(300, audited, RISK, 0.05)
-    assert verdict.low == pytest.approx(slow_bound(300, audited, 0.05, lower=True), abs=6e-4)
-    assert verdict.high == pytest.approx(slow_bound(300, audited, 0.05, lower=False), abs=6e-4)
-    assert verdict.labels + verdict.pending == len(audited)
-    assert verdict.path[-1] == (300, verdict.low, verdict.high)
+@pytest.mark.parametrize("error_rate", [0.0, 0.05, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("probabilities", [(0.1,), (0.3,), (1.0,), (0.1, 0.5, 0.9)])
+@pytest.mark.parametrize(("n_images", "pending"), [(300, 10), (1500, 10), (1500, 10**6), (1500, 2)])
+def test_verdicts_equal_the_slow_version(
+    error_rate: float, probabilities: tuple[float, ...], n_images: int, pending: int
+) -> None:
+    """One in `pending` audits is not reviewed."""
+    audited = draw_audited(n_images, error_rate, probabilities=probabilities)
+    audited = [one._replace(wrong=None) if i % pending == pending - 1 else one for i, one in enumerate(audited)]
+    verdict = judge_audits(n_images, audited, risk=RISK)
+    broken_at = slow_break(n_images, audited, RISK, 0.05)
+    holds = slow_capital(n_images, audited, RISK, above=False) >= math.log(20)
+    expected = "undecided" if broken_at is None else "broken"
+    assert (verdict.verdict, verdict.broken_at) == ("holds" if holds and broken_at is None else expected, broken_at)
+    # The capital grows with the distance from the bounds, where it reaches 2 / alpha.
+    for bound, trivial, above in ((verdict.low, 0.0, True), (verdict.high, 1.0, False)):
+        log_capital = slow_capital(n_images, audited, max(bound, 1e-9), above=above)
+        assert log_capital < math.log(40) if bound == trivial else log_capital == pytest.approx(math.log(40), abs=1e-5)
+    reviewed = [one for one in audited if one.wrong is not None]
+    wrong, weights = [one.wrong for one in reviewed], [1 / one.probability for one in reviewed]
+    assert verdict.estimate == pytest.approx(np.dot(wrong, weights) / sum(weights))
+    assert (verdict.labels, verdict.pending) == (len(reviewed), len(audited) - len(reviewed))
+    assert verdict.path[-1] == (n_images, verdict.low, verdict.high)
 
 
 def test_path_has_the_bounds_at_earlier_moments() -> None:
@@ -123,47 +125,6 @@ def test_a_risk_that_grows_late_is_found() -> None:
     assert verdict.broken_at > 30_000
     assert verdict.estimate is not None
     assert verdict.estimate < RISK
-
-
-# ---- Closed forms
-
-
-def test_no_errors_have_a_closed_form() -> None:
-    """Without errors, the capital on a smaller risk is the mean of (1 + stake * risk) ** accepted."""
-
-    def log_capital(accepted: int, risk: float) -> float:
-        return math.log(np.mean([(1 + 0.1 * stake * risk) ** accepted for stake in STAKES_BELOW]))
-
-    audited = [AuditedImage(10 * i, 0.1, False) for i in range(1, 101)]
-    decided = next(n for n in range(1, 1001) if log_capital(n, RISK) >= math.log(20))
-    for accepted in (decided - 1, decided):
-        known = [one for one in audited if one.accepted <= accepted]
-        verdict = judge_audits(accepted, known, risk=RISK)
-        assert verdict.verdict == ("holds" if accepted == decided else "undecided")
-        assert (verdict.estimate, verdict.low, verdict.broken_at) == (0.0, 0.0, None)
-        assert log_capital(accepted, verdict.high) == pytest.approx(math.log(40), abs=1e-5)
-
-
-def test_equal_probabilities_are_a_plain_betting_process() -> None:
-    """Of n audits that were all reviewed, x are wrong: only these numbers matter to the bounds."""
-    accepted, n, x, probability = 2000, 200, 30, 0.1
-
-    def log_capital(risk: float) -> float:
-        stakes = np.minimum(probability * np.array(STAKES_ABOVE), MAX_STAKE / risk)
-        return float(np.log(np.mean((1 + stakes * (10 - risk)) ** x * (1 - stakes * risk) ** (accepted - x))))
-
-    audited = [AuditedImage(10 * i, probability, i % 20 < 3) for i in range(1, n + 1)]
-    verdict = judge_audits(accepted, audited, risk=RISK)
-    assert verdict.estimate == pytest.approx(x / n)
-    assert log_capital(verdict.low) == pytest.approx(math.log(40), abs=1e-5)
-    other_order = [one._replace(wrong=before.wrong) for one, before in zip(audited, reversed(audited), strict=True)]
-    again = judge_audits(accepted, other_order, risk=RISK)
-    assert (again.low, again.high) == (verdict.low, verdict.high)
-
-
-def test_estimate_is_weighted() -> None:
-    audited = [AuditedImage(1, 0.5, True), AuditedImage(2, 0.1, False), AuditedImage(3, 0.2, None)]
-    assert judge_audits(10, audited, risk=RISK).estimate == pytest.approx(2 / 12)
 
 
 # ---- Validity
@@ -193,15 +154,6 @@ def test_false_verdicts_are_as_rare_as_stated(probabilities: tuple[float, ...]) 
     assert 0 < broken <= MOST_FALSE
     assert 0 < missed <= MOST_FALSE
     assert held <= binom.ppf(1 - 1e-6, 100, 0.2)
-
-
-def test_errors_that_weights_find_rarely_count_more() -> None:
-    """Errors where audits are improbable are as many as elsewhere, once they are weighted."""
-    audited = draw_audited(20_000, 0.2, probabilities=(0.02, 0.2))
-    verdict = judge_audits(20_000, audited, risk=RISK)
-    assert verdict.verdict == "broken"
-    assert verdict.low < 0.2 < verdict.high
-    assert verdict.estimate == pytest.approx(0.2, abs=0.04)
 
 
 # ---- Labels that are missing or late
@@ -241,38 +193,25 @@ def test_without_labels_nothing_is_decided() -> None:
         assert (verdict.low, verdict.high, verdict.path) == (0.0, 1.0, ())
 
 
-def test_a_guarantee_does_not_hold_by_missing_labels() -> None:
-    audited = [AuditedImage(10 * i, 0.1, False) for i in range(1, 101)]
-    pending = [one._replace(wrong=None) for one in audited[1:]]
-    assert judge_audits(1000, audited, risk=RISK).verdict == "holds"
-    assert judge_audits(1000, [audited[0], *pending], risk=RISK).verdict == "undecided"
-
-
 # ---- How many labels are still needed
 
 
-@pytest.mark.parametrize("every", [3, 5, 0])
+@pytest.mark.parametrize("every", [3, 5, 10, 0])
 def test_predicted_number_of_labels_is_about_right(every: int) -> None:
-    """Errors come at regular intervals, so that they continue as before."""
+    """Errors come at regular intervals, so that they continue as before; at the rate of the risk nothing is decided."""
     audited = [AuditedImage(10 * i, 0.1, every > 0 and i % every == 0) for i in range(1, 2001)]
 
     def judge(n: int) -> AuditVerdict:
         return judge_audits(10 * n, audited[:n], risk=RISK)
 
+    if every == 10:
+        assert (judge(1000).verdict, judge(1000).more_labels) == ("undecided", None)
+        return
     decided = next(n for n in range(1, 2001) if judge(n).verdict != "undecided")
     assert judge(decided).more_labels is None
     half = judge(decided // 2)
     assert half.more_labels is not None
     assert decided / 4 <= half.more_labels <= decided
-
-
-def test_a_rate_at_the_risk_is_never_decided() -> None:
-    audited = [AuditedImage(10 * i, 0.1, i % 10 == 0) for i in range(1, 1001)]
-    verdict = judge_audits(10_000, audited, risk=RISK)
-    assert (verdict.verdict, verdict.more_labels) == ("undecided", None)
-
-
-# ---- Input
 
 
 def test_designed_audits_need_fewer_labels_than_even_ones() -> None:
@@ -299,18 +238,30 @@ def test_designed_audits_need_fewer_labels_than_even_ones() -> None:
     assert mean_labels[0] < 0.8 * mean_labels[1]
 
 
-@given(drawn=labels, order=st.randoms(use_true_random=False))
-@settings(max_examples=20, deadline=None)
-def test_the_order_in_which_labels_arrive_does_not_matter(drawn: list[tuple[int, float, bool]], order: object) -> None:
-    """A break that was found with some labels is found with all, and the last verdict is that of all labels."""
-    arriving = list(range(len(drawn)))
-    order.shuffle(arriving)  # type: ignore[attr-defined]
-    accepted, complete = list_audited(drawn, set(arriving))
-    expected = judge_audits(accepted, complete, risk=RISK, smallest=0.1)
-    verdicts: list[AuditVerdict] = []
-    for n in range(0, len(arriving) + 1, 10):
-        _, audited = list_audited(drawn, set(arriving[:n]))
-        verdicts.append(judge_audits(accepted, audited, risk=RISK, smallest=0.1))
-    _, audited = list_audited(drawn, set(arriving))
-    assert judge_audits(accepted, audited, risk=RISK, smallest=0.1) == expected
-    assert expected.verdict == "broken" or all(verdict.verdict != "broken" for verdict in verdicts)
+# ---- The audits of a monitor
+
+
+@pytest.mark.parametrize(("error_rate", "verdict"), [(0.0, "holds"), (0.3, "broken")])
+def test_reviewed_audits_decide(error_rate: float, verdict: str) -> None:
+    """Half of the rows tell the rate of their audit plan, whose probabilities may be smaller than any of the rows."""
+    policy = make_policy()
+    monitor, plan = Monitor(policy), AuditPlan(policy.reference, policy.threshold, 0.1)
+    before = monitor.update(make_rows(3000, audit=0.2))
+    assert before.audit is not None
+    assert before.audit.verdict == "undecided"
+    assert monitor.audit_path() == [], "nothing is known without labels"
+    smallest = 0.2
+    for is_planned in (False, True):
+        if is_planned:
+            smallest = plan.smallest
+            monitor.update(make_table(make_rows(3000, first=3000, audit=0.2), policy, audit=0.1))
+        labels = review(monitor, error_rate)
+        monitor.remove_labels(labels)
+        assert monitor.add_labels(labels) == len(labels)
+        status = monitor.status()
+        audited = [AuditedImage(one.accepted, one.probability, one.wrong) for one in monitor.audited]
+        assert status.audit == judge_audits(status.auditable, audited, risk=0.05, smallest=smallest)
+    assert plan.smallest < 0.1
+    assert status.audit is not None
+    assert status.audit.verdict == verdict
+    assert status.alarm == (verdict == "broken")

@@ -1,55 +1,75 @@
-"""Estimates of accuracy and risk without labels, against transparent versions."""
+"""Accuracy and risk without labels, against transparent versions; and what corrupted images teach for them."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
-from secondlook.monitoring import AccuracyEstimate, Monitor
-from secondlook.monitoring.estimates import AccuracyEstimator, compute_expected_accuracy, compute_threshold_weights
-from secondlook.policies import Policy, Reference, ShiftModel
+import secondlook as sl
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.classifiers import Ensemble
+from secondlook.errors import MonitoringError
+from secondlook.monitoring import AccuracyEstimate, Monitor, count_looks, estimates, learn_shifts
+from secondlook.monitoring.estimates import (
+    LabeledScores,
+    ShiftedScores,
+    compose_views,
+    compute_expected_accuracy,
+    compute_threshold_weights,
+    draw_images,
+    find_error,
+    learn_shift_model,
+    list_shifts,
+    score_images,
+)
+from secondlook.policies import Calibration, Policy, Reference, ShiftModel
+from secondlook.views import View, apply_view
 from tests.monitoring import streams
+from tests.monitoring.streams import make_shift_model
+from tests.policy_maker import attach
 
 THRESHOLD = 0.7
+VIEWS = ["identity", "hflip", "shift:1,0"]
+QUIET = sl.Execution(progress=False)
 
 
-def draw_images(n_images: int, seed: int, *, skill: float = 3.0) -> tuple[Float64Array, BoolArray]:
+def draw_confidence(n_images: int, seed: int, *, skill: float = 3.0) -> tuple[Float64Array, BoolArray]:
     """Return confidences, and which images are correct: more often where the confidence is larger."""
     rng = np.random.default_rng(seed)
     confidence = rng.beta(skill, 1, n_images)
     return confidence, rng.random(n_images) < confidence
 
 
-def make_policy(shifts: ShiftModel | None = None, *, labeled: bool = True) -> Policy:
-    """Return what an estimator needs of a policy that was calibrated on 4,000 images."""
-    confidence, correct = draw_images(4000, 0)
-    reference = Reference.make(confidence, confidence, None, ~correct if labeled else None)
-    calibration = SimpleNamespace(images=4000, accepted=int(np.sum(confidence >= THRESHOLD)))
-    return cast(Policy, SimpleNamespace(reference=reference, shifts=shifts, calibration=calibration))
+CLEAN_CONFIDENCE, CLEAN_CORRECT = draw_confidence(4000, 0)
+REFERENCE = Reference.make(CLEAN_CONFIDENCE, CLEAN_CONFIDENCE, None, ~CLEAN_CORRECT)
+POLICY = streams.make_policy(threshold=THRESHOLD).replace(
+    reference=REFERENCE,
+    calibration=Calibration(images=4000, accepted=int(np.sum(CLEAN_CONFIDENCE >= THRESHOLD)), errors=60),
+)
+LEARNED = POLICY.replace(shifts=make_shift_model())
 
 
-def make_shift_model(**changes: Any) -> ShiftModel:
-    content = {
-        "images": 500,
-        "class_shares": [0.5, 0.3, 0.2],
-        "accuracy": {"clean": 1.1, "constant": 0.1, "slope": 1.2, "class_weight": -2.0, "error": 0.2},
-        "risk": {"constant": 1.0, "slope": 1.5, "error": 0.3},
-        "shifts": [{"kind": "blur", "views": ["blur:1"], "accuracy": [0.8], "estimate": [0.7]}],
+def estimate(policy: Policy, confidence: Float64Array, predicted: IntArray | None = None) -> AccuracyEstimate:
+    """Return what a monitor estimates for images of these confidences and predicted classes."""
+    n_images = len(confidence)
+    columns = {
+        "id": np.arange(n_images).astype(str),
+        "label": np.zeros(n_images, np.int64) if predicted is None else predicted,
+        "confidence": confidence,
+        "accept": confidence >= THRESHOLD,
+        "first_look": confidence,
+        "disagreement": np.full(n_images, 0.1),
     }
-    return ShiftModel.model_validate(content).model_copy(update=changes)
-
-
-def estimate(policy: Policy, confidence: Float64Array, predicted: IntArray) -> AccuracyEstimate:
-    estimator = AccuracyEstimator(policy)
-    features, accept = estimator.features(confidence, predicted), confidence >= THRESHOLD
-    return estimator.estimate(
-        len(features), features.sum(axis=0), int(accept.sum()), features[accept].sum(axis=0).tolist()
-    )
+    found = Monitor(policy).update(pa.table(columns)).estimate
+    assert found is not None
+    return found
 
 
 def bounds(found: AccuracyEstimate, name: str) -> tuple[float, float]:
@@ -70,38 +90,30 @@ def test_as_many_calibration_images_are_above_the_threshold_as_are_correct(count
     assert sum(0 < weight < 1 for weight in filled) <= 1
 
 
-def test_accuracy_without_shifts_is_that_of_a_threshold_on_confidence() -> None:
-    policy = make_policy()
-    clean, correct = draw_images(4000, 0)
-    threshold = np.quantile(clean, 1 - correct.mean())
-    for skill in (3.0, 1.5, 0.8):
-        confidence, _ = draw_images(3000, 5, skill=skill)
-        found = estimate(policy, confidence, np.zeros(3000, np.int64))
-        # Bins hold 32 images each, and their edges come from other images than the counts.
-        assert found.accuracy == pytest.approx(np.mean(confidence >= threshold), abs=0.02)
-
-
-def test_risk_without_shifts_is_the_error_rate_of_calibration_images_of_equal_confidence() -> None:
-    policy = make_policy()
-    reference = policy.reference
-    assert reference is not None
-    assert reference.errors is not None
-    confidence, _ = draw_images(500, 3, skill=1.5)
-    overall = sum(reference.errors) / reference.images
+@pytest.mark.parametrize("skill", [3.0, 1.5, 0.8])
+def test_estimates_without_shifts_are_those_of_calibration_images_of_equal_confidence(skill: float) -> None:
+    confidence, _ = draw_confidence(3000, 5, skill=skill)
+    found = estimate(POLICY, confidence)
+    assert not found.includes_shifts
+    # Bins hold 32 images each, and their edges come from other images than the counts.
+    threshold = np.quantile(CLEAN_CONFIDENCE, 1 - CLEAN_CORRECT.mean())
+    assert found.accuracy == pytest.approx(np.mean(confidence >= threshold), abs=0.02)
+    assert REFERENCE.errors is not None
+    overall = sum(REFERENCE.errors) / REFERENCE.images
     rates = []
     for value in confidence[confidence >= THRESHOLD]:
-        place = sum(bool(value >= edge) for edge in reference.confidence.edges)
-        rates.append((reference.errors[place] + overall) / (reference.confidence.counts[place] + 1))
-    found = estimate(policy, confidence, np.zeros(500, np.int64))
+        place = sum(bool(value >= edge) for edge in REFERENCE.confidence.edges)
+        rates.append((REFERENCE.errors[place] + overall) / (REFERENCE.confidence.counts[place] + 1))
     assert found.risk == pytest.approx(np.mean(rates))
-    assert compute_expected_accuracy(reference).shape == (len(reference.confidence.counts),)
+    fewer = estimate(POLICY, confidence[:300])
+    assert np.ptp(bounds(fewer, "accuracy")) > 2 * np.ptp(bounds(found, "accuracy")), "more images, narrower intervals"
 
 
 def test_intervals_without_shifts_hold_the_truth_of_like_images() -> None:
-    policy, hits, risk_hits = make_policy(), 0, 0
+    hits = risk_hits = 0
     for seed in range(100, 300):
-        confidence, correct = draw_images(300, seed)
-        found, accept = estimate(policy, confidence, np.zeros(300, np.int64)), confidence >= THRESHOLD
+        confidence, correct = draw_confidence(300, seed)
+        found, accept = estimate(POLICY, confidence), confidence >= THRESHOLD
         hits += bounds(found, "accuracy")[0] <= correct.mean() <= bounds(found, "accuracy")[1]
         risk_hits += bounds(found, "risk")[0] <= float(np.mean(~correct[accept])) <= bounds(found, "risk")[1]
     assert hits >= 0.85 * 200
@@ -109,21 +121,20 @@ def test_intervals_without_shifts_hold_the_truth_of_like_images() -> None:
 
 
 def test_estimate_with_shifts_follows_its_formula() -> None:
-    policy = make_policy(make_shift_model())
-    confidence, _ = draw_images(200, 7, skill=1.0)
-    predicted = np.random.default_rng(1).choice(3, 200, p=[0.1, 0.1, 0.8])
-    assert policy.reference is not None
-    expected = np.mean(compute_expected_accuracy(policy.reference)[policy.reference.confidence.find_bins(confidence)])
-    shares = [float(np.mean(predicted == one)) for one in range(3)]
+    confidence, _ = draw_confidence(200, 7, skill=1.0)
+    predicted = np.random.default_rng(1).choice(4, 200, p=[0.1, 0.1, 0.7, 0.1])
+    clean_shares = make_shift_model().class_shares
+    expected = np.mean(compute_expected_accuracy(REFERENCE)[REFERENCE.confidence.find_bins(confidence)])
+    shares = [float(np.mean(predicted == one)) for one in range(4)]
     # Of two images of the sample, drawn without replacement, the share with equal classes is free of bias.
     agreeing = np.mean([predicted[i] == predicted[j] for i in range(200) for j in range(200) if i != j])
     squared = agreeing * 199 / 200 + 1 / 200 - (1 - sum(share**2 for share in shares)) / 200
-    squared += sum(one**2 for one in (0.5, 0.3, 0.2)) - 2 * np.dot(shares, (0.5, 0.3, 0.2))
+    squared += sum(one**2 for one in clean_shares) - 2 * np.dot(shares, clean_shares)
     odds = math.log(expected / (1 - expected))
     value = 0.1 + 1.2 * odds - 2.0 * math.sqrt(squared) * (1.1 - odds)
     error = 0.2 * (1 + max(0.1 + 1.2 * 1.1 - value, 0))
     accuracy, low = 1 / (1 + math.exp(-value)), 1 / (1 + math.exp(error - value))
-    found = estimate(policy, confidence, predicted)
+    found = estimate(LEARNED, confidence, predicted)
     assert found.accuracy == pytest.approx(accuracy)
     share = (200 * accuracy + 1) / 202
     sampling = 1.6448536 * math.sqrt(share * (1 - share) / 200)
@@ -133,67 +144,295 @@ def test_estimate_with_shifts_follows_its_formula() -> None:
     assert bounds(found, "risk")[0] < 1 / (1 + math.exp(right)) < bounds(found, "risk")[1]
 
 
-def test_of_several_predicted_classes_the_first_counts() -> None:
-    policy = make_policy(make_shift_model())
-    confidence, _ = draw_images(50, 1)
-    first = np.random.default_rng(0).integers(0, 3, 50)
-    pairs = np.stack([first, (first + 1) % 3], axis=1)
-    assert estimate(policy, confidence, pairs) == estimate(policy, confidence, first)
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 300),
     st.integers(0, 10**6),
     st.floats(0.3, 10),
-    st.sampled_from([None, make_shift_model(), make_shift_model(risk=None)]),
+    st.sampled_from([POLICY, LEARNED, POLICY.replace(shifts=make_shift_model(risk=None))]),
 )
 def test_intervals_hold_the_estimate_and_lie_within_0_and_1(
-    n_images: int, seed: int, skill: float, shifts: ShiftModel | None
+    n_images: int, seed: int, skill: float, policy: Policy
 ) -> None:
-    confidence, _ = draw_images(n_images, seed, skill=skill)
-    predicted = np.random.default_rng(seed).integers(0, 3, n_images)
-    found = estimate(make_policy(shifts), confidence, predicted)
+    confidence, _ = draw_confidence(n_images, seed, skill=skill)
+    found = estimate(policy, confidence, np.random.default_rng(seed).integers(0, 4, n_images))
     low, high = bounds(found, "accuracy")
     assert 0 <= low <= (found.accuracy or 0) <= high <= 1
-    has_risk = bool((confidence >= THRESHOLD).any()) and (shifts is None or shifts.risk is not None)
+    has_risk = bool((confidence >= THRESHOLD).any()) and (policy.shifts is None or policy.shifts.risk is not None)
     assert (found.risk is not None) == has_risk
     if found.risk is not None:
         assert 0 <= bounds(found, "risk")[0] <= found.risk <= bounds(found, "risk")[1] <= 1
 
 
-def test_more_images_make_the_interval_narrower() -> None:
-    widths = []
-    for n_images in (50, 500, 5000):
-        confidence, _ = draw_images(n_images, 4)
-        found = estimate(make_policy(), confidence, np.zeros(n_images, np.int64))
-        assert not found.includes_shifts
-        widths.append(np.ptp(bounds(found, "accuracy")))
-    assert widths[0] > 2 * widths[1] > 2 * widths[2]
+def test_nothing_is_estimated_without_labels() -> None:
+    unlabeled = POLICY.replace(reference=Reference.make(CLEAN_CONFIDENCE, CLEAN_CONFIDENCE, None, None))
+    assert estimate(unlabeled, CLEAN_CONFIDENCE[:30]) == AccuracyEstimate()
+    assert Monitor(POLICY).update([]).estimate is None
 
 
-def test_nothing_is_estimated_without_labels_or_images() -> None:
-    confidence, _ = draw_images(30, 0)
-    assert estimate(make_policy(labeled=False), confidence, np.zeros(30, np.int64)) == AccuracyEstimate()
-    assert estimate(make_policy(), confidence[:0], np.zeros(0, np.int64)) == AccuracyEstimate()
+def test_of_several_predicted_classes_the_first_counts() -> None:
+    rows = [row for row in streams.make_rows(200) if row["reason"] is None]
+    pairs = [{**row, "labels": [row["label"], (row["label"] + 1) % 4]} for row in rows]
+    one, two = (streams.make_policy(top_k=k).replace(shifts=make_shift_model()) for k in (1, 2))
+    assert Monitor(two).update(pairs).estimate == Monitor(one).update(rows).estimate
 
 
-def test_monitor_says_what_the_interval_includes() -> None:
-    plain, rows = streams.make_policy(), streams.make_rows(300)
-    learned = plain.model_copy(update={"shifts": make_shift_model(class_shares=(0.25,) * 4)})
-    before, after = (Monitor(policy).update(rows) for policy in (plain, learned))
-    assert "sampling only" in str(before)
-    assert "sampling only" not in str(after)
-    assert before.to_dict()["estimate"]["includes_shifts"] is False
-    assert after.to_dict()["estimate"]["includes_shifts"] is True
-    for status in (before, after):
-        assert "estimate, not guarantee" in str(status)
+# ---- Corrupted images, and how predictions for them are collected and scored
 
 
-def test_features_of_an_image_do_not_depend_on_the_others() -> None:
-    estimator = AccuracyEstimator(make_policy(make_shift_model()))
-    confidence, _ = draw_images(20, 3)
-    predicted = np.arange(20) % 7
-    whole = estimator.features(confidence, predicted)
-    parts = [estimator.features(confidence[place : place + 1], predicted[place : place + 1]) for place in range(20)]
-    np.testing.assert_array_equal(whole, np.concatenate(parts))
+class Brightness:
+    """A classifier of dark, medium and bright images that counts how many images it was given."""
+
+    def __init__(self) -> None:
+        self.n_images = 0
+
+    def __call__(self, batch: Array) -> Array:
+        self.n_images += len(batch)
+        mean = batch.mean(axis=(1, 2, 3))[:, None] / 255
+        detail = np.abs(np.diff(batch.astype(float), axis=2)).mean(axis=(1, 2, 3))[:, None] / 60
+        logits: Array = (detail + 1) * -40 * (mean - np.array([0.25, 0.5, 0.75])) ** 2
+        return logits.astype(np.float32)
+
+
+def make_images(n_images: int = 450) -> tuple[Array, Array]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, n_images)
+    mean = 64 * (labels + 1) + rng.normal(0, 22, n_images)
+    pixels = mean[:, None, None, None] + rng.normal(0, 30, (n_images, 8, 8, 3))
+    return np.clip(pixels, 0, 255).astype(np.uint8), labels
+
+
+def make_parts(
+    views: list[str] = VIEWS, *, adaptive: bool = False, groups: str | None = None
+) -> tuple[Brightness, sl.Classifier, sl.Source, sl.Predictions, sl.Policy]:
+    counting = Brightness()
+    classifier = sl.load_classifier(counting, output="logits", name="brightness")
+    images, labels = make_images()
+    source = sl.open_source(images, labels=labels)
+    preds = sl.collect(classifier, source, views, execution=QUIET)
+    method = "msr" if len(views) == 1 else "mean"
+    rule = sl.certify(preds, method, risk=0.3 if groups else 0.2, delta=0.1, adaptive=adaptive, groups=groups)
+    policy = attach(rule, classifier=classifier, views=(rule.schedule.views if rule.schedule else tuple(views)))
+    counting.n_images = 0
+    return counting, classifier, source, preds, policy
+
+
+def test_every_shift_is_a_view_of_three_strengths() -> None:
+    for side in (8, 32, 224, 1000):
+        shifts = list_shifts(side)
+        assert len(shifts) == 10
+        for views in shifts.values():
+            assert len(views) == 3
+            assert [str(View.parse(view)) for view in views] == list(views), "as stored"
+    assert list_shifts(32)["noise"] == ("noise:6", "noise:12", "noise:20")
+    assert list_shifts(128)["blur"] == ("blur:1.28", "blur:1.92", "blur:2.88")
+
+
+@pytest.mark.parametrize("side", [32, 96])
+def test_stronger_shifts_change_images_more(side: int) -> None:
+    rng = np.random.default_rng(0)
+    image = np.clip(128 + 50 * rng.standard_normal((1, side, side, 3)), 0, 255).astype(np.uint8)
+    for kind, views in list_shifts(side).items():
+        if kind in ("rotation", "zoom in", "zoom out", "resolution"):  # of noise, all of them change every pixel
+            continue
+        changes = [np.abs(apply_view(image, view).astype(float) - image).mean() for view in views]
+        assert 0 < changes[0] < changes[1] < changes[2], kind
+
+
+def test_composed_views_are_the_views_of_a_corrupted_image() -> None:
+    images, _ = make_images(4)
+    views = ("identity", "hflip+shift:1,0", "gamma:0.9")
+    for shifts in list_shifts(8).values():
+        for shift in shifts:
+            corrupted = apply_view(images, shift)
+            for view, composed in zip(views, compose_views(shift, views), strict=True):
+                difference = apply_view(images, composed).astype(int) - apply_view(corrupted, view)
+                assert np.abs(difference).max() <= 2, composed  # a corrupted image file is rounded once more
+
+
+@pytest.mark.parametrize(("views", "adaptive"), [(VIEWS, False), (VIEWS, True), (["identity"], False)])
+def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], adaptive: bool) -> None:
+    _, classifier, source, preds, policy = make_parts(views, adaptive=adaptive)
+    model = learn_shifts(policy, classifier, source, preds, n_images=120, seed=3, execution=QUIET)
+    drawn = np.sort(np.random.default_rng(3).permutation(450)[:120])
+    images, labels = make_images()
+    for learned in model.shifts:
+        assert learned.views == list_shifts(8)[learned.kind]
+        for shift, accuracy in zip(learned.views, learned.accuracy, strict=True):
+            shifted = apply_view(images[drawn], shift)
+            corrupted = sl.collect(classifier, shifted, views, labels=labels[drawn], execution=QUIET)
+            scores = score_images(policy, corrupted)
+            assert accuracy == pytest.approx(scores.correct.mean(), abs=1.5 / 120)  # pixels are rounded once more
+    assert model.images == 120
+
+
+@pytest.mark.parametrize("groups", [None, "class"])
+def test_scores_are_those_of_the_policy(groups: str | None) -> None:
+    """Every class may have its own threshold."""
+    *_, preds, policy = make_parts(groups=groups)
+    scores = score_images(policy, preds)
+    np.testing.assert_array_equal(scores.confidence, policy.confidence(preds))
+    thresholds = np.array([group.threshold for group in policy.groups] or [policy.threshold] * 3)
+    assert (len(set(thresholds)) > 1) == (groups is not None)
+    np.testing.assert_array_equal(scores.accept, scores.confidence >= thresholds[scores.predicted])
+    np.testing.assert_array_equal(scores.correct, preds.correct())
+    np.testing.assert_array_equal(scores.predicted, preds.predicted())
+
+
+def test_outputs_are_stored_and_used_again(tmp_path: Path) -> None:
+    counting, classifier, source, preds, policy = make_parts()
+    model = learn_shifts(policy, classifier, source, preds, n_images=60, store=tmp_path, execution=QUIET)
+    assert counting.n_images == count_looks(policy, 60)
+    assert learn_shifts(policy, classifier, source, preds, n_images=60, store=tmp_path, execution=QUIET) == model
+    assert counting.n_images == count_looks(policy, 60)
+    assert learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET) == model, "in memory"
+
+
+def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
+    members = [sl.load_classifier(Brightness(), output="logits", name=name) for name in ("one", "two")]
+    images, labels = make_images()
+    source = sl.open_source(images, labels=labels)
+    models = []
+    for classifier in (members[0], Ensemble(members)):
+        preds = sl.collect(classifier, source, VIEWS, execution=QUIET)
+        rule = sl.certify(preds, "mean", risk=0.2, delta=0.1)
+        policy = attach(rule, classifier=classifier, views=tuple(VIEWS))
+        models.append(learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET))
+    assert [one.accuracy for one in models[0].shifts] == [one.accuracy for one in models[1].shifts]
+
+
+def test_few_images_and_unlabeled_ones_are_rejected_and_copies_not_drawn() -> None:
+    _, classifier, source, preds, policy = make_parts()
+    images, labels = make_images(60)
+    twice = sl.open_source(np.concatenate([images, images]), labels=np.concatenate([labels, labels]))
+    assert len(draw_images(twice, 500, 0)) == 60
+    with pytest.raises(MonitoringError, match=r" 50 .* 40;.*images="):
+        learn_shifts(policy, classifier, source, preds, n_images=40, execution=QUIET)
+    with pytest.raises(MonitoringError, match="labeled"):
+        learn_shifts(policy, classifier, sl.open_source(images), preds, execution=QUIET)
+    reference = Reference.make(CLEAN.confidence, CLEAN.confidence, None, None)
+    with pytest.raises(MonitoringError, match="labeled"):
+        learn_shift_model(reference, N_CLASSES, CLEAN, make_kinds(100))
+
+
+# ---- What is learned from the scores, in worlds where the truth is known
+
+N_CLASSES = 5
+
+
+def draw_scores(n_images: int, seed: int, damage: float = 0.0, collapse: float = 0.0) -> LabeledScores:
+    """Return the scores of images that are damaged, and of which a share is confidently taken for class 0.
+
+    What is damaged lowers confidence less than accuracy, as with real classifiers.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, N_CLASSES, n_images)
+    quality = rng.normal(2.5 - damage, 1.5, n_images)
+    correct = rng.random(n_images) < 1 / (1 + np.exp(-quality))
+    predicted = np.where(correct, labels, (labels + rng.integers(1, N_CLASSES, n_images)) % N_CLASSES)
+    is_lost = rng.random(n_images) < collapse
+    predicted = np.where(is_lost, 0, predicted)
+    confidence = 1 / (1 + np.exp(-(quality + 0.5 * damage)))
+    return LabeledScores(confidence, predicted, confidence >= 0.9, predicted == labels, labels)
+
+
+def make_kinds(n_images: int = 1000) -> list[ShiftedScores]:
+    kinds = {"a": 0.0, "b": 0.1, "c": 0.25, "d": 0.05}
+    return [
+        ShiftedScores(kind, f"{kind}:{damage}", draw_scores(n_images, 10 * place + int(damage), damage, share * damage))
+        for place, (kind, share) in enumerate(kinds.items(), start=1)
+        for damage in (1.0, 2.0, 3.0)
+    ]
+
+
+CLEAN = draw_scores(4000, 0)
+CALIBRATION = Reference.make(CLEAN.confidence, CLEAN.confidence, None, ~CLEAN.correct)
+
+
+def estimate_accuracy(model: ShiftModel, scores: LabeledScores) -> float:
+    expected = compute_expected_accuracy(CALIBRATION)[CALIBRATION.confidence.find_bins(scores.confidence)].mean()
+    counts = np.bincount(scores.predicted, minlength=N_CLASSES).astype(np.float64)
+    return ShiftModel.to_share(model.estimate_accuracy(float(expected), counts, len(scores.correct))[0])
+
+
+def test_accuracy_is_estimated_for_strengths_that_were_not_learned_from() -> None:
+    model = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, make_kinds())
+    for damage, collapse in ((0.0, 0.0), (0.5, 0.0), (1.5, 0.15), (2.5, 0.5)):
+        scores = draw_scores(4000, 99, damage, collapse)
+        assert estimate_accuracy(model, scores) == pytest.approx(scores.correct.mean(), abs=0.07)
+    # A threshold on confidence is off by far more.
+    worst = draw_scores(4000, 99, 2.5, 0.5)
+    naive = np.mean(worst.confidence >= np.quantile(CLEAN.confidence, 1 - CLEAN.correct.mean()))
+    assert naive - worst.correct.mean() > 0.2
+
+
+def test_estimate_of_a_kind_does_not_depend_on_its_labels() -> None:
+    kinds = make_kinds(300)
+    model = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, kinds)
+    changed = [
+        one._replace(scores=replace(one.scores, correct=np.zeros_like(one.scores.correct))) if one.kind == "b" else one
+        for one in kinds
+    ]
+    other = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, changed)
+    by_kind, other_by_kind = ({one.kind: one for one in each.shifts} for each in (model, other))
+    assert by_kind["b"].estimate == other_by_kind["b"].estimate
+    assert by_kind["b"].accuracy != other_by_kind["b"].accuracy == (0.0, 0.0, 0.0)
+    assert by_kind["a"].estimate != other_by_kind["a"].estimate
+    assert other.accuracy.error > model.accuracy.error
+
+
+def test_other_classes_are_hardly_taken_for_worse_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = draw_scores(8000, 5, damage=1.0)
+    kept = (scores.labels < 2) | (np.random.default_rng(0).random(8000) < 0.1)
+    skewed = LabeledScores(*(getattr(scores, name)[kept] for name in scores.__dataclass_fields__))
+    model = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, make_kinds())
+    error = abs(estimate_accuracy(model, skewed) - skewed.correct.mean())
+    assert error < 0.06
+    monkeypatch.setattr(estimates, "CLASS_MIXES", 0)
+    unaware = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, make_kinds())
+    assert abs(estimate_accuracy(unaware, skewed) - skewed.correct.mean()) > 1.2 * error
+
+
+def test_risk_is_learned_where_corrupted_images_are_accepted() -> None:
+    model = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, make_kinds())
+    found = model.estimate_accepted(ShiftModel.to_log_odds(float(CLEAN.correct.mean())))
+    assert found is not None
+    assert 1 - ShiftModel.to_share(found[0]) == pytest.approx(np.mean(~CLEAN.correct[CLEAN.accept]), abs=0.015)
+    assert found[1] > 0
+    nothing = np.zeros(200, np.bool_)
+    never = [one._replace(scores=replace(one.scores, accept=nothing)) for one in make_kinds(200)]
+    assert learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, never).risk is None
+
+
+def test_model_is_small_and_survives_json() -> None:
+    model = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, make_kinds(200))
+    assert ShiftModel.model_validate_json(model.model_dump_json()) == model
+    assert len(model.model_dump_json()) < 1500
+    assert model.images == 200
+    assert [one.kind for one in model.shifts] == ["a", "b", "c", "d"]
+    assert all(one.kind in str(model) for one in model.shifts)
+    assert "not a guarantee" in str(model)
+    many_classes = learn_shift_model(CALIBRATION, 1000, CLEAN, make_kinds(200))
+    assert len(many_classes.class_shares) == 16
+    assert len(many_classes.model_dump_json()) < 1500
+
+
+def test_error_is_exceeded_by_a_tenth_of_like_errors() -> None:
+    assert find_error([float(one) for one in range(1, 10)]) == 9
+    assert find_error([float(one) for one in range(19, 0, -1)]) == 18
+    assert find_error([2.0]) == 2
+    rng = np.random.default_rng(0)
+    exceeded = [find_error(draw[:-1].tolist()) < draw[-1] for draw in rng.exponential(size=(4000, 31))]
+    assert np.mean(exceeded) <= 0.11
+
+
+def test_class_distance_has_no_bias() -> None:
+    rng, shares = np.random.default_rng(1), (0.5, 0.3, 0.2)
+    for truth in (shares, (0.2, 0.3, 0.5)):
+        drawn = rng.multinomial(40, truth, size=20_000).astype(np.float64)
+        squared = [np.sum((one / 40 - shares) ** 2) - (1 - np.sum((one / 40) ** 2)) / 40 for one in drawn[:2000]]
+        measured = [ShiftModel.measure_class_distance(one, shares, 40) for one in drawn[:2000]]
+        np.testing.assert_allclose(np.square(measured), np.maximum(squared, 0))
+        expected = sum((a - b) ** 2 for a, b in zip(truth, shares, strict=True))
+        plain = np.mean(np.sum((drawn / 40 - shares) ** 2, axis=1) - (1 - np.sum((drawn / 40) ** 2, axis=1)) / 40)
+        assert plain == pytest.approx(expected, abs=0.002)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook import Policy, Predictions, certify
-from secondlook.arrays import BoolArray, Float64Array
+from secondlook.arrays import Float64Array
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import DecisionError, MonitoringError
-from secondlook.monitoring.audit import STAKES_BELOW
-from secondlook.monitoring.recertification import find_last_passing, list_thresholds, recertify
+from secondlook.monitoring import recertify
+from secondlook.monitoring.recertification import find_last_passing, list_thresholds
 from secondlook.policies import Guarantee
 from secondlook.predictions import ClassifierRecord
 from tests.policy_maker import attach
@@ -42,36 +42,35 @@ POLICY = make_policy()
 
 
 def make_rows(
-    policy: Policy, confidence: Float64Array, rate: float = 0.2, seed: int = 0
-) -> tuple[list[dict[str, Any]], BoolArray]:
-    """Return rows of images predicted as class 0, and which of them are due for review."""
+    policy: Policy, confidence: Float64Array, rate: float = 0.3, seed: int = 0, *, is_wrong: object = False
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return rows of images predicted as class 0, and the labels of those that are due for review."""
     rng = np.random.default_rng(seed)
     accept = confidence >= policy.threshold
     audit = accept & (rng.random(len(confidence)) < rate)
+    constant = {"label": 0, "looks": 4, "disagreement": 0.1}
     rows = [
-        {
-            "id": f"{place}",
-            "label": 0,
-            "confidence": float(value),
-            "accept": bool(accept[place]),
-            "looks": 4,
-            "first_look": float(value),
-            "disagreement": 0.1,
-            "audit": bool(audit[place]),
-            "audit_probability": rate if accept[place] else None,
-        }
-        for place, value in enumerate(confidence)
+        {"id": str(place), "confidence": value, "first_look": value, "accept": accepted, "audit": marked, **constant}
+        | {"audit_probability": rate if accepted else None}
+        for place, (value, accepted, marked) in enumerate(
+            zip(confidence.tolist(), accept.tolist(), audit.tolist(), strict=True)
+        )
     ]
-    return rows, audit | ~accept
+    labels = np.broadcast_to(np.asarray(is_wrong, np.int64), confidence.shape)
+    return rows, {str(place): int(labels[place]) for place in np.flatnonzero(audit | ~accept)}
+
+
+SPREAD = np.random.default_rng(1).uniform(POLICY.threshold - 0.2, 1, 20_000)
+HIGH = np.full(2000, 0.99)
 
 
 def test_all_images_reviewed_is_a_plain_betting_process() -> None:
     confidence = np.full(400, POLICY.threshold)
-    rows, due = make_rows(POLICY, confidence, rate=1.0)
-    assert due.all()
-    labels = {row["id"]: "b" if int(row["id"]) < 12 else "a" for row in rows}
+    rows, labels = make_rows(POLICY, confidence, rate=1.0, is_wrong=np.arange(400) < 12)
+    assert len(labels) == 400
     fresh = recertify(POLICY, [rows], labels, risk=0.1, delta=0.05).policy
-    capital = np.mean([(1 - stake * 0.9) ** 12 * (1 + stake * 0.1) ** 388 for stake in STAKES_BELOW])
+    stakes = 2.0 ** -np.arange(5)
+    capital = np.mean((1 - stakes * 0.9) ** 12 * (1 + stakes * 0.1) ** 388)
     assert capital >= 6 / 0.05
     assert fresh.threshold <= POLICY.threshold
     assert (fresh.certified, fresh.coverage) == (True, 1.0)
@@ -83,14 +82,12 @@ def test_all_images_reviewed_is_a_plain_betting_process() -> None:
 
 
 def test_more_errors_need_a_higher_threshold() -> None:
-    confidence = np.random.default_rng(1).uniform(POLICY.threshold - 0.2, 1, 20_000)
-    rows, due = make_rows(POLICY, confidence, rate=0.3)
-    is_wrong = np.random.default_rng(2).random(20_000) < np.where(confidence > 0.85, 0.01, 0.3)
-    labels = {row["id"]: int(wrong) for row, wrong, one in zip(rows, is_wrong, due, strict=True) if one}
+    is_wrong = np.random.default_rng(2).random(20_000) < np.where(SPREAD > 0.85, 0.01, 0.3)
+    rows, labels = make_rows(POLICY, SPREAD, is_wrong=is_wrong)
     result = recertify(POLICY, [rows[:5000], rows[5000:]], labels)
     assert result.policy.threshold > POLICY.threshold
-    assert is_wrong[confidence >= result.policy.threshold].mean() <= 0.1
-    assert result.policy.coverage < result.coverage_before == pytest.approx(np.mean(confidence >= POLICY.threshold))
+    assert is_wrong[result.policy.threshold <= SPREAD].mean() <= 0.1
+    assert result.policy.coverage < result.coverage_before == pytest.approx(np.mean(POLICY.threshold <= SPREAD))
     assert result.policy.guarantee == Guarantee(risk=0.1, delta=0.05)
     assert "higher" in str(result)
     assert result.policy.reference is not None
@@ -99,31 +96,21 @@ def test_more_errors_need_a_higher_threshold() -> None:
 
 
 def test_good_rejected_images_lower_the_threshold() -> None:
-    confidence = np.random.default_rng(1).uniform(POLICY.threshold - 0.2, 1, 20_000)
-    rows, due = make_rows(POLICY, confidence, rate=0.3)
-    labels = {row["id"]: 0 for row, one in zip(rows, due, strict=True) if one}
+    rows, labels = make_rows(POLICY, SPREAD)
     lowered = recertify(POLICY, [rows], labels).policy.threshold
     assert lowered < POLICY.threshold
     only_audits = {id_: label for id_, label in labels.items() if rows[int(id_)]["accept"]}
     assert lowered < recertify(POLICY, [rows], only_audits).policy.threshold
 
 
-def test_images_that_were_not_reviewed_count_as_wrong() -> None:
-    confidence = np.full(2000, 0.99)
-    rows, due = make_rows(POLICY, confidence, rate=0.3)
-    ids = [row["id"] for row, one in zip(rows, due, strict=True) if one]
-    assert recertify(POLICY, [rows], dict.fromkeys(ids, 0)).policy.certified
-    with pytest.raises(DecisionError, match="not reviewed yet"):
-        recertify(POLICY, [rows], dict.fromkeys(ids[: len(ids) // 2], 0))
-
-
-def test_labels_of_images_that_were_not_audited_change_nothing() -> None:
-    confidence = np.full(2000, 0.99)
-    rows, due = make_rows(POLICY, confidence, rate=0.3)
-    labels = {row["id"]: 0 for row, one in zip(rows, due, strict=True) if one}
-    others = {row["id"]: 1 for row, one in zip(rows, due, strict=True) if not one}
-    first, second = (recertify(POLICY, [rows], given).policy for given in (labels, labels | others))
+def test_audits_without_a_label_count_as_wrong_and_other_labels_change_nothing() -> None:
+    rows, labels = make_rows(POLICY, HIGH)
+    others = {row["id"]: 1 for row in rows if row["id"] not in labels}
+    first, second = (recertify(POLICY, [rows], each).policy for each in (labels, labels | others))
+    assert first.certified
     assert (first.threshold, first.calibration) == (second.threshold, second.calibration)
+    with pytest.raises(DecisionError, match="not reviewed yet"):
+        recertify(POLICY, [rows], dict(list(labels.items())[::2]))
 
 
 def test_false_guarantees_are_as_rare_as_stated() -> None:
@@ -132,9 +119,7 @@ def test_false_guarantees_are_as_rare_as_stated() -> None:
     for seed in range(trials):
         rng = np.random.default_rng([7, seed])
         confidence = rng.uniform(POLICY.threshold, 1, 600)
-        rows, due = make_rows(POLICY, confidence, rate=0.5, seed=seed)
-        is_wrong = rng.random(600) < 0.1001
-        labels = {row["id"]: int(wrong) for row, wrong, one in zip(rows, is_wrong, due, strict=True) if one}
+        rows, labels = make_rows(POLICY, confidence, rate=0.5, seed=seed, is_wrong=rng.random(600) < 0.1001)
         try:
             recertify(POLICY, [rows], labels, delta=delta)
         except DecisionError:
@@ -143,22 +128,12 @@ def test_false_guarantees_are_as_rare_as_stated() -> None:
     assert failures <= delta * trials + 3 * math.sqrt(trials * delta * (1 - delta))
 
 
-def test_nothing_is_certified_where_nothing_was_accepted() -> None:
-    """The tests start at the present threshold and above, where there are no images."""
-    rows, due = make_rows(POLICY, np.full(500, POLICY.threshold - 0.01))
-    assert due.all()
-    with pytest.raises(DecisionError, match="0 of 0 reviewed"):
-        recertify(POLICY, [rows], {row["id"]: 0 for row in rows})
-
-
 def test_adaptive_policy_keeps_its_threshold() -> None:
     policy = make_policy(adaptive=True)
     assert list_thresholds(policy) == ([policy.threshold], [0])
-    rows, due = make_rows(policy, np.full(2000, 0.999), rate=0.3)
-    labels = {row["id"]: 0 for row, one in zip(rows, due, strict=True) if one}
+    rows, labels = make_rows(policy, HIGH + 0.009)
     fresh = recertify(policy, [rows], labels).policy
-    assert fresh.threshold == policy.threshold
-    assert fresh.schedule == policy.schedule
+    assert (fresh.threshold, fresh.schedule) == (policy.threshold, policy.schedule)
     assert fresh.reference is not None
     assert fresh.reference.disagreement is None
 
@@ -191,18 +166,22 @@ def test_sequence_equals_a_transparent_one(p_values: list[float], places: set[in
     assert find_last_passing(np.array(p_values), starts, delta) == last
 
 
-def test_bad_input_is_one_sentence() -> None:
-    rows, _ = make_rows(POLICY, np.full(100, 0.99))
-    with pytest.raises(MonitoringError, match="'unknown'"):
-        recertify(POLICY, [rows], {"unknown": 0})
-    with pytest.raises(MonitoringError, match="several tables"):
-        recertify(POLICY, [rows, rows], {})
-    with pytest.raises(MonitoringError, match="no images"):
-        recertify(POLICY, [], {})
-    with pytest.raises(MonitoringError, match="audit_probability of image '0'"):
-        recertify(POLICY, [[{**row, "audit_probability": None, "audit": False} for row in rows]], {})
+def test_unusable_input_is_an_error() -> None:
+    rows, _ = make_rows(POLICY, HIGH[:100])
+    unmarked = [{**row, "audit_probability": None, "audit": False} for row in rows]
     plain = [{key: value for key, value in row.items() if "audit" not in key} for row in rows]
-    with pytest.raises(MonitoringError, match="audit="):
-        recertify(POLICY, [plain], {})
-    with pytest.raises(DecisionError, match="risk=2"):
-        recertify(POLICY, [rows], {}, risk=2)
+    # The tests start at the present threshold and above, where there may be no images.
+    low, low_labels = make_rows(POLICY, np.full(500, POLICY.threshold - 0.01))
+    cases: list[tuple[list[object], dict[str, int], dict[str, float], str]] = [
+        ([rows], {"unknown": 0}, {}, "'unknown'"),
+        ([rows, rows], {}, {}, "several tables"),
+        ([], {}, {}, "no images"),
+        ([unmarked], {}, {}, "audit_probability of image '0'"),
+        ([plain], {}, {}, "audit="),
+        ([rows], {}, {"risk": 2}, "risk=2"),
+        ([low], low_labels, {}, "0 of 0 reviewed"),
+    ]
+    for tables, labels, options, offending in cases:
+        with pytest.raises((MonitoringError, DecisionError), match=offending) as error:
+            recertify(POLICY, tables, labels, **options)
+        assert isinstance(error.value, DecisionError) == (offending in ("risk=2", "0 of 0 reviewed"))

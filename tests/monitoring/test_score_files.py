@@ -1,23 +1,26 @@
 """`monitor_scores`: which files are read, what a folder remembers, and what it refuses."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import Monitor, monitor_scores
-from secondlook.monitoring.monitor_folder import MonitoredScores
-from secondlook.monitoring.scores import collect_labels, list_score_files
 from secondlook.predictions import Execution
 from tests.monitoring.streams import CLASSES, make_policy, make_rows, write_parquet
+
+POLICY = make_policy()
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a policy and the scores of three days."""
     monkeypatch.chdir(tmp_path)
-    make_policy().save("policy.json")
+    POLICY.save("policy.json")
     Path("scores").mkdir()
     for day in range(3):
         write_day(day)
@@ -28,20 +31,27 @@ def write_day(day: int, *, damage: float = 0.0) -> Path:
     return write_parquet(Path("scores") / f"day{day}.parquet", make_rows(300, first=300 * day, damage=damage))
 
 
-def monitor(*scores: str, **options: object) -> MonitoredScores:
-    patterns = list(scores) or ["scores/*.parquet"]
+def monitor(*scores: str, **options: Any) -> Any:
     execution = Execution(progress=False)
-    return monitor_scores("policy.json", patterns, "monitor", execution=execution, **options)  # type: ignore[arg-type]
+    return monitor_scores("policy.json", scores or ["scores/*.parquet"], "monitor", execution=execution, **options)
+
+
+def read_results() -> tuple[bytes, bytes]:
+    return Path("monitor/state.json").read_bytes(), Path("monitor/monitor.json").read_bytes()
 
 
 def test_files_are_read_in_order_and_only_once(folder: Path) -> None:
-    first = monitor()
-    assert (first.new_files, first.status.images) == (3, 882)
-    whole = Monitor(make_policy())
+    """One run a day gives the same bytes as one run at the end."""
+    first, whole = monitor(), Monitor(POLICY)
     for day in range(3):
         whole.update(make_rows(300, first=300 * day))
-    assert first.status == whole.status()
+    assert (first.new_files, first.status) == (3, whole.status())
+    expected = read_results()
+    shutil.rmtree("monitor")
+    for day in range(3):
+        assert monitor(*(f"scores/day{done}.parquet" for done in range(day + 1))).new_files == 1
     assert monitor().new_files == 0
+    assert read_results() == expected
     write_day(3)
     again = monitor()
     assert (again.new_files, again.status.images) == (1, 1176)
@@ -49,38 +59,26 @@ def test_files_are_read_in_order_and_only_once(folder: Path) -> None:
     assert names == [f"day{day}.parquet" for day in range(4)]
 
 
-def test_one_run_a_day_gives_the_same_bytes_as_one_run_at_the_end(folder: Path) -> None:
-    result = monitor()
-    expected = Path("monitor/state.json").read_bytes(), Path("monitor/monitor.json").read_bytes()
-    for path in Path("monitor").iterdir():
-        path.unlink()
-    for day in range(3):
-        monitor(*(f"scores/day{done}.parquet" for done in range(day + 1)))
-    assert (Path("monitor/state.json").read_bytes(), Path("monitor/monitor.json").read_bytes()) == expected
-    assert result.status.images == 882
-
-
 def test_shuffled_files_have_no_order(folder: Path) -> None:
     """Images that are sorted by confidence raise an alarm, and none in random order."""
     rows = sorted(make_rows(600, first=5000), key=lambda row: -(row["confidence"] or 0.0))
     write_parquet(Path("sorted.parquet"), rows)
     assert monitor("sorted.parquet").status.shift.raised
-    for path in Path("monitor").iterdir():
-        path.unlink()
-    done = monitor("sorted.parquet", shuffle=True)
-    assert not done.status.shift.raised
-    assert (done.status.images, done.status.accepted) == (588, sum(row["accept"] for row in rows))
-    state = Path("monitor/state.json").read_bytes()
-    Path("monitor/state.json").unlink()
-    monitor("sorted.parquet", shuffle=True)
-    assert Path("monitor/state.json").read_bytes() == state
+    results = []
+    for _ in range(2):
+        shutil.rmtree("monitor")
+        done = monitor("sorted.parquet", shuffle=True)
+        assert not done.status.shift.raised
+        assert (done.status.images, done.status.accepted) == (588, sum(row["accept"] for row in rows))
+        results.append(read_results())
+    assert results[0] == results[1]
 
 
 def test_files_before_a_broken_one_are_remembered(folder: Path) -> None:
     Path("scores/day1.parquet").write_text("damaged")
     with pytest.raises(MonitoringError, match="day1"):
         monitor()
-    read = Monitor.load("monitor/state.json", make_policy()).files
+    read = Monitor.load("monitor/state.json", POLICY).files
     assert [Path(file.name).name for file in read] == ["day0.parquet"]
     write_day(1)
     assert monitor().new_files == 2
@@ -91,47 +89,43 @@ def test_folders_patterns_and_urls_name_the_same_files(folder: Path, pattern: st
     (folder / "scores" / "_job.json").write_text("{}")
     (folder / "scores" / ".hidden.parquet").write_text("")
     pattern = (folder / "scores").as_uri() if pattern == "URL" else pattern
-    files = list_score_files([pattern])
-    assert [Path(file.name).name for file in files] == ["day0.parquet", "day1.parquet", "day2.parquet"]
-    assert len(list_score_files([pattern, pattern])) == 3
-    assert files[0].read() == (folder / "scores" / "day0.parquet").read_bytes()
+    result = monitor(pattern, pattern)
+    assert result.status.images == 882
+    assert [Path(file.name).name for file in result.monitor.files] == [f"day{day}.parquet" for day in range(3)]
 
 
-def test_moved_files_are_known_by_their_content(folder: Path) -> None:
-    monitor()
-    Path("scores").rename("archive")
-    assert monitor("archive").new_files == 0
-
-
-def test_old_files_may_be_removed(folder: Path) -> None:
+def test_moved_files_are_known_by_their_content_and_old_ones_may_be_removed(folder: Path) -> None:
     images = monitor().status.images
-    Path("scores/day0.parquet").unlink()
-    again = monitor()
+    Path("scores").rename("archive")
+    Path("archive/day0.parquet").unlink()
+    again = monitor("archive")
     assert (again.new_files, again.status.images) == (0, images)
+
+
+def copy_audited_image() -> None:
+    """Write a file with an image that is in the stream already."""
+    audited = Monitor.load("monitor/state.json", POLICY).audited[0]
+    row = {"id": audited.id, "audit": True, "accept": True, "audit_probability": 0.05, "confidence": 0.9}
+    write_parquet(Path("scores/day9.parquet"), [{**make_rows(1)[0], **row}])
 
 
 @pytest.mark.parametrize(
     ("change", "offending"),
     [
         (lambda: write_day(1, damage=1.0), "day1.parquet' has changed"),
-        (lambda: Path("scores/copy.parquet").write_bytes(Path("scores/day2.parquet").read_bytes()), "are the same"),
+        (lambda: shutil.copy("scores/day2.parquet", "scores/copy.parquet"), "are the same"),
         (lambda: Path("scores/day9.parquet").write_text("id,label"), "day9.parquet', the content is not Parquet"),
-        (lambda: write_parquet(Path("scores/day9.parquet"), make_rows(3)), "day9.parquet', an image 'day/"),
+        (copy_audited_image, "day9.parquet', an image 'day/"),
     ],
 )
-def test_changed_and_broken_files_are_errors(folder: Path, change: object, offending: str) -> None:
+def test_changed_and_broken_files_are_errors(folder: Path, change: Callable[[], object], offending: str) -> None:
     monitor()
-    before = Path("monitor/state.json").read_bytes()
-    rows = make_rows(3)
-    rows[0] |= {"audit": True, "accept": True, "audit_probability": 0.05, "confidence": 0.9}
-    change()  # type: ignore[operator]
-    if "an image" in offending:
-        audited = Monitor.load("monitor/state.json", make_policy()).audited[0]
-        write_parquet(Path("scores/day9.parquet"), [{**rows[0], "id": audited.id}])
+    before = read_results()
+    change()
     with pytest.raises(MonitoringError) as error:
         monitor()
     assert offending in str(error.value)
-    assert Path("monitor/state.json").read_bytes() == before
+    assert read_results() == before
 
 
 @pytest.mark.parametrize(
@@ -174,42 +168,43 @@ def test_labels_are_delivered_again_with_more_lines(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "offending"),
+    ("content", "offending"),
     [
-        (["id,label", "nowhere.jpg,cat"], "nowhere.jpg"),
-        (["id,class", "day/000000.jpg,cat"], "'label'"),
-        (["id,label", "day/000000.jpg,horse"], "'horse'"),
-        (["id,label", "day/000000.jpg,cat", "day/000000.jpg,dog"], "two labels"),
+        (b"id,label\nnowhere.jpg,cat", "nowhere.jpg"),
+        (b"id,class\nday/000000.jpg,cat", "'label'"),
+        (b"id,label\nday/000000.jpg,horse", "'horse'"),
+        (b"id,label\nday/000000.jpg,cat\nday/000000.jpg,dog", "two labels"),
+        (b"id,label\n\xff,cat\n", "UTF-8"),
+        (None, "missing"),
+        (b"", "to_review"),
     ],
 )
-def test_labels_that_cannot_be_used_are_errors(folder: Path, lines: list[str], offending: str) -> None:
-    Path("labels.csv").write_text("\n".join(lines))
-    with pytest.raises(MonitoringError, match=offending):
-        monitor(reviewed="labels.csv")
-
-
-def test_the_list_to_review_is_not_read_where_it_is_written(folder: Path) -> None:
+def test_labels_that_cannot_be_used_are_errors(folder: Path, content: bytes | None, offending: str) -> None:
+    """Among them the list to review, where it is written."""
     monitor()
-    with pytest.raises(MonitoringError, match="another name"):
-        monitor(reviewed="monitor/to_review.csv")
+    path = {"missing": "missing.csv", "to_review": "monitor/to_review.csv"}.get(offending, "labels.csv")
+    if content:
+        Path(path).write_bytes(content)
+    with pytest.raises(MonitoringError, match=offending):
+        monitor(reviewed=path)
 
 
 def test_labels_from_spreadsheets_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "labels.csv"
+    path, rows = tmp_path / "labels.csv", make_rows(3)
+    for row, id_ in zip(rows, ("=1.jpg", "b.jpg", "c.jpg"), strict=True):
+        row |= {"id": id_, "accept": True, "confidence": 0.9, "audit": True, "audit_probability": 0.05}
+    monitor = Monitor(POLICY)
+    monitor.update(rows)
     path.write_bytes("\ufefflabel,note,id\r\ncat,,'=1.jpg\r\n dog ,blurred,b.jpg\r\n,later,c.jpg\r\n".encode())
-    assert collect_labels(path) == {"=1.jpg": "cat", "b.jpg": "dog"}
-    path.write_bytes(b"id,label\n\xff,cat\n")
-    with pytest.raises(MonitoringError, match="UTF-8"):
-        collect_labels(path)
-    with pytest.raises(MonitoringError, match="missing"):
-        collect_labels(tmp_path / "missing.csv")
+    assert monitor.add_labels(path) == 2
+    assert [audit.label for audit in monitor.audited] == [CLASSES.index("cat"), CLASSES.index("dog"), None]
 
 
 def test_result_has_windows_images_and_files(folder: Path) -> None:
     monitor(window=200)
     content = json.loads(Path("monitor/monitor.json").read_text())
     assert content["format"] == "secondlook monitor result"
-    assert content["policy"] == make_policy().checksum
+    assert content["policy"] == POLICY.checksum
     assert content["options"] == {"alpha": 0.05, "window": 200, "burn_in": 100, "seed": 0}
     assert [window["images"] for window in content["windows"]] == [200, 200, 200, 200, 82]
     assert {"coverage", "confidence", "disagreement", "estimated_risk", "log10_evidence"} <= set(content["windows"][0])

@@ -1,4 +1,4 @@
-"""The fixed-sequence test: its guarantee fails in at most delta of all draws, for every distribution."""
+"""The fixed-sequence test, of all images and of groups jointly: it fails in at most delta of draws, for every world."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from secondlook.metrics import rank
-from secondlook.policies import certify_confidence, largest_certified_count
-from secondlook.policies.fixed_sequence import compute_starts, count_without_errors, estimate_prospect
+from secondlook.metrics import Ranking, rank
+from secondlook.policies import Calibration, certify_confidence, largest_certified_count
+from secondlook.policies.fixed_sequence import FixedSequence, compute_starts, find_joint_counts
+from tests.policies.conftest import known
 
 
 @dataclass(frozen=True)
@@ -99,22 +100,26 @@ def test_coverage_is_close_to_that_of_an_oracle() -> None:
     assert np.mean(quantiles > population.oracle_coverage(risk)) <= delta + 4 * np.sqrt(delta * (1 - delta) / draws)
 
 
-def reference_largest(correct: list[bool], confidence: list[float], risk: float, delta: float) -> int | None:
-    """Test rank by rank, as docs/policies.md describes it."""
-    order = sorted(zip(confidence, correct, strict=True), key=lambda one: (-one[0], one[1]))
-    starts = compute_starts(len(order), risk, delta)
-    level, largest = 0.0, None
-    for n in range(1, len(order) + 1):
-        errors = sum(not right for _, right in order[:n])
-        p_value = binom.cdf(errors, n, risk)
-        passes = level > 0 and p_value <= level * (1 + 1e-12)
-        level = level if passes else 0.0
-        ends_a_block = n == len(order) or order[n][0] != order[n - 1][0]
-        if passes and ends_a_block:
-            largest = n
-        if n in starts and (passes or p_value <= delta / len(starts)):
-            level += delta / len(starts)
-    return largest
+def reference_run(correct: list[bool], values: list[float], risk: float, starts: list[int], level: float) -> Any:
+    """Test rank by rank, as docs/policies.md describes it.
+
+    Return the largest certified rank, or None, and the number of starts whose shares arrive at the last rank.
+    """
+    order = sorted(range(len(values)), key=lambda image: (-values[image], correct[image]))
+    held: list[int] = []
+    largest, errors = None, 0
+    for rank_, image in enumerate(order, start=1):
+        errors += not correct[image]
+        p_value = binom.cdf(errors, rank_, risk)
+        if held:
+            if p_value <= len(held) * level / len(starts) * (1 + 1e-12):
+                if rank_ == len(order) or values[order[rank_]] < values[image]:
+                    largest = rank_
+            else:
+                held = []
+        if rank_ in starts and (held or p_value <= level / len(starts) * (1 + 1e-12)):
+            held = [*held, rank_]
+    return largest, len(held)
 
 
 @settings(deadline=None, max_examples=60)
@@ -129,26 +134,35 @@ def test_reference_agrees(n: int, levels: int, risk: float, delta: float, seed: 
     rng = np.random.default_rng(seed)
     confidence = np.floor(rng.random(n) * levels)
     correct = rng.random(n) < 0.75 + 0.25 * confidence / levels
-    assert largest_certified_count(rank(correct, confidence), risk, delta) == reference_largest(
-        correct.tolist(), confidence.tolist(), risk, delta
-    )
+    starts = compute_starts(n, risk, delta)
+    expected, _ = reference_run(correct.tolist(), confidence.tolist(), risk, starts, delta)
+    assert largest_certified_count(rank(correct, confidence), risk, delta) == expected
 
 
 def test_starts_are_increasing_and_can_pass() -> None:
     for n, risk, delta in [(5000, 0.05, 0.05), (5000, 0.01, 0.001), (100, 0.05, 0.05), (61, 0.05, 0.05)]:
         starts = compute_starts(n, risk, delta)
         assert starts == sorted(set(starts))
-        assert count_without_errors(risk, delta / len(starts)) <= starts[0] < n
-    assert compute_starts(59, 0.05, 0.05) == []
+        assert (1 - risk) ** starts[0] <= delta / len(starts)
+        assert starts[-1] < n
 
 
-def test_smallest_number_of_images_without_errors() -> None:
-    assert count_without_errors(0.05, 0.05) == 59
-    assert (1 - 0.05) ** 59 <= 0.05 < (1 - 0.05) ** 58
-    for risk in (0.05, 0.1, 0.3):
-        assert [count_without_errors(risk, (1 - risk) ** n) for n in (1, 2, 7, 30)] == [1, 2, 7, 30]
-    perfect = rank([True] * 60, np.arange(60.0))
-    assert largest_certified_count(perfect, 0.05, 0.05) == 60
+@pytest.mark.parametrize(
+    ("risk", "delta", "smallest"),
+    [(0.05, 0.05, 59), *((risk, (1 - risk) ** n, n) for risk in (0.05, 0.1, 0.3) for n in (1, 2, 7, 30))],
+)
+def test_smallest_number_of_images_without_errors_opens_the_sequence(risk: float, delta: float, smallest: int) -> None:
+    """Also if delta is exactly (1 - risk)^n; the next rank is certified."""
+    assert (1 - risk) ** smallest <= delta < (1 - risk) ** (smallest - 1)
+    assert largest_certified_count(rank([True] * smallest, np.arange(float(smallest))), risk, delta) is None
+    perfect = rank([True] * (smallest + 1), np.arange(smallest + 1.0))
+    assert largest_certified_count(perfect, risk, delta) == smallest + 1
+
+
+def estimate_prospect(correct: Any, confidence: Any, risk: float, delta: float) -> tuple[Calibration, int | None]:
+    """Return which observed threshold comes closest to a guarantee, and how many images more would give it."""
+    shortfall = known(certify_confidence(correct, confidence, risk=risk, delta=delta).shortfall)
+    return known(shortfall.closest), shortfall.additional_images
 
 
 def certifies_with_copies(correct: Any, confidence: Any, copies: int, risk: float, delta: float) -> bool:
@@ -168,7 +182,7 @@ def test_needed_images_are_those_that_certify_if_rates_stay_as_observed(name: st
         correct, confidence = POPULATIONS[name].draw(np.random.default_rng(seed), n)
         if largest_certified_count(rank(correct, confidence), risk, delta) is not None:
             continue
-        _, additional = estimate_prospect(rank(correct, confidence), risk, delta)
+        _, additional = estimate_prospect(correct, confidence, risk, delta)
         needed = None if additional is None else n + additional
         tried = (copies for copies in range(2, 120) if certifies_with_copies(correct, confidence, copies, risk, delta))
         copies = next(tried, None)
@@ -187,7 +201,8 @@ def test_no_number_of_images_is_enough_exactly_if_no_start_has_a_lower_error_rat
 ) -> None:
     rng, risk = np.random.default_rng(seed), 0.2
     correct, confidence = rng.random(n) >= wrong, np.floor(rng.random(n) * levels)
-    _, additional = estimate_prospect(rank(correct, confidence), risk, 0.05)
+    # So small a delta that nothing is certified.
+    _, additional = estimate_prospect(correct, confidence, risk, 1e-9)
     # With ever more images, errors at the starts approach their rates, and only these matter.
     rates = []
     for step in range(1, 11):
@@ -205,7 +220,7 @@ def test_no_number_of_images_is_enough_exactly_if_no_start_has_a_lower_error_rat
 
 def test_images_without_errors_need_the_closed_form() -> None:
     for n, risk, delta in [(5, 0.1, 0.1), (40, 0.05, 0.05), (3, 0.01, 0.001)]:
-        closest, additional = estimate_prospect(rank([True] * n, np.arange(float(n))), risk, delta)
+        closest, additional = estimate_prospect([True] * n, np.arange(float(n)), risk, delta)
         needed = next(m for m in range(1, 10_000) if (1 - risk) ** m <= delta) + 1
         assert (additional, closest.accepted, closest.errors) == (needed - n, n, 0)
 
@@ -216,9 +231,7 @@ def test_estimated_number_of_images_is_where_certification_becomes_likely() -> N
     quantiles = (np.arange(1000) + 0.5) / 1000
     expected = np.cumsum(population.error_rate(quantiles))
     wrong = np.diff(np.round(expected), prepend=0) > 0
-    _, additional = estimate_prospect(rank(~wrong, -quantiles), risk, delta)
-    assert additional is not None
-    needed = 1000 + additional
+    needed = 1000 + known(estimate_prospect(~wrong, -quantiles, risk, delta)[1])
     assert needed > 3000
     rng = np.random.default_rng(0)
 
@@ -230,13 +243,154 @@ def test_estimated_number_of_images_is_where_certification_becomes_likely() -> N
     assert certified_share(2 * needed) > 0.8
 
 
-def test_usual_delta_that_passes_is_found() -> None:
-    def find_delta(risk: float, delta: float) -> float | None:
-        shortfall = certify_confidence([True] * 60, np.arange(60.0), risk=risk, delta=delta).shortfall
-        assert shortfall is not None
-        return shortfall.larger_delta
-
-    assert find_delta(0.05, 0.001) == 0.05
+@pytest.mark.parametrize(("risk", "delta", "larger"), [(0.05, 0.001, 0.05), (0.04, 0.06, 0.1), (0.01, 0.001, None)])
+def test_usual_delta_that_passes_is_found(risk: float, delta: float, larger: float | None) -> None:
     assert (1 - 0.05) ** 59 > 0.02
-    assert find_delta(0.04, 0.06) == 0.1
-    assert find_delta(0.01, 0.001) is None
+    shortfall = certify_confidence([True] * 60, np.arange(60.0), risk=risk, delta=delta).shortfall
+    assert known(shortfall).larger_delta == larger
+
+
+# ------------------------------------------------------------------------------------------------------ groups jointly
+
+RISK, DELTA = 0.05, 0.2
+
+
+def reference_joint(groups: list[tuple[list[bool], list[float], float]], delta: float) -> list[int | None]:
+    """Follow the procedure step by step, over groups of the given order."""
+    best: set[int] = set()
+    for size in range(len(groups), 0, -1):
+        can_pass = {
+            i for i, (correct, _, risk) in enumerate(groups) if (1 - risk) ** (len(correct) - 1) <= delta / size
+        }
+        if len(can_pass) >= size:
+            # As many as possible, those that need the smallest level first; equal ones only together.
+            needs = sorted((1 - groups[i][2]) ** (len(groups[i][0]) - 1) for i in can_pass)
+            best = {i for i in can_pass if (1 - groups[i][2]) ** (len(groups[i][0]) - 1) <= needs[size - 1]}
+            if len(best) == size:
+                break
+            best = set()
+    level = delta / max(len(best), 1)
+    starts = {i: compute_starts(len(groups[i][0]), groups[i][2], delta / len(best)) for i in best}
+    while True:
+        runs = {i: reference_run(*groups[i], starts[i], level) for i in best}
+        needed = sum(1 - held / len(starts[i]) for i, (_, held) in runs.items())
+        if needed <= 1e-12 or delta / needed <= level * (1 + 1e-12):
+            return [runs[i][0] if i in best else None for i in range(len(groups))]
+        level = delta / needed
+
+
+@st.composite
+def drawn_groups(draw: Callable[..., Any]) -> list[tuple[list[bool], list[float], float]]:
+    groups = []
+    for _ in range(draw(st.integers(1, 4))):
+        n, risk = draw(st.integers(2, 150)), draw(st.sampled_from([0.05, 0.1, 0.3]))
+        rng, rate = np.random.default_rng(draw(st.integers(0, 10**6))), draw(st.sampled_from([0.0, 0.03, 0.1, 0.5]))
+        levels = draw(st.sampled_from([4, 1000]))
+        quantile = np.ceil(rng.random(n) * levels) / levels
+        groups.append(((rng.random(n) >= rate * quantile).tolist(), (-quantile).tolist(), risk))
+    return groups
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn_groups(), st.sampled_from([0.01, 0.1, 0.3]), st.randoms(use_true_random=False))
+def test_reference_agrees_in_any_order_of_groups(groups: Any, delta: float, random: Any) -> None:
+    counts = find_joint_counts([rank(correct, values) for correct, values, _ in groups], [g[2] for g in groups], delta)
+    assert counts == reference_joint(groups, delta)
+    order = list(range(len(groups)))
+    random.shuffle(order)
+    shuffled = [groups[place] for place in order]
+    again = find_joint_counts([rank(*group[:2]) for group in shuffled], [group[2] for group in shuffled], delta)
+    assert again == [counts[place] for place in order]
+
+
+def test_one_group_is_certified_as_all_images_are() -> None:
+    rng = np.random.default_rng(0)
+    ranking = rank(rng.random(700) >= 0.1 * np.linspace(0, 1, 700), -np.arange(700.0))
+    assert find_joint_counts([ranking], [RISK], 0.01) == [largest_certified_count(ranking, RISK, 0.01)]
+
+
+def draw_ranking(rng: np.random.Generator, error_rate: Callable[[Any], Any], n: int) -> Ranking:
+    quantile = rng.random(n)
+    return rank(rng.random(n) >= error_rate(quantile), -quantile)
+
+
+def is_bad(error_rate: Callable[[Any], Any], quantile: float) -> bool:
+    """Whether the error rate of all images up to a quantile exceeds the risk."""
+    return float(np.mean(error_rate(np.linspace(0, quantile, 20_001)))) > RISK + 1e-6
+
+
+def rise_steeply(quantile: Any) -> Any:
+    """Return error rates whose mean up to a quantile is 0.08 u^6, which exceeds the risk at the end."""
+    return 0.56 * quantile**6
+
+
+def never_err(quantile: Any) -> Any:
+    return 0 * quantile
+
+
+WORLDS: dict[str, list[Callable[[Any], Any]]] = {
+    "one hard": [never_err, never_err, rise_steeply],
+    "all hard": [rise_steeply] * 3,
+    "flat": [lambda u: np.full_like(u, 0.0503)] * 3,
+    "good after a bad beginning": [lambda u: np.where(u < 0.3, 0.09, 0.0), never_err, rise_steeply],
+    "bad in the middle": [lambda u: np.where((u > 0.3) & (u < 0.6), 0.12, 0.01), lambda u: 0.01 + 0 * u, rise_steeply],
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_joint_guarantee_fails_in_at_most_delta_of_draws(name: str) -> None:
+    world, rng, draws = WORLDS[name], np.random.default_rng(1), 800
+    failures = 0
+    for _ in range(draws):
+        rankings = [draw_ranking(rng, error_rate, 400) for error_rate in world]
+        counts = find_joint_counts(rankings, [RISK] * len(world), DELTA)
+        failures += any(
+            count is not None and is_bad(error_rate, -float(ranking.confidences[count - 1]))
+            for error_rate, ranking, count in zip(world, rankings, counts, strict=True)
+        )
+    # By chance alone, one test in ten thousand may fail.
+    assert failures <= binom.ppf(1 - 1e-4, draws, DELTA)
+    if name == "one hard":
+        assert failures > 0.5 * DELTA * draws, "the level of the easy groups is used, not lost"
+
+
+def test_whole_delta_for_each_group_would_break_the_guarantee() -> None:
+    """So the simulation above can tell a procedure that is wrong."""
+    rng, draws = np.random.default_rng(1), 300
+    broken = sum(
+        any(largest_certified_count(draw_ranking(rng, rise_steeply, 400), RISK, DELTA) for _ in range(3))
+        for _ in range(draws)
+    )
+    assert broken > binom.ppf(1 - 1e-4, draws, DELTA)
+
+
+def test_groups_without_errors_leave_the_whole_delta_to_the_others() -> None:
+    rng = np.random.default_rng(4)
+    easy = rank(np.ones(400, dtype=bool), rng.random(400))
+    gains = []
+    for _ in range(30):
+        hard = draw_ranking(rng, lambda u: 0.1 * u**2, 2000)
+        *_, joint = find_joint_counts([easy] * 9 + [hard], [RISK] * 10, 0.01)
+        assert joint == FixedSequence.plan(hard, RISK, 0.01 / 10).run(0.01)[0]
+        gains.append(known(joint) - known(largest_certified_count(hard, RISK, 0.01 / 10)))
+    assert min(gains) >= 0
+    assert np.mean(gains) > 10
+
+
+def test_group_that_is_too_small_takes_nothing_from_the_others() -> None:
+    rng = np.random.default_rng(2)
+    rankings: list[Ranking | None] = [draw_ranking(rng, lambda u: 0.1 * u**2, 1500) for _ in range(2)]
+    tiny = rank(np.ones(40, dtype=bool), np.arange(40.0))
+    alone = find_joint_counts(rankings, [RISK] * 2, 0.01)
+    assert find_joint_counts([tiny, None, *rankings], [RISK] * 4, 0.01) == [None, None, *alone]
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn_groups(), st.sampled_from([0.01, 0.1]), st.floats(1, 3))
+def test_larger_level_never_certifies_less(groups: Any, delta: float, factor: float) -> None:
+    """The proof needs it."""
+    for correct, values, risk in groups:
+        sequence = FixedSequence.plan(rank(correct, values), risk, delta)
+        small, large = sequence.run(delta), sequence.run(delta * factor)
+        assert (large[0] or 0) >= (small[0] or 0)
+        assert large[1] >= small[1]

@@ -1,23 +1,26 @@
-"""Thresholds for groups that are guaranteed jointly: the procedure, the rules it makes, and how they decide."""
+"""Thresholds for groups: the rules that `certify` makes, how they decide, and their files."""
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.stats import binom
 
+from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence
-from secondlook.metrics import Ranking, rank
-from secondlook.policies import Guarantee, Policy, certify, largest_certified_count
-from secondlook.policies.fixed_sequence import FixedSequence, compute_starts, find_joint_counts
+from secondlook.files import compute_checksum
+from secondlook.metrics import rank
+from secondlook.policies import Guarantee, Policy, PolicyWarning, certify, read_policy
+from secondlook.policies.fixed_sequence import find_joint_counts
 from secondlook.predictions import Predictions
+from tests.policies.conftest import known, make_schedule
+from tests.policy_maker import attach
 
-RISK, DELTA = 0.05, 0.2
+Edit = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture(scope="module")
@@ -31,174 +34,7 @@ def named() -> Predictions:
     return Predictions(logits=logits, views="identity hflip", labels=labels, class_names=["ant", "cat", "dog"])
 
 
-# ------------------------------------------------------------------------------------------------------ the procedure
-
-
-def reference_run(correct: list[bool], values: list[float], risk: float, starts: list[int], level: float) -> Any:
-    """Return the largest certified rank, or None, and the starts whose shares arrive at the last rank."""
-    order = sorted(range(len(values)), key=lambda image: (-values[image], correct[image]))
-    held: list[int] = []
-    largest, errors = None, 0
-    for rank_, image in enumerate(order, start=1):
-        errors += not correct[image]
-        p_value = binom.cdf(errors, rank_, risk)
-        if held:
-            if p_value <= len(held) * level / len(starts) * (1 + 1e-12):
-                if rank_ == len(order) or values[order[rank_]] < values[image]:
-                    largest = rank_
-            else:
-                held = []
-        if rank_ in starts and (held or p_value <= level / len(starts) * (1 + 1e-12)):
-            held = [*held, rank_]
-    return largest, len(held)
-
-
-def reference_joint(groups: list[tuple[list[bool], list[float], float]], delta: float) -> list[int | None]:
-    """Follow the procedure step by step, over groups of the given order."""
-    best: set[int] = set()
-    for size in range(len(groups), 0, -1):
-        can_pass = {
-            i for i, (correct, _, risk) in enumerate(groups) if (1 - risk) ** (len(correct) - 1) <= delta / size
-        }
-        if len(can_pass) >= size:
-            # As many as possible, those that need the smallest level first; equal ones only together.
-            needs = sorted((1 - groups[i][2]) ** (len(groups[i][0]) - 1) for i in can_pass)
-            best = {i for i in can_pass if (1 - groups[i][2]) ** (len(groups[i][0]) - 1) <= needs[size - 1]}
-            if len(best) == size:
-                break
-            best = set()
-    level = delta / max(len(best), 1)
-    starts = {i: compute_starts(len(groups[i][0]), groups[i][2], delta / len(best)) for i in best}
-    while True:
-        runs = {i: reference_run(*groups[i], starts[i], level) for i in best}
-        needed = sum(1 - held / len(starts[i]) for i, (_, held) in runs.items())
-        if needed <= 1e-12 or delta / needed <= level * (1 + 1e-12):
-            return [runs[i][0] if i in best else None for i in range(len(groups))]
-        level = delta / needed
-
-
-@st.composite
-def drawn_groups(draw: Callable[..., Any]) -> list[tuple[list[bool], list[float], float]]:
-    groups = []
-    for _ in range(draw(st.integers(1, 4))):
-        n, risk = draw(st.integers(2, 150)), draw(st.sampled_from([0.05, 0.1, 0.3]))
-        rng, rate = np.random.default_rng(draw(st.integers(0, 10**6))), draw(st.sampled_from([0.0, 0.03, 0.1, 0.5]))
-        levels = draw(st.sampled_from([4, 1000]))
-        quantile = np.ceil(rng.random(n) * levels) / levels
-        groups.append(((rng.random(n) >= rate * quantile).tolist(), (-quantile).tolist(), risk))
-    return groups
-
-
-@settings(max_examples=150, deadline=None)
-@given(drawn_groups(), st.sampled_from([0.01, 0.1, 0.3]), st.randoms(use_true_random=False))
-def test_reference_agrees_in_any_order_of_groups(groups: Any, delta: float, random: Any) -> None:
-    counts = find_joint_counts([rank(correct, values) for correct, values, _ in groups], [g[2] for g in groups], delta)
-    assert counts == reference_joint(groups, delta)
-    order = list(range(len(groups)))
-    random.shuffle(order)
-    shuffled = [groups[place] for place in order]
-    again = find_joint_counts([rank(*group[:2]) for group in shuffled], [group[2] for group in shuffled], delta)
-    assert again == [counts[place] for place in order]
-
-
-def test_one_group_is_certified_as_all_images_are() -> None:
-    rng = np.random.default_rng(0)
-    ranking = rank(rng.random(700) >= 0.1 * np.linspace(0, 1, 700), -np.arange(700.0))
-    assert find_joint_counts([ranking], [RISK], 0.01) == [largest_certified_count(ranking, RISK, 0.01)]
-
-
-def draw_ranking(rng: np.random.Generator, error_rate: Callable[[Any], Any], n: int) -> Ranking:
-    quantile = rng.random(n)
-    return rank(rng.random(n) >= error_rate(quantile), -quantile)
-
-
-def is_bad(error_rate: Callable[[Any], Any], quantile: float) -> bool:
-    """Whether the error rate of all images up to a quantile exceeds the risk."""
-    return float(np.mean(error_rate(np.linspace(0, quantile, 20_001)))) > RISK + 1e-6
-
-
-def rise_steeply(quantile: Any) -> Any:
-    """Return error rates whose mean up to a quantile is 0.08 u^6, which exceeds the risk at the end."""
-    return 0.56 * quantile**6
-
-
-def never_err(quantile: Any) -> Any:
-    return 0 * quantile
-
-
-WORLDS: dict[str, list[Callable[[Any], Any]]] = {
-    "one hard": [never_err, never_err, rise_steeply],
-    "all hard": [rise_steeply] * 3,
-    "flat": [lambda u: np.full_like(u, 0.0503)] * 3,
-    "good after a bad beginning": [lambda u: np.where(u < 0.3, 0.09, 0.0), never_err, rise_steeply],
-    "bad in the middle": [lambda u: np.where((u > 0.3) & (u < 0.6), 0.12, 0.01), lambda u: 0.01 + 0 * u, rise_steeply],
-}
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_joint_guarantee_fails_in_at_most_delta_of_draws(name: str) -> None:
-    world, rng, draws = WORLDS[name], np.random.default_rng(1), 800
-    failures = 0
-    for _ in range(draws):
-        rankings = [draw_ranking(rng, error_rate, 400) for error_rate in world]
-        counts = find_joint_counts(rankings, [RISK] * len(world), DELTA)
-        failures += any(
-            count is not None and is_bad(error_rate, -float(ranking.confidences[count - 1]))
-            for error_rate, ranking, count in zip(world, rankings, counts, strict=True)
-        )
-    # By chance alone, one test in ten thousand may fail.
-    assert failures <= binom.ppf(1 - 1e-4, draws, DELTA)
-    if name == "one hard":
-        assert failures > 0.5 * DELTA * draws, "the level of the easy groups is used, not lost"
-
-
-def test_whole_delta_for_each_group_would_break_the_guarantee() -> None:
-    """So the simulation above can tell a procedure that is wrong."""
-    rng, draws = np.random.default_rng(1), 300
-    broken = sum(
-        any(largest_certified_count(draw_ranking(rng, rise_steeply, 400), RISK, DELTA) for _ in range(3))
-        for _ in range(draws)
-    )
-    assert broken > binom.ppf(1 - 1e-4, draws, DELTA)
-
-
-def test_groups_without_errors_leave_the_whole_delta_to_the_others() -> None:
-    rng = np.random.default_rng(4)
-    easy = rank(np.ones(400, dtype=bool), rng.random(400))
-    gains = []
-    for _ in range(30):
-        hard = draw_ranking(rng, lambda u: 0.1 * u**2, 2000)
-        *_, joint = find_joint_counts([easy] * 9 + [hard], [RISK] * 10, 0.01)
-        expected = FixedSequence.plan(hard, RISK, 0.01 / 10).run(0.01)[0]
-        assert joint == expected
-        bonferroni = largest_certified_count(hard, RISK, 0.01 / 10)
-        assert joint is not None
-        assert bonferroni is not None
-        assert joint >= bonferroni
-        gains.append(joint - bonferroni)
-    assert np.mean(gains) > 10
-
-
-def test_group_that_is_too_small_takes_nothing_from_the_others() -> None:
-    rng = np.random.default_rng(2)
-    rankings: list[Ranking | None] = [draw_ranking(rng, lambda u: 0.1 * u**2, 1500) for _ in range(2)]
-    tiny = rank(np.ones(40, dtype=bool), np.arange(40.0))
-    alone = find_joint_counts(rankings, [RISK] * 2, 0.01)
-    assert find_joint_counts([tiny, None, *rankings], [RISK] * 4, 0.01) == [None, None, *alone]
-
-
-@settings(max_examples=100, deadline=None)
-@given(drawn_groups(), st.sampled_from([0.01, 0.1]), st.floats(1, 3))
-def test_larger_level_never_certifies_less(groups: Any, delta: float, factor: float) -> None:
-    """The proof needs it."""
-    for correct, values, risk in groups:
-        sequence = FixedSequence.plan(rank(correct, values), risk, delta)
-        small, large = sequence.run(delta), sequence.run(delta * factor)
-        assert (large[0] or 0) >= (small[0] or 0)
-        assert large[1] >= small[1]
-
-
-# --------------------------------------------------------------------------------------------------- rules for classes
+# ------------------------------------------------------------------------------------------------- predicted classes
 
 
 def test_every_class_has_its_threshold(named: Predictions) -> None:
@@ -216,9 +52,8 @@ def test_every_class_has_its_threshold(named: Predictions) -> None:
         assert group.errors == np.sum(accept & chosen & ~correct)
         assert group.coverage == accept[chosen].mean()
     assert rule.threshold == min(group.threshold for group in rule.groups)
-    assert rule.calibration is not None
-    assert rule.calibration.accepted == accept.sum()
-    assert rule.calibration.errors == np.sum(accept & ~correct)
+    counts = known(rule.calibration)
+    assert (counts.accepted, counts.errors) == (accept.sum(), np.sum(accept & ~correct))
     assert rule.coverage == accept.mean()
 
 
@@ -230,25 +65,21 @@ def test_thresholds_are_those_of_the_joint_procedure(named: Predictions) -> None
     assert [group.accepted or None for group in rule.groups] == find_joint_counts(rankings, risks, 0.05)
     assert [group.risk for group in rule.groups] == risks
     assert rule.guarantee == Guarantee(risk=0.2, delta=0.05, grouped_by="class", smallest_risk=0.05)
-    by_index = certify(named, "mean", risk={0: 0.1, 1: 0.05, 2: 0.2}, delta=0.05, groups="class")
-    assert by_index == rule
+    assert certify(named, "mean", risk={0: 0.1, 1: 0.05, 2: 0.2}, delta=0.05, groups="class") == rule
 
 
 def test_class_where_nothing_can_be_guaranteed_accepts_nothing(named: Predictions) -> None:
     rule = certify(named, "mean", risk={"*": 0.1, "dog": 0.0005}, delta=0.05, groups="class")
     *_, dog = rule.groups
     assert rule.certified
-    assert dog.threshold == math.inf
-    assert dog.accepted == 0
-    assert dog.additional_images is not None
+    assert (dog.threshold, dog.accepted) == (math.inf, 0)
     assert not rule.accept(named)[named.predicted() == 2].any()
     assert math.isfinite(rule.threshold)
-    assert f"needs {dog.additional_images:,} more" in str(rule)
+    assert f"needs {known(dog.additional_images):,} more" in str(rule)
 
 
 def test_class_that_is_never_predicted_has_no_threshold(named: Predictions) -> None:
-    some = named.select(images=named.predicted() != 2)
-    rule = certify(some, "mean", risk=0.1, delta=0.05, groups="class")
+    rule = certify(named.select(images=named.predicted() != 2), "mean", risk=0.1, delta=0.05, groups="class")
     assert (rule.groups[2].images, rule.groups[2].threshold) == (0, math.inf)
     assert not rule.accept([1.0], groups=[2], method=rule.method).any()
 
@@ -257,13 +88,11 @@ def test_nothing_certified_is_a_shortfall_of_the_closest_class(named: Prediction
     rule = certify(named, "mean", risk=0.001, delta=0.001, groups="class")
     assert not rule.certified
     assert rule.threshold == math.inf
-    assert rule.shortfall is not None
-    assert rule.shortfall.requested == Guarantee(risk=0.001, delta=0.001, grouped_by="class")
-    assert rule.shortfall.group == "cat"
-    assert rule.shortfall.additional_images == rule.groups[1].additional_images
-    smallest = rule.shortfall.smallest_risk
-    assert smallest is not None
-    assert certify(named, "mean", risk=smallest, delta=0.001, groups="class").certified
+    shortfall = known(rule.shortfall)
+    assert shortfall.requested == Guarantee(risk=0.001, delta=0.001, grouped_by="class")
+    assert shortfall.group == "cat"
+    assert shortfall.additional_images == rule.groups[1].additional_images
+    assert certify(named, "mean", risk=known(shortfall.smallest_risk), delta=0.001, groups="class").certified
     assert "'cat'" in str(rule)
 
 
@@ -273,26 +102,7 @@ def test_classes_are_those_that_are_predicted(preds: Predictions, predict_from: 
     rule = certify(preds, "mean", risk=0.3, delta=0.1, groups="class", predict_from=predict_from, top_k=top_k)
     first = preds.predicted(predict_from, top_k).reshape(len(preds), -1)[:, 0]
     assert [group.images for group in rule.groups] == np.bincount(first, minlength=5).tolist()
-    values = rule.confidence(preds)
-    assert (rule.accept(preds) == rule.accept(values, groups=first, method=rule.method)).all()
-
-
-def test_duplicates_and_tuning_images_are_left_out(named: Predictions) -> None:
-    labels = np.where(np.arange(2000) % 2, "odd", "even")
-    rule = certify(
-        named,
-        "mean",
-        risk=0.2,
-        delta=0.05,
-        groups=labels,
-        duplicates=named.ids[:100],
-        tuning=range(100, 301),
-    )
-    assert [(group.name, group.images) for group in rule.groups] == [("even", 849), ("odd", 850)]
-    assert rule.calibration is not None
-    assert (rule.calibration.duplicates, rule.calibration.tuning) == (100, 201)
-    kept = named.select(images=np.arange(301, 2000))
-    assert certify(kept, "mean", risk=0.2, delta=0.05, groups=labels[301:]).groups == rule.groups
+    assert (rule.accept(preds) == rule.accept(rule.confidence(preds), groups=first, method=rule.method)).all()
 
 
 def test_best_of_several_methods_is_chosen_by_the_joint_coverage(named: Predictions) -> None:
@@ -302,23 +112,9 @@ def test_best_of_several_methods_is_chosen_by_the_joint_coverage(named: Predicti
     best = max(each, key=lambda one: one.coverage)
     assert rule.groups == best.groups
     assert rule.guarantee == Guarantee(risk=0.1, delta=0.06, grouped_by="class")
-    assert [one.method for one in rule.compared] == methods
-    assert [one.coverage for one in rule.compared] == [one.coverage for one in each]
-    assert [one.threshold for one in rule.compared] == [one.threshold for one in each]
-    assert [one.method for one in rule.compared if one.chosen] == [best.method]
-
-
-def test_compared_methods_are_listed(preds: Predictions) -> None:
-    rule = certify(preds, ["msr", "mean"], risk=0.1, delta=0.1)
-    each = [certify(preds, method, risk=0.1, delta=0.05) for method in ("msr", "mean")]
-    assert [(one.threshold, one.coverage) for one in rule.compared] == [(one.threshold, one.coverage) for one in each]
-    chosen = str(rule.list_tables()[0]).splitlines()[2]
-    assert chosen.split() == ["mean", f"{rule.threshold:.6g}", f"{100 * rule.coverage:.2f}", "%", "chosen"]
-    assert str(rule.list_tables()[0]) in str(rule)
-    assert "best of 2" in str(rule)
-    nothing = certify(preds, ["msr", "mean"], risk=0.0001)
-    assert [one.threshold for one in nothing.compared] == [None, None]
-    assert len(certify(preds, "mean", risk=0.1, delta=0.1).compared) == 1
+    assert [(one.method, one.coverage, one.threshold, one.chosen) for one in rule.compared] == [
+        (one.method, one.coverage, one.threshold, one is best) for one in each
+    ]
 
 
 def test_rule_lists_its_classes(named: Predictions) -> None:
@@ -359,15 +155,23 @@ def test_groups_by_label_decide_with_labels(named: Predictions) -> None:
     assert (rule.accept(values, groups=sites, method=rule.method) == expected).all()
     assert (rule.accept(values, groups=sites.tolist(), method=rule.method) == expected).all()
     order = np.random.default_rng(0).permutation(2000)
-    shuffled = certify(
-        named.select(images=order), "mean", risk={"*": 0.1, "north": 0.05}, delta=0.05, groups=sites[order]
-    )
+    risk = {"*": 0.1, "north": 0.05}
+    shuffled = certify(named.select(images=order), "mean", risk=risk, delta=0.05, groups=sites[order])
     assert shuffled.groups == rule.groups
 
 
 def test_numbers_can_be_groups(named: Predictions) -> None:
     rule = certify(named, "mean", risk={1: 0.1, 2: 0.2}, delta=0.05, groups=1 + np.arange(2000) % 2)
     assert [(group.name, group.value, group.risk) for group in rule.groups] == [("1", 1, 0.1), ("2", 2, 0.2)]
+
+
+def test_duplicates_and_tuning_images_are_left_out(named: Predictions) -> None:
+    labels, given = np.where(np.arange(2000) % 2, "odd", "even"), {"risk": 0.2, "delta": 0.05}
+    rule = certify(named, "mean", **given, groups=labels, duplicates=named.ids[:100], tuning=range(100, 301))
+    assert [(group.name, group.images) for group in rule.groups] == [("even", 849), ("odd", 850)]
+    assert (known(rule.calibration).duplicates, known(rule.calibration).tuning) == (100, 201)
+    kept = named.select(images=np.arange(301, 2000))
+    assert certify(kept, "mean", **given, groups=labels[301:]).groups == rule.groups
 
 
 @pytest.mark.parametrize(
@@ -400,20 +204,122 @@ def test_messages_name_some_of_many_groups(named: Predictions) -> None:
 
 def test_decisions_need_the_groups(named: Predictions) -> None:
     rule = certify(named, "mean", risk=0.1, delta=0.05, groups="class")
-    for arguments, offending in (
-        (None, "groups="),
-        ([0, 1], r"\(2,\)"),
-        ([0, 1, 3], "3 at index 2"),
+    sites = certify(named, "mean", risk=0.1, delta=0.05, groups=["north", "south"] * 1000)
+    for decider, groups, offending in (
+        (rule, None, "groups="),
+        (rule, [0, 1], r"\(2,\)"),
+        (rule, [0, 1, 3], "3 at index 2"),
+        (sites, ["nort"] * 3, "Did you mean 'north'"),
+        (Policy(threshold=0.5, method="mean"), [0] * 3, "groups="),
     ):
         with pytest.raises(DecisionError, match=offending):
-            rule.accept([0.9, 0.9, 0.9], groups=arguments, method=rule.method)
-    with pytest.raises(DecisionError, match="groups="):
-        Policy(threshold=0.5, method="mean").accept([0.9], groups=[0], method="mean")
-    other = Predictions(logits=np.zeros((2, 2, 4)), views=named.views)
+            decider.accept([0.9, 0.9, 0.9], groups=groups, method=decider.method)
     with pytest.raises(DecisionError, match=r"3 classes.* has 4"):
-        rule.accept(other)
-    sites = certify(named, "mean", risk=0.1, delta=0.05, groups=["north", "south"] * 1000)
-    with pytest.raises(DecisionError, match="Did you mean 'north'"):
-        sites.accept([0.9], groups=["nort"], method=sites.method)
+        rule.accept(Predictions(logits=np.zeros((2, 2, 4)), views=named.views))
     with pytest.raises(DecisionError, match="groups="):
         sites.accept(named)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+NAMES = ("ant", "bee", "cat", "dog", "elk")
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Classifier:
+    return load_classifier(lambda batch: batch, name="animals", output="logits")
+
+
+@pytest.fixture(scope="module")
+def labeled(preds: Predictions) -> Predictions:
+    return Predictions(logits=preds.logits, views=preds.views, labels=preds.labels, class_names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def rule(labeled: Predictions) -> Policy:
+    """A rule of five classes, of which the last accepts nothing."""
+    rule = certify(labeled, ["msr", "mean"], risk={"*": 0.2, "cat": 0.3, "elk": 1e-4}, delta=0.1, groups="class")
+    assert [math.isfinite(group.threshold) for group in rule.groups] == [True] * 4 + [False]
+    return rule
+
+
+@pytest.fixture(scope="module")
+def policy(rule: Policy, labeled: Predictions, classifier: Classifier) -> Policy:
+    return attach(rule, classifier=classifier, views=labeled.views.texts, class_names=NAMES)
+
+
+def test_saved_policy_decides_as_its_rule(rule: Policy, policy: Policy, labeled: Predictions, tmp_path: Path) -> None:
+    policy.save(tmp_path / "policy.json")
+    loaded = read_policy(tmp_path / "policy.json")
+    assert loaded.decides_like(policy)
+    assert (loaded.groups, loaded.threshold) == (rule.groups, rule.threshold)
+    assert loaded.certified
+    assert loaded.guarantee_text == str(Guarantee(risk=0.3, delta=0.1, grouped_by="class", smallest_risk=1e-4))
+    values, predicted = rule.confidence(labeled), labeled.predicted()
+    decided = loaded.accept(values, groups=predicted, method=loaded.method)
+    assert np.array_equal(decided, rule.accept(values, groups=predicted, method=rule.method))
+    assert not loaded.accept([1.0], groups=[4], method=loaded.method).any()
+    assert all(text in str(loaded) for text in (str(rule), *NAMES, "chosen"))
+
+
+def test_other_groups_cannot_be_stored(preds: Predictions, tmp_path: Path) -> None:
+    rule = certify(preds, "mean", risk=0.3, delta=0.1, groups=["north", "south"] * 400)
+    assert rule.certified
+    with pytest.raises(DecisionError, match=r"other groups.*accept\(\)"):
+        rule.save(tmp_path / "policy.json")
+
+
+def test_names_of_other_classes_are_rejected(policy: Policy, labeled: Predictions, classifier: Classifier) -> None:
+    with pytest.raises(DecisionError, match="4 classes, got 5"):
+        attach(policy, classifier=classifier, views=labeled.views.texts, class_names=NAMES[:4])
+
+
+def set_value(column: str, index: int, value: object) -> Edit:
+    return lambda content: content["groups"][index].update({column: value})
+
+
+@pytest.mark.parametrize(
+    ("edit", "offending"),
+    [
+        (lambda content: content["groups"][0].pop("risk"), "groups.0.risk"),
+        (lambda content: content["groups"].pop(), "5 classes, got 4"),
+        (lambda content: content["groups"].reverse(), "order"),
+        (set_value("threshold", 0, "high"), "groups.0.threshold"),
+        (set_value("threshold", 0, None), "groups.0"),
+        (set_value("threshold", 4, 0.999), "groups.4"),
+        (set_value("risk", 1, 1.5), "groups.1.risk"),
+        (set_value("errors", 1, 10**6), "groups.1"),
+        (set_value("accepted", 1, 10**6), "groups.1"),
+        (set_value("images", 1, -1), "groups.1.images"),
+        (lambda content: content.update(groups=[]), "groups if"),
+        (lambda content: content.update(threshold=0.123), "threshold"),
+        (lambda content: content["guarantee"].update(risk=0.01), "risk"),
+        (lambda content: content["compared"][0].update(coverage=2), "compared.0.coverage"),
+    ],
+)
+def test_invalid_file_is_rejected(policy: Policy, tmp_path: Path, edit: Edit, offending: str) -> None:
+    content = json.loads(policy.model_dump_json(exclude={"checksum"}))
+    edit(content)
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps({**content, "checksum": compute_checksum(content)}))
+    with pytest.raises(DecisionError, match=offending):
+        read_policy(path)
+
+
+def test_changed_threshold_of_a_class_loses_the_guarantee(policy: Policy, tmp_path: Path) -> None:
+    content = json.loads(policy.model_dump_json())
+    highest = max(range(4), key=lambda index: content["groups"][index]["threshold"])
+    content["groups"][highest]["threshold"] = policy.threshold
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps(content))
+    with pytest.warns(PolicyWarning):
+        changed = read_policy(path)
+    assert changed.guarantee is None
+    assert changed.accept([policy.threshold], groups=[highest], method=changed.method).all()
+    assert "changed" in changed.guarantee_text
+
+
+def test_policy_with_a_schedule_has_one_threshold(policy: Policy) -> None:
+    schedule = make_schedule(changes=(0.0,) * 4, spreads=(0.1,) * 4)
+    with pytest.raises(DecisionError, match="schedule"):
+        policy.replace(method=schedule.method, schedule=schedule)

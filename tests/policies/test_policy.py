@@ -1,7 +1,9 @@
-"""Policy files: written, read, upgraded, verified and rejected."""
+"""Policies: what they accept and tell, and their files: written, read, verified and rejected."""
 
 import hashlib
 import json
+import math
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +16,12 @@ from pydantic import ValidationError
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError, SecondLookError
 from secondlook.policies import (
+    Calibration,
+    Guarantee,
     Policy,
     PolicyWarning,
     ShiftModel,
     certify,
-    certify_confidence,
     read_policy,
 )
 from secondlook.predictions import Predictions
@@ -31,15 +34,87 @@ def classify(batch: Any) -> Any:
     raise AssertionError("a policy does not run its classifier")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def classifier() -> Classifier:
     return load_classifier(classify, name="brightness", output="probabilities")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def policy(preds: Predictions, classifier: Classifier) -> Policy:
     rule = certify(preds, "bootstrap-lower", risk=0.1, delta=0.05, level=0.9, seed=3)
     return attach(rule, classifier=classifier, views=preds.views.texts, data="array", data_digest="d" * 64)
+
+
+def write_edited(policy: Policy, folder: Path, edit: Edit) -> Path:
+    content = json.loads(policy.model_dump_json())
+    edit(content)
+    path = folder / "policy.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_plain_threshold_has_no_guarantee() -> None:
+    rule = Policy(threshold=0.9, method="mean")
+    assert not rule.certified
+    assert rule.accept([0.95, 0.9, 0.1], method=rule.method).tolist() == [True, True, False]
+    assert "guarantee: none" in str(rule)
+    with pytest.raises(DecisionError, match="coverage"):
+        rule.coverage  # noqa: B018
+
+
+@pytest.mark.parametrize("value", [math.nan, "0.9", None, True, [0.9], np.array([0.9, 0.8])])
+def test_threshold_must_be_a_number(value: Any) -> None:
+    with pytest.raises(DecisionError, match=re.escape(f"threshold={value!r}")):
+        Policy(threshold=value, method="mean")
+
+
+def test_infinite_threshold_accepts_nothing_or_everything() -> None:
+    assert not Policy(threshold=math.inf, method="mean").accept([0.5], method="mean").any()
+    assert Policy(threshold=-math.inf, method="mean").accept([0.5], method="mean").all()
+
+
+@pytest.mark.parametrize(
+    ("confidence", "offending"),
+    [
+        ([np.nan], "NaN at index 0"),
+        *((one, "confidence") for one in ([[0.1], [0.2, 0.3]], ["a"], [None], np.ma.masked_array([0.5], mask=[True]))),
+    ],
+)
+def test_confidences_must_be_numbers(confidence: Any, offending: str) -> None:
+    with pytest.raises(DecisionError, match=offending):
+        Policy(threshold=0.5, method="mean").accept(confidence, method="mean")
+
+
+def test_text_has_threshold_guarantee_and_calibration() -> None:
+    rule = Policy(
+        threshold=0.75,
+        method="mean",
+        guarantee=Guarantee(risk=0.01, delta=0.001),
+        calibration=Calibration(images=2000, accepted=1500, errors=7, duplicates=12, joint_delta=0.2),
+    )
+    for part in ("mean >= 0.75", "1 % errors", "99.9 %", "1,500 of 2,000", "75 %", "7 of them", "12 duplicate", "20 %"):
+        assert part in str(rule)
+    assert rule.certified
+    assert rule.coverage == 0.75
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ({"smallest_risk": 0.025, "additional_images": 1200}, "2.5 %"),
+        ({"additional_images": 1200}, "1,200"),
+        ({"smallest_risk": 0.025}, "would not help"),
+        (
+            {"smallest_risk": 0.025, "additional_images": 1200, "larger_delta": 0.05},
+            "a risk of 2.5 % or a delta of 0.05",
+        ),
+        ({"closest": Calibration(images=2000, accepted=1040, errors=7)}, "7 of 1,040"),
+    ],
+)
+def test_shortfall_text_has_what_would_have_been_possible(known: dict[str, Any], text: str) -> None:
+    requested = Guarantee(risk=0.01, delta=0.001)
+    shortfall: Any = {"requested": requested, "smallest_risk": None, "additional_images": None, **known}
+    assert text in str(Policy(threshold=math.inf, method="mean", shortfall=shortfall).shortfall)
 
 
 def test_saved_policy_is_loaded(policy: Policy, tmp_path: Path) -> None:
@@ -112,39 +187,35 @@ def test_other_preprocessing_or_output_is_rejected(policy: Policy) -> None:
     ],
 )
 def test_invalid_file_is_rejected(policy: Policy, tmp_path: Path, edit: Edit, where: str) -> None:
-    content = json.loads(policy.model_dump_json())
-    edit(content)
-    path = tmp_path / "policy.json"
-    path.write_text(json.dumps(content))
     with pytest.raises(DecisionError, match=where):
-        read_policy(path)
+        read_policy(write_edited(policy, tmp_path, edit))
 
 
-def test_missing_or_truncated_file_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(DecisionError, match=r"policy\.json.*No such file"):
+@pytest.mark.parametrize(
+    ("content", "fault"), [(None, ".*No such file"), ('{"format": "second', ".*Invalid JSON"), ("[1]", "")]
+)
+def test_missing_or_truncated_file_is_rejected(tmp_path: Path, content: str | None, fault: str) -> None:
+    if content is not None:
+        (tmp_path / "policy.json").write_text(content)
+    with pytest.raises(DecisionError, match=rf"policy\.json{fault}"):
         read_policy(tmp_path / "policy.json")
-    (tmp_path / "half.json").write_text('{"format": "second')
-    with pytest.raises(DecisionError, match=r"half\.json.*Invalid JSON"):
-        read_policy(tmp_path / "half.json")
-    (tmp_path / "list.json").write_text("[1]")
-    with pytest.raises(DecisionError, match=r"list\.json"):
-        read_policy(tmp_path / "list.json")
 
 
 def test_policy_that_cannot_be_stored_is_rejected(classifier: Classifier, tmp_path: Path) -> None:
-    def make(policy: Policy, views: tuple[str, ...] = ("identity",)) -> None:
-        attach(policy, classifier=classifier, views=views).save(tmp_path / "policy.json")
+    def make(view: str = "identity", threshold: float = 0.5, method: str = "mean", **options: object) -> None:
+        policy = Policy(threshold=threshold, method=method, options=options)
+        attach(policy, classifier=classifier, views=(view,)).save(tmp_path / "policy.json")
 
     with pytest.raises(DecisionError, match="finite threshold, got inf"):
-        make(certify_confidence([False] * 50, np.arange(50.0), risk=0.1, delta=0.1))
+        make(threshold=math.inf)
     with pytest.raises(DecisionError, match=r"'passes'.*'mc-dropout'.*ndarray"):
-        make(Policy(threshold=0.5, method="mc-dropout", options={"passes": np.zeros(3)}))
+        make(method="mc-dropout", passes=np.zeros(3))
     with pytest.raises(DecisionError, match=r"options=.*'preds'"):
-        make(Policy(threshold=0.5, method="mean", options={"preds": 1}))
+        make(preds=1)
     with pytest.raises(SecondLookError, match=r"'maen'"):
-        make(Policy(threshold=0.5, method="maen"))
+        make(method="maen")
     with pytest.raises(DecisionError, match=r"'identity'.*'hflip'"):
-        make(Policy(threshold=0.5, method="mean"), views=("hflip",))
+        make("hflip")
 
 
 def test_checksum_is_the_hash_of_the_other_content(policy: Policy, tmp_path: Path) -> None:
@@ -188,25 +259,21 @@ def check_guarantee_is_lost(policy: Policy) -> None:
     ],
 )
 def test_edited_file_loses_its_guarantee(policy: Policy, tmp_path: Path, edit: Edit) -> None:
-    content = json.loads(policy.model_dump_json())
-    edit(content)
-    path = tmp_path / "policy.json"
-    path.write_text(json.dumps(content))
+    path = write_edited(policy, tmp_path, edit)
     with pytest.warns(PolicyWarning, match=r"policy\.json") as caught:
         loaded = read_policy(path)
     assert [one.filename for one in caught] == [__file__]
     check_guarantee_is_lost(loaded)
-    assert loaded.threshold == content["threshold"]
+    assert loaded.threshold == json.loads(path.read_text())["threshold"]
     loaded.save(path, overwrite=True)
     assert not read_policy(path).certified, "saving it does not restore the guarantee"
 
 
 def test_edited_content_loses_its_guarantee_wherever_it_is_read(policy: Policy) -> None:
     content = json.loads(policy.model_dump_json()) | {"threshold": 0.469}
-    with pytest.warns(PolicyWarning, match="changed"):
-        check_guarantee_is_lost(Policy.model_validate(content))
-    with pytest.warns(PolicyWarning, match="changed"):
-        check_guarantee_is_lost(Policy(**content))
+    for read in (Policy.model_validate, lambda content: Policy(**content)):
+        with pytest.warns(PolicyWarning, match="changed"):
+            check_guarantee_is_lost(read(content))
 
 
 def test_policy_changed_in_python_keeps_its_guarantee(policy: Policy, tmp_path: Path) -> None:
@@ -265,12 +332,10 @@ def test_another_policy_is_replaced_only_if_asked(policy: Policy, tmp_path: Path
 def test_changed_policy_is_another_one(policy: Policy, tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     policy.save(path)
-    path.write_text(path.read_text().replace("identity", "identity ", 1))
-    with pytest.raises(DecisionError, match="overwrite=True"):
-        policy.save(path)
-    path.write_text("{}")
-    with pytest.raises(DecisionError, match="overwrite=True"):
-        policy.save(path)
+    for content in (path.read_text().replace("identity", "identity ", 1), "{}"):
+        path.write_text(content)
+        with pytest.raises(DecisionError, match="overwrite=True"):
+            policy.save(path)
 
 
 @pytest.mark.parametrize("change", [{"class_shares": ()}, {"class_shares": (0.1,) * 17}, {"shifts": ()}])

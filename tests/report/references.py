@@ -12,6 +12,8 @@ from secondlook.report.study import build_study
 from secondlook.report.writer import write_study
 
 PAGE = ("title", "risk", "delta", "image", "facts", "warnings", "notes", "command", "artifacts")
+RUN_ONLY = {"calibrated", "duplicates", "warnings", "notes", "command"}
+"""Options of a report that only a run has."""
 
 
 def write_run_report(preds: Predictions, path: Path, **options: Any) -> Path:

@@ -1,28 +1,30 @@
-"""The page: well-formed, self-contained, small, escaped, and with the same numbers as in Python."""
+"""The page and the files next to it: well-formed, self-contained, small, escaped, complete and reproducible."""
 
+import base64
+import hashlib
+import html
+import io
+import math
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.metrics import rank
+from secondlook.errors import ReportError
+from secondlook.estimators import confidence
+from secondlook.evaluation import evaluate
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
-from secondlook.report import page, write_report
-from secondlook.report.findings import choose_images
-from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_risk
-from secondlook.report.study import build_study
-from secondlook.views import ViewSet
-from tests.report.references import point_at_coverage, write_run_report
+from secondlook.report import write_report
+from secondlook.tables import unescape_formula
+from secondlook.views import apply_view
+from tests.report.conftest import CLASSES, Report, Write, make_predictions, read_image
 
-PageDataReader = Callable[[Path], dict[str, Any]]
-ImageReader = Callable[[int], Array]
-CLASSES = ("cat", "dog", "bird", "frog")
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
@@ -42,27 +44,19 @@ class PageParser(HTMLParser):
         if re.fullmatch(r"h\d", tag):
             self.levels.append(int(tag[1]))
         for name, value in attrs:
+            text = value or ""
             if name == "id":
-                self.ids.append(value or "")
-            if name in ("for", "aria-labelledby", "aria-describedby") or (
-                name == "href" and (value or "").startswith("#")
-            ):
-                self.references.append((value or "").removeprefix("#"))
+                self.ids.append(text)
+            if name in ("for", "aria-labelledby", "aria-describedby") or (name == "href" and text.startswith("#")):
+                self.references.append(text.removeprefix("#"))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
 
 
-@pytest.fixture
-def report(preds: Predictions, read_image: ImageReader, tmp_path: Path) -> Path:
-    return write_report(
-        preds, tmp_path / "report.html", title="Cats & dogs", image=read_image, delta=0.05, risk=0.1, artifacts=False
-    )
-
-
-def test_page_is_well_formed_and_its_references_exist(report: Path) -> None:
+def test_page_is_well_formed_and_its_references_exist(report: Report) -> None:
     parser = PageParser()
-    parser.feed(report.read_text("utf-8"))
+    parser.feed(report.text)
     assert parser.open == []
     assert len(set(parser.ids)) == len(parser.ids)
     assert set(parser.references) <= set(parser.ids)
@@ -71,188 +65,296 @@ def test_page_is_well_formed_and_its_references_exist(report: Path) -> None:
     assert all(after - before <= 1 for before, after in zip(parser.levels, parser.levels[1:], strict=False))
 
 
-def test_page_fetches_nothing(report: Path) -> None:
-    text = report.read_text("utf-8")
+def test_page_fetches_nothing_and_runs_only_its_own_script(report: Report) -> None:
+    text = report.path.read_text("utf-8")
     # The only URL of the page names a namespace, which is never fetched.
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"(src|href)\s*=\s*[\"'](?!#|data:)", text)
     assert "@import" not in text
     assert "url(" not in text.replace("url(#", "")
     assert "default-src &#39;none&#39;; img-src data:" in text
-
-
-def test_script_and_style_match_the_content_security_policy(report: Path) -> None:
-    import base64
-    import hashlib
-
-    text = report.read_text("utf-8")
-    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+    for tag in ("script", "style"):
         (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode().replace("+", r"\+")
-        assert re.search(rf"{rule} &#39;sha256-{digest}&#39;", text)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src &#39;sha256-{digest}&#39;" in text
 
 
-def test_embedded_numbers_equal_those_in_python(
-    preds: Predictions, report: Path, read_page_data: PageDataReader
-) -> None:
-    data = read_page_data(report)
-    study = build_study(preds)
-    assert [method["name"] for method in data["methods"]] == list(study.confidences)
-    assert (data["images"], data["errors"]) == (600, study.n_errors)
-    for method in data["methods"]:
-        ranking = rank(study.correct, study.confidences[method["name"]])
-        assert method["complete"]
-        np.testing.assert_array_equal(method["thresholds"], ranking.confidences)
-        np.testing.assert_array_equal(np.cumsum(method["sizes"], dtype=np.int64), ranking.accepted)
-        np.testing.assert_array_equal(np.cumsum(method["wrong"], dtype=np.int64), ranking.errors)
-    assert data["risk"] in data["risks"].tolist()
-
-
-def test_large_data_sets_keep_a_limited_number_of_thresholds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preds: Predictions, read_page_data: PageDataReader
-) -> None:
-    monkeypatch.setattr(page, "MAX_THRESHOLDS", 400)
-    path = write_report(preds, tmp_path / "report.html", title="t", artifacts=False, methods=["msr", "mean"])
-    for method in read_page_data(path)["methods"]:
-        assert len(method["thresholds"]) <= 200
-        assert method["sizes"].sum() == 600
-        assert not method["complete"]
-
-
-def test_page_of_ten_thousand_images_is_below_one_megabyte(tmp_path: Path) -> None:
+def make_random(n_images: int, n_views: int, n_classes: int, gain: float = 0.0) -> Predictions:
     rng = np.random.default_rng(0)
-    logits = rng.normal(size=(10_000, 2, 3)).astype(np.float32)
-    many = Predictions(logits=logits, views=ViewSet(["identity", "hflip"]), labels=rng.integers(0, 3, 10_000))
-    path = write_report(many, tmp_path / "report.html", title="t", artifacts=False, methods=["msr", "mean"])
-    assert path.stat().st_size < 1_000_000
-    largest = 8 + 4 + 4  # bytes of a threshold and its two counts; base64 takes four characters for three bytes
-    assert page.MAX_THRESHOLDS * largest * 4 / 3 < 4_500_000
+    labels = rng.integers(0, n_classes, n_images)
+    logits = rng.normal(size=(n_images, n_views, n_classes)).astype(np.float32)
+    logits[np.arange(n_images), 0, labels] += gain
+    return Predictions(logits=logits, views=["identity", "hflip"][:n_views], labels=labels)
 
 
-def test_names_cannot_inject_markup(preds: Predictions, read_image: ImageReader, tmp_path: Path) -> None:
-    evil = '</script><script>alert("x")</script>'
+def test_page_of_many_images_or_classes_is_small(write: Write) -> None:
+    assert write(make_random(10_000, 2, 3)).path.stat().st_size < 1_000_000
+    report = write(make_random(3000, 1, 1000, gain=4.0), methods=None)
+    assert report.path.stat().st_size < 400_000
+    assert report.text.count("<td") < 200, "no table grows with the number of classes"
+    assert len(report.data["methods"][0]["cells"]) == 3000
+
+
+def test_texts_cannot_inject_markup_or_formulas(write: Write, preds: Predictions) -> None:
+    evil = '=</script><script>alert("x")</script>'
     hostile = Predictions(
         probabilities=preds.probabilities,
         views=preds.views,
         labels=preds.labels,
-        class_names=[f"{evil}{place}" for place in range(4)],
+        class_names=[f"{sign}{evil}{place}" for place, sign in enumerate("=+-@")],
         ids=[f"{evil}{place}.png" for place in range(600)],
         skipped=[(evil, evil)],
     )
-    path = write_run_report(
-        hostile,
-        tmp_path / "report.html",
-        title=evil,
-        image=read_image,
-        facts={evil: evil},
-        notes=(evil,),
-        command=evil,
-        methods=["msr", "mean"],
-        artifacts=False,
-    )
-    text = path.read_text("utf-8")
+    texts: dict[str, Any] = {"title": evil, "facts": {evil: f"@{evil}"}, "notes": (evil,), "command": evil}
+    report = write(hostile, image=read_image, artifacts=True, **texts)
+    text = report.text
     assert "<script>alert" not in text
     assert len(re.findall(r"<script\b", text)) == 2
     assert "&lt;/script&gt;&lt;script&gt;alert(&#34;x&#34;)" in text
+    escaped = 0
+    for path in report.files.glob("*.csv"):
+        for cell in [cell for row in report.rows(path.stem) for cell in row.values()]:
+            escaped += cell.startswith("'")
+            assert not cell.startswith(("=", "+", "@", "\t", "\r"))
+            assert not cell.startswith("-") or np.isfinite(float(cell)), "only numbers start with a minus sign"
+    assert escaped > 10
+    classes = {unescape_formula(row["class"]) for row in report.rows("classes")}
+    assert classes
+    assert classes <= set(hostile.class_names or ())
 
 
-def test_pictures_tell_the_prediction_for_every_view(
-    preds: Predictions, report: Path, read_page_data: PageDataReader
+def test_provenance_is_shown(write: Write, preds: Predictions) -> None:
+    content: dict[str, Any] = {"probabilities": preds.probabilities, "views": preds.views, "labels": preds.labels}
+    labeled = Predictions(**content, skipped=[("a/b.png", "truncated")])
+    shown: dict[str, Any] = {"facts": {"classifier": "onnx:m.onnx"}, "notes": ["the lamp was new"]}
+    report = write(labeled, methods=["msr"], command="secondlook report run/", artifacts=True, **shown)
+    for expected in ("onnx:m.onnx", "the lamp was new", "a/b.png", "truncated", "secondlook report run/", "r-files"):
+        assert expected in report.text
+
+
+def test_files_are_complete_and_reproducible(preds: Predictions, tmp_path: Path) -> None:
+    first, second = (
+        write_report(preds, tmp_path / name / "r.html", title="t", image=read_image, methods=["msr", "mean"])
+        for name in "ab"
+    )
+    tables = "facts methods risk-coverage risk-coverage-bands operating-points histograms reliability classes views"
+    plots = "risk-coverage adaptive-looking histograms reliability classes views"
+    expected = {f"{name}.csv" for name in [*tables.split(), "adaptive-looking", "confusions", "galleries", "skipped"]}
+    expected |= {f"{name}.{suffix}" for name in plots.split() for suffix in ("png", "svg")}
+    files = list((first.parent / "r-files").iterdir())
+    assert {path.name for path in files} == expected
+    for path in [first, *files]:
+        content = path.read_bytes()
+        assert content == (second.parent / path.relative_to(first.parent)).read_bytes(), path.name
+        assert {".png": b"\x89PNG", ".svg": b"<svg"}.get(path.suffix, b"") in content
+
+
+def read_numbered_image(index: int) -> Array:
+    """Return one plain color for each index."""
+    return np.full((8, 8, 3), [index % 256, index // 256, 100], dtype=np.uint8)
+
+
+def test_report_is_about_judged_images(write: Write, preds: Predictions) -> None:
+    """All tables and all data of the page equal those of a report about the judged images alone, except the indices."""
+    options: dict[str, Any] = {"warnings": (), "artifacts": True}
+    report = write(preds, tuning=np.arange(200), image=read_numbered_image, **options)
+    judged = preds.select(images=np.arange(200, 600))
+    alone = write(judged, "alone.html", image=lambda index: read_numbered_image(index + 200), **options)
+    data, expected = report.data, alone.data
+    assert data["pictures"] == expected["pictures"], "with the same pixels"
+    assert str(data) == str(expected)
+    for table in alone.files.glob("*.csv"):
+        if table.stem not in ("facts", "galleries"):
+            assert (report.files / table.name).read_bytes() == table.read_bytes(), table.name
+    indices, own = ([int(row["index"]) for row in one.rows("galleries")] for one in (report, alone))
+    assert indices == [index + 200 for index in own], "positions among all images, as image= takes them"
+    assert "<dt>Images set apart</dt><dd>200</dd>" in report.text
+    assert "about the other 400" in report.text
+    assert "200 of 600 images were set apart" in report.rows("facts", fact="tuning")[0]["value"]
+    assert "set apart" not in alone.text
+
+
+def test_methods_are_fitted_on_images_set_apart(write: Write, preds: Predictions) -> None:
+    """The page has the thresholds that `certify` finds with the same images set apart."""
+    options: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "tuning": np.arange(0, 600, 2)}
+    report = write(preds, methods=None, calibrated=("learned",), **options)
+    data = report.data
+    assert [method["name"] for method in data["methods"]] == ["msr", "mean", "bootstrap", "blend", "learned"]
+    assert (data["images"], data["method"], data["guaranteed"]) == (300, "learned", True)
+    rule = certify(preds, "learned", **options)
+    assert rule.calibration is not None
+    index, learned = data["risks"].tolist().index(0.2), data["methods"][-1]["certified"]
+    assert (learned["thresholds"][index], learned["accepted"][index]) == (rule.threshold, rule.calibration.accepted)
+    assert "learned: intercept=" in report.text, "what was fitted is told"
+
+
+def test_recommendation_and_warnings_are_at_the_top(write: Write, preds: Predictions) -> None:
+    text = write(preds, resamples=20, warnings=("view 'x' & more is harmful.",)).text
+    sentence = evaluate(preds, ["mean"], ["auroc"], resamples=20).recommendation
+    assert sentence is not None
+    for shown in ("view &#39;x&#39; &amp; more is harmful.", html.escape(sentence).replace("&#x27;", "&#39;")):
+        assert text.index(shown) < text.index('id="operate"')
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    logits = rng.normal(size=(300, 2, 4)) + 6 * np.eye(4)[np.stack([labels, (labels + 1) % 4], axis=1)]
+    harmed = Predictions(logits=logits, views="identity vflip", labels=labels)
+    (warning,) = re.findall(r'<p class="warning".*?</p>', write(harmed).text)
+    assert "vflip" in warning
+    assert 'class="warning"' not in write(harmed, warnings=()).text
+
+
+def test_methods_with_options_are_reported(write: Write, preds: Predictions) -> None:
+    texts = ["msr", "entropy?on=views&temperature=2", "view:hflip?temperature=1.5", "mean?temperature=fit"]
+    report = write(preds, methods=texts, artifacts=True)
+    assert [method["name"] for method in report.data["methods"]] == texts
+    for attribute in ("value", "data-method"):
+        assert f'{attribute}="entropy?on=views&amp;temperature=2"' in report.text
+    assert {row["method"] for row in report.rows("methods")} == set(texts)
+
+
+@pytest.mark.parametrize("n_images", [1, 2, 30])
+@pytest.mark.parametrize("kind", ["no errors", "all errors", "one error"])
+def test_edge_cases_are_reported(preds: Predictions, tmp_path: Path, n_images: int, kind: str) -> None:
+    wrong = np.full(n_images, kind == "all errors")
+    wrong[0] |= kind == "one error"
+    values = np.linspace(0.5, 0.9, n_images)
+    plots = n_images == 1  # drawing takes most of the time
+    few = make_predictions(values, values, wrong)
+    path = write_report(few, tmp_path / "r.html", title="t", image=read_image, artifacts=plots)
+    assert ("A second look" in path.read_text("utf-8")) == (0 < wrong.sum() < n_images)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"predict_from": "views"},
+        {"top_k": 2},
+        {"predict_from": "views", "top_k": 2},
+        {"methods": ["entropy", "view:hflip"]},
+    ],
+)
+def test_other_predictions_and_methods(write: Write, options: dict[str, Any]) -> None:
+    report = write(make_random(80, 2, 4), image=read_image, **{"methods": None, **options})
+    assert "class 3" in report.text, "classes without names are numbered"
+
+
+def test_ensemble(write: Write, preds: Predictions) -> None:
+    few = preds.select(images=np.arange(60))
+    assert "× 2 members" in write(Predictions(members=[few, few], views=few.views), methods=None).text
+
+
+def test_unwritable_path_is_rejected(write: Write, preds: Predictions, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "r.html").mkdir()
+    few = preds.select(images=np.arange(40))
+    for name, told in (("file/r.html", str(tmp_path / "file" / "r.html")), ("r.html", "Is a directory")):
+        with pytest.raises(ReportError, match=re.escape(told)):
+            write(few, name, methods=["msr"])
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": []}, "methods="),
+        ({"delta": 0.0}, "delta=0.0"),
+        *(({"risk": risk}, f"risk={risk}") for risk in (0.0, 1.0, 1.5, -0.1, math.nan)),
+        ({"image": lambda index: None}, "NoneType"),
+        ({"image": lambda index: np.zeros((4, 4))}, "float64 [4, 4]"),
+        ({"name": "folder"}, "folder"),
+    ],
+)
+def test_invalid_arguments_are_rejected(
+    write: Write, preds: Predictions, options: dict[str, Any], message: str
 ) -> None:
-    data = read_page_data(report)
-    study = build_study(preds)
+    with pytest.raises(ReportError, match=re.escape(message)):
+        write(preds, **{"methods": ["msr"], **options})
+
+
+def test_predictions_without_labels_are_rejected(write: Write, preds: Predictions) -> None:
+    with pytest.raises(ReportError, match="labels="):
+        write(Predictions(probabilities=preds.probabilities, views=preds.views))
+
+
+def open_picture(uri: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/webp;base64,"))))
+
+
+def test_pictures_tell_the_prediction_for_every_view(preds: Predictions, report: Report) -> None:
+    data = report.data
     assert (data["classes"], data["views"]) == (list(CLASSES), list(preds.views.texts))
-    assert [preds.ids.index(one["id"]) for one in data["pictures"]] == choose_images(study, "blend").tolist()
-    leading = preds.probabilities.argmax(axis=2)
+    leading, before, after = preds.probabilities.argmax(axis=2), confidence(preds, "msr"), confidence(preds, "blend")
+    assert [one["id"] for one in data["pictures"]] == [row["id"] for row in report.rows("galleries")]
     for one in data["pictures"]:
         index = preds.ids.index(one["id"])
         assert one["correct"] == bool(preds.correct()[index])
         assert (one["label"], one["predicted"]) == (preds.labels[index], [leading[index, 0]])
         assert one["view_predicted"] == leading[index].tolist()
-        assert one["confidences"] == [values[index] for values in study.confidences.values()]
+        assert one["view_probabilities"] == pytest.approx(preds.probabilities[index].max(axis=1), abs=1e-4)
+        assert one["confidences"] == [confidence(preds, method["name"])[index] for method in data["methods"]]
+        assert one["rank_change"] == (before > before[index]).sum() - (after > after[index]).sum()
         assert all(one[name].startswith("data:image/webp;base64,") for name in ("picture", "sheet"))
 
 
-def test_cells_of_any_operating_point_can_be_counted(
-    preds: Predictions, report: Path, read_page_data: PageDataReader
+@pytest.mark.parametrize("views", ["identity", "identity hflip shift:1,0"], ids=["one view", "more"])
+def test_errors_of_both_ends_and_rejected_correct_predictions_are_chosen(
+    write: Write, preds: Predictions, views: str
 ) -> None:
-    data = read_page_data(report)
-    study = build_study(preds)
-    cells = data["cells"]
-    for method in data["methods"]:
-        point = point_at_coverage(study.rankings[method["name"]], 0.6)
-        counts = np.bincount(method["cells"][: point.accepted], minlength=len(cells["labels"]))
-        accept = study.confidences[method["name"]] >= point.threshold
-        for place, (label, predicted) in enumerate(zip(cells["labels"], cells["predicted"], strict=True)):
-            members = (preds.labels == label) & (preds.predicted() == predicted)
-            assert cells["images"][place] == members.sum()
-            assert counts[place] == (members & accept).sum()
+    selected = preds.select(views=views)
+    chosen = [int(row["index"]) for row in write(selected, risk=0.0001, artifacts=True).rows("galleries")]
+    assert len(set(chosen)) == len(chosen) == 200
+    correct = selected.correct()
+    before, after = (confidence(selected, name) for name in ("msr", "mean"))
+    by_confidence = np.argsort(after, kind="stable")
+    errors, others = (by_confidence[kept[by_confidence]].tolist() for kept in (~correct, correct))
+    assert {*errors[:33], *errors[-33:], *others[:33]} <= set(chosen)
+    assert chosen[:2] == [errors[-1], errors[0]], "the most interesting come first, if a page has little room"
+    if views != "identity":
+        order = [np.searchsorted(np.sort(-values), -values) for values in (before, after)]
+        changes = np.abs(order[0] - order[1])
+        assert set(np.argsort(-changes, kind="stable")[:33].tolist()) <= set(chosen)
 
 
-def test_lead_describes_the_first_operating_point(preds: Predictions, report: Path) -> None:
-    study = build_study(preds)
-    sentence = describe_decisions(600, study.n_errors, point_at_risk(study.rankings["blend"], 0.1))
-    text = report.read_text("utf-8")
-    assert f'id="lead" role="status">{sentence}</p>' in text
-    assert text.index('id="lead"') < text.index("AUROC"), "the lead comes before AUROC"
+def test_equal_confidences_keep_the_order_and_few_images_are_all_chosen(write: Write, preds: Predictions) -> None:
+    half = np.full(600, 0.5)
+    constant = make_predictions(half, half, ~preds.correct())
+    chosen = [int(row["index"]) for row in write(constant, artifacts=True).rows("galleries")]
+    errors = np.flatnonzero(~preds.correct()).tolist()
+    found = [index for index in chosen if not preds.correct()[index]]
+    assert found == errors[: len(found)]
+    few = write(preds.select(images=np.arange(50)), methods=["msr"], artifacts=True)
+    assert sorted(int(row["index"]) for row in few.rows("galleries")) == list(range(50))
 
 
-def test_calibrated_operating_point_is_the_first_one(
-    preds: Predictions, tmp_path: Path, read_page_data: PageDataReader
-) -> None:
-    methods = ["mean", "entropy"]
-    rule = certify(preds, methods, risk=0.15, delta=0.1)
-    options: dict[str, Any] = {"risk": 0.15, "delta": 0.1, "artifacts": False, "resamples": 10}
-    path = write_run_report(
-        preds, tmp_path / "report.html", title="t", methods=["msr", "mean"], calibrated=methods, **options
-    )
-    data = read_page_data(path)
-    assert rule.calibration is not None
-    assert rule.calibration.errors is not None
-    assert [method["name"] for method in data["methods"]] == ["msr", "mean", "entropy"], "what was calibrated is shown"
-    assert (data["method"], data["risk"], data["guaranteed"]) == (rule.method, 0.15, True)
-    assert (data["calibrated"], data["sharing"]) == (methods, methods)
-    point = OperatingPoint(rule.threshold, rule.calibration.accepted, rule.calibration.errors)
-    assert describe_decisions(600, build_study(preds).n_errors, point) in path.read_text("utf-8")
-    assert "calibrated for mean and entropy at 15 % risk" in path.read_text("utf-8")
+def test_sheet_holds_every_view(write: Write, preds: Predictions) -> None:
+    pixels = np.kron(np.arange(16, dtype=np.uint8).reshape(4, 4) * 16, np.ones((8, 8), dtype=np.uint8))[..., None]
+    few = preds.select(images=np.arange(3))
+    drawn = write(few, image=lambda _: pixels).data["pictures"]
+    sheet = np.asarray(open_picture(drawn[0]["sheet"]).convert("L"), dtype=np.int64)
+    assert sheet.shape == (32, 3 * 32)
+    for place, view in enumerate(preds.views):
+        expected = apply_view(pixels[None], view)[0, ..., 0].astype(np.int64)
+        assert np.abs(sheet[:, 32 * place : 32 * place + 32] - expected).mean() < 12, "up to the loss of compression"
+    real = write(few, image=lambda _: (pixels / 255).astype(np.float32)).data["pictures"]
+    assert real == drawn, "float32 images give the same pictures"
 
 
-def test_page_of_a_thousand_classes_is_small(tmp_path: Path, read_page_data: PageDataReader) -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 1000, 3000)
-    logits = rng.normal(size=(3000, 1, 1000)).astype(np.float32)
-    logits[np.arange(3000), 0, labels] += 4
-    preds = Predictions(logits=logits, views=ViewSet(["identity"]), labels=labels)
-    path = write_report(preds, tmp_path / "report.html", title="t", artifacts=False, resamples=10)
-    assert path.stat().st_size < 400_000
-    assert path.read_text("utf-8").count("<td") < 200, "no table grows with the number of classes"
-    data = read_page_data(path)
-    assert len(data["methods"][0]["cells"]) == 3000
+def test_many_views_are_in_rows(write: Write) -> None:
+    levels = [round(1 - place / 20, 2) for place in range(18)]
+    views = ["identity", *(f"brightness:{level:g}" for level in levels[1:])]
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (20, 18)).astype(np.float32)
+    preds = Predictions(probabilities=probabilities, views=views, labels=np.arange(20) % 3)
+    drawn = write(preds, image=lambda _: np.full((32, 48, 1), 200, dtype=np.uint8)).data["pictures"][0]
+    sheet = np.asarray(open_picture(drawn["sheet"]).convert("L"), dtype=np.int64)
+    assert sheet.shape == (2 * 32, 16 * 48)
+    tiles = sheet.reshape(2, 32, 16, 48).mean(axis=(1, 3)).ravel()
+    assert tiles == pytest.approx([*(200 * level for level in levels), *[0] * 14], abs=3)
 
 
-def test_provenance_is_shown(preds: Predictions, tmp_path: Path) -> None:
-    labeled = Predictions(
-        probabilities=preds.probabilities,
-        views=preds.views,
-        labels=preds.labels,
-        skipped=[("a/b.png", "truncated")],
-    )
-    path = write_run_report(
-        labeled,
-        tmp_path / "report.html",
-        title="t",
-        methods=["msr"],
-        facts={"classifier": "onnx:m.onnx"},
-        notes=["the lamp was new"],
-        command="secondlook report run/",
-    )
-    text = path.read_text("utf-8")
-    for expected in (
-        "onnx:m.onnx",
-        "the lamp was new",
-        "a/b.png",
-        "truncated",
-        "secondlook report run/",
-        "report-files",
-    ):
-        assert expected in text
+def test_large_pictures_are_fewer(write: Write, preds: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    monkeypatch.setattr("secondlook.report.page.MAX_BYTES", 200_000)
+    drawn = write(preds, image=lambda _: noise).data["pictures"]
+    assert 0 < len(drawn) < 20
+    assert sum(len(one["picture"]) + len(one["sheet"]) for one in drawn) <= 200_000
+    assert max(open_picture(drawn[0]["picture"]).size) == 160

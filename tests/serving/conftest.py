@@ -1,4 +1,4 @@
-"""Fixtures of the service: a policy with images, and a running server."""
+"""Fixtures of the service: a policy with images, a running server, and databases."""
 
 import secrets
 from collections.abc import Iterator
@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from secondlook.serving.database import Database, open_database
-from secondlook.serving.service import Service
 from tests.serving.postgres import execute, run_postgres
-from tests.serving.running import Digits, make_digits, serve
+from tests.serving.running import Digits, Server, make_digits, serve
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +18,17 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
 
 
 @pytest.fixture
-def server(digits: Digits, tmp_path: Path) -> Iterator[tuple[str, Service]]:
+def server(digits: Digits, tmp_path: Path) -> Iterator[Server]:
     """A service with SQLite, served in this process on a free port: the URL and the service."""
     with serve(digits.policy, tmp_path / "service", audit=0.2) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def running(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One service for all tests of a file that do not mind what others sent."""
+    with serve(digits.policy, tmp_path_factory.mktemp("running") / "service", audit=0.2) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +47,17 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    """An empty SQLite database."""
+    opened = open_database(tmp_path)
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """An empty database of either kind."""
+    """An empty database of either kind, for the tests of the store."""
     url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     opened = open_database(tmp_path, url)
     yield opened

@@ -27,7 +27,9 @@ def run_postgres() -> Iterator[str]:
     programs = find_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    user = find_user()
+    # PostgreSQL refuses to run as root.
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    user = None if os.geteuid() != 0 else "postgres" if "postgres" in names else "nobody"
     folder = Path(tempfile.mkdtemp(prefix="secondlook-postgres-"))
     (folder / "password").write_text(PASSWORD)
     if user is not None:
@@ -59,14 +61,6 @@ def find_programs() -> Path | None:
     if installed:
         return installed[-1].parent
     return Path(os.path.realpath(found)).parent if found else None
-
-
-def find_user() -> str | None:
-    """Return who shall run the server; None for whoever runs the tests. PostgreSQL refuses to run as root."""
-    if os.geteuid() != 0:
-        return None
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in names else "nobody"
 
 
 def execute(url: str, statement: str) -> None:

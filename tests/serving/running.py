@@ -1,11 +1,14 @@
-"""A policy about digits, image files to send, and servers to send them to: in this process, or in one to be killed."""
+"""A policy about digits, image files to send, and servers in this process to send them to, with sockets or without."""
 
+import asyncio
 import io
 import json
+import sqlite3
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from email.message import Message
@@ -14,16 +17,21 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from starlette.types import ASGIApp, Receive, Scope
+from starlette.types import Message as AsgiMessage
 
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
-from secondlook.serving.options import ServiceOptions
+from secondlook.serving import ServiceOptions
 from secondlook.serving.server import bind_sockets, make_server
 from secondlook.serving.service import Service, open_service
 from tests.policy_maker import attach
 
+Server = tuple[str, Service]
+"""The URL of a running service, and the service."""
+Headers = dict[str, str] | None
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
 VIEWS = "identity shift:1,0 shift:-1,0 shift:0,1 shift:0,-1"
 
@@ -112,6 +120,62 @@ def send_image(url: str, image: bytes, id_: str | None = None, **headers: str) -
     return send(f"{url}/v1/decide", image, Content_Type="image/png", **key, **headers)
 
 
+def call(
+    app: ASGIApp, method: str, target: str, headers: Headers = None, body: bytes | Sequence[bytes] = b"", **options: str
+) -> Reply:
+    """Send a request, whose body comes in one or several pieces, to an application without a server."""
+    pieces = [body] if isinstance(body, bytes) else list(body)
+
+    async def receive() -> AsgiMessage:
+        if not pieces:
+            await asyncio.sleep(3600)
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    return asyncio.run(exchange(app, method, target, receive, headers, **options))
+
+
+async def exchange(
+    app: ASGIApp, method: str, target: str, receive: Receive, headers: Headers = None, *, scheme: str = "http"
+) -> Reply:
+    """Give a request to an application, which receives the body as messages, and return the response."""
+    path, _, query = target.partition("?")
+    scope: Scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": scheme,
+        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "state": {},
+        "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
+        "server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 50000),
+    }  # fmt: skip
+    sent: list[AsgiMessage] = []
+
+    async def keep(message: AsgiMessage) -> None:
+        sent.append(message)
+
+    await app(scope, receive, keep)
+    start, *bodies = sent
+    received = Message()
+    for name, value in start["headers"]:
+        received[name.decode()] = value.decode()
+    return Reply(start["status"], received, b"".join(part.get("body", b"") for part in bodies))
+
+
+def fail_with(error: Exception) -> Any:
+    """Return a function that raises an error."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
+def wait_for(find: Callable[[], Any], is_done: Callable[[Any], bool] = bool) -> Any:
+    """Look again and again until the result is as expected, and return it."""
+    deadline = time.monotonic() + 120
+    while not is_done(result := find()):
+        assert time.monotonic() < deadline, result
+        time.sleep(0.02)
+    return result
+
+
 @contextmanager
 def run_in_thread(service: Service) -> Iterator[str]:
     """Serve in a thread of this process, on a free port; yields the URL."""
@@ -127,7 +191,7 @@ def run_in_thread(service: Service) -> Iterator[str]:
 
 
 @contextmanager
-def serve(policy: Path, data_dir: Path, **options: Any) -> Iterator[tuple[str, Service]]:
+def serve(policy: Path, data_dir: Path, **options: Any) -> Iterator[Server]:
     """Open a service and serve it in a thread; yields the URL and the service."""
     with open_service(policy, ServiceOptions(data_dir, **options)) as service, run_in_thread(service) as url:
         yield url, service
@@ -135,8 +199,6 @@ def serve(policy: Path, data_dir: Path, **options: Any) -> Iterator[tuple[str, S
 
 def read_rows(data_dir: Path, query: str) -> list[tuple[Any, ...]]:
     """Return the rows of a query to the SQLite file of a data folder."""
-    import sqlite3
-
     connection = sqlite3.connect(data_dir / "service.db")
     try:
         return connection.execute(query).fetchall()

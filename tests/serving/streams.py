@@ -10,18 +10,23 @@ import numpy as np
 import sqlalchemy as sa
 
 from secondlook.decisions import Decision
-from secondlook.decisions.decision import ClassProbability, LookPrediction
 from secondlook.policies import Policy
+from secondlook.serving import ServiceOptions
 from secondlook.serving.access import Access
 from secondlook.serving.database import Database, decisions
-from secondlook.serving.options import ServiceOptions
 from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.store import DecisionStore, Deployment, NewDecision, NewLabel, ReviewStore
-from secondlook.serving.tokens import Principal, TokenFile
+from secondlook.serving.tokens import Principal
 from secondlook.serving.watcher import Watcher
 from tests.monitoring.streams import Row, make_rows
 
-REVIEWER = Principal("Ada", "reviewer", "browser:ada")
+
+def make_reviewer(name: str) -> Principal:
+    """Return somebody who reviews images in a browser."""
+    return Principal(name, "reviewer", f"browser:{name}")
+
+
+REVIEWER = make_reviewer("Ada")
 
 
 def make_stream(n_images: int, **options: Any) -> list[Row]:
@@ -34,8 +39,8 @@ def make_decision(**changes: Any) -> Decision:
     values: dict[str, Any] = {
         "id": "a", "label": 2, "labels": None, "class_name": "two", "confidence": 0.5, "interval": (0.4, 0.6),
         "accept": False, "looks": 2, "first_look": 0.5, "disagreement": 0.1, "audit": False, "audit_probability": None,
-        "likely": (ClassProbability(2, 0.5), ClassProbability(1, 0.3)),
-        "views": (LookPrediction("identity", 2, 0.5), LookPrediction("hflip", 1, 0.4)),
+        "likely": ((2, 0.5), (1, 0.3)),
+        "views": (("identity", 2, 0.5), ("hflip", 1, 0.4)),
     }  # fmt: skip
     return Decision(**values | changes)
 
@@ -88,7 +93,7 @@ class FakeService(SimpleNamespace):
             worker=SimpleNamespace(waiting=0, is_alive=True),
             live=SimpleNamespace(deployment=store.deploy(policy, audit)),
         )
-        self.tokens = TokenFile(folder / "tokens.json")
+        self.tokens = self.options.open_tokens()
         self.access = Access(self.options, self.tokens, database)
         self.watcher = Watcher(self)  # type: ignore[arg-type]
 

@@ -3,28 +3,23 @@
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
-import secondlook as sl
-from secondlook.monitoring import Monitor
+from secondlook.monitoring import Monitor, recertify
 from secondlook.policies import Policy, read_policy
-from secondlook.serving import tokens
-from secondlook.serving.database import DatabaseReadError, StorageError, open_database, parse_url
-from secondlook.serving.options import ServiceOptions
-from secondlook.serving.service import Service
-from secondlook.serving.store import ReviewStore
+from secondlook.serving import Client, ServiceOptions, tokens
+from secondlook.serving.database import DatabaseReadError, StorageError, open_database
+from secondlook.serving.store import DecisionStore, NewLabel, ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 from stress.server_process import ServerProcess
-from tests.serving.postgres import PASSWORD
-from tests.serving.running import Digits, make_noise, read_rows, send, send_image, serve
+from tests.serving.running import Digits, Server, fail_with, make_noise, read_rows, send, send_image, serve, wait_for
 
-Server = tuple[str, Service]
+OPENED: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Accept": "text/html"}
+"""What a browser sends that opens an address."""
 
 
 def make_other_policy(digits: Digits, *, threshold: float | None = None, **changes: Any) -> Policy:
@@ -91,27 +86,19 @@ def test_metrics_count_what_the_limits_refuse_and_who_leaves(digits: Digits, tmp
         assert send_image(url, bytes(100_001)).status == 413
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=120) as leaving:
             leaving.sendall(b"POST /v1/decide HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nabc")
+        service.worker.waiting = 1
+        assert send_image(url, digits.files[0]).status == 429
+        assert service.metrics.read_count("overloads") == 1
         service.tokens.add("camera", "client")  # so that tokens are checked
         for _ in range(tokens.MAX_CHECKS):
             service.tokens._checks.acquire()
         assert send_image(url, digits.files[0], Authorization="Bearer sl_0_x").status == 429
-        assert service.metrics.read_count("overloads") == 0, "no images were waiting"
-        deadline = time.monotonic() + 120
-        while not {"413", "429", "499"} <= (found := list_statuses(service)):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.02)
+        assert service.metrics.read_count("overloads") == 1, "no images were waiting for the second one"
+        found = wait_for(
+            lambda: set(re.findall(r'seconds_count{.*status="(\d+)"}', service.metrics.render().decode())),
+            lambda found: {"413", "429", "499"} <= found,
+        )
         assert "500" not in found
-
-
-def test_metrics_count_overloads(server: Server, digits: Digits) -> None:
-    url, service = server
-    service.worker.waiting = service.options.max_waiting
-    assert send_image(url, digits.files[0]).status == 429
-    assert service.metrics.read_count("overloads") == 1
-
-
-def list_statuses(service: Service) -> set[str]:
-    return set(re.findall(r'request_seconds_count{.*status="(\d+)"}', service.metrics.render().decode()))
 
 
 def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,81 +107,63 @@ def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -
     service.watcher.look()
     assert send(f"{url}/readyz").json == {"status": "ready"}
 
-    def fail() -> Any:
-        raise StorageError("the database failed: disk is full")
-
     with monkeypatch.context() as broken:
         broken.setattr("secondlook.serving.watcher.CHECK_SECONDS", 0.0)
-        broken.setattr(service.database, "write", fail)
+        broken.setattr(service.database, "write", fail_with(StorageError("'service.db' failed: disk is full")))
         service.watcher.look()
         reply = send(f"{url}/readyz")
         assert (reply.status, reply.code) == (503, "not_ready")
         assert "database" in reply.json["error"]["message"]
+        assert "service.db" not in reply.json["error"]["message"], "everyone may read it"
         assert send(f"{url}/healthz").status == 200
-        assert "disk is full" in send(f"{url}/v1/status").json["problem"]
+        status = send(f"{url}/v1/status").json
+        assert "disk is full" in status["problem"]
+        assert status["policy"]["deployment"] == 1, "what is known stays"
     service.watcher.look()
     assert send(f"{url}/readyz").status == 200
-
-
-def test_a_service_whose_threads_have_ended_is_not_ready(server: Server, digits: Digits) -> None:
-    url, service = server
-    service.watcher.look()
-    assert send(f"{url}/readyz").status == 200
+    assert send(f"{url}/v1/status").json["problem"] is None
+    with monkeypatch.context() as silent:
+        silent.setattr("secondlook.serving.watcher.SILENT_SECONDS", -1.0)
+        assert "did not respond" in send(f"{url}/readyz").json["error"]["message"]
     service.worker.stop()
     reply = send(f"{url}/readyz")
-    assert (reply.status, reply.code) == (503, "not_ready")
+    assert (reply.status, reply.code) == (503, "not_ready"), "a thread has ended"
 
 
-def test_pages_and_errors_while_the_database_fails(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_and_errors_while_the_database_fails(
+    server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, service = server
-
-    def fail_to(kind: type[StorageError]) -> Any:
-        def fail(*_: object, **__: object) -> Any:
-            raise kind("the database '/secret/service.db' failed")
-
-        return fail
-
-    monkeypatch.setattr(service.database, "write", fail_to(StorageError))
-    page = send(f"{url}/", Sec_Fetch_Mode="navigate", Sec_Fetch_Dest="document", Accept="text/html")
+    failed = "the database '/secret/service.db' failed"
+    monkeypatch.setattr(service.database, "write", fail_with(StorageError(failed)))
+    page = send(f"{url}/", **OPENED)
     assert (page.status, "set-cookie" in page.headers) == (200, False)
-    monkeypatch.setattr(service.database, "read", fail_to(DatabaseReadError))
+    reply = put_in_force(url, make_other_policy(digits))
+    assert (reply.status, reply.code) == (507, "storage_failed"), "the policy is not to blame"
+    assert b"secret" not in reply.body
+    assert service.live.deployment.number == 1
+    monkeypatch.setattr(service.database, "read", fail_with(DatabaseReadError(failed)))
     reply = send(f"{url}/v1/decisions/a")
     assert (reply.status, reply.code) == (503, "storage_unavailable")
     assert int(reply.headers["retry-after"]) > 0
     assert b"secret" not in reply.body
 
 
-def test_a_policy_that_cannot_be_stored_is_not_blamed(
-    server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, service = server
-
-    def fail(*_: object) -> Any:
-        raise StorageError("the database '/secret/service.db' failed: disk is full")
-
-    monkeypatch.setattr(service.decisions, "deploy", fail)
-    reply = put_in_force(url, make_other_policy(digits))
-    assert (reply.status, reply.code) == (507, "storage_failed")
-    assert b"secret" not in reply.body
-    assert service.live.deployment.number == 1
-
-
 def test_data_that_a_browser_opens_start_no_session(server: Server) -> None:
     url, service = server
     service.watcher.look()
-    opened: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Accept": "text/html"}
     for path in ("/v1/status", "/v1/policy", "/metrics"):
-        assert send(url + path, **opened).status == 200
+        assert send(url + path, **OPENED).status == 200
     assert read_rows(service.options.data_dir, "SELECT * FROM sessions") == []
     for path in ("/", "/review"):
-        assert "set-cookie" in send(url + path, **opened).headers
+        assert "set-cookie" in send(url + path, **OPENED).headers
     assert len(read_rows(service.options.data_dir, "SELECT * FROM sessions")) == 2
 
 
 def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Digits) -> None:
     url, service = server
     before = send_image(url, digits.files[0], "before").json
-    other = make_other_policy(digits, threshold=2.0)  # accepts nothing
+    other = make_other_policy(digits, threshold=2.0, guarantee=None)  # accepts nothing
     reply = put_in_force(url, other)
     assert (reply.status, reply.json["checksum"], reply.json["deployment"]) == (200, other.checksum, 2)
     after = send_image(url, digits.files[0], "after").json
@@ -204,41 +173,34 @@ def test_swapped_policy_decides_about_the_next_images(server: Server, digits: Di
     assert send_image(url, digits.files[0], "before").json["policy"] == before["policy"], "a repeated request"
     service.watcher.look()
     status = send(f"{url}/v1/status").json
-    assert [one["images"] for one in status["deployments"]] == [1, 1]
+    assert [(one["images"], one["audit"]) for one in status["deployments"]] == [(1, 0.2), (1, 0.2)]
+    assert [one["guarantee"] for one in status["deployments"]] == [{"risk": 0.05, "delta": 0.1}, None]
+    assert status["policy"] == {name: status["deployments"][1][name] for name in status["policy"]}
     assert status["monitor"]["images"] == 1
     file = send(f"{url}/v1/policy").body
     assert not Policy.model_validate_json(file).was_changed
     assert Policy.model_validate_json(file) == other
 
 
-def make_refused(digits: Digits) -> Iterator[tuple[str, bytes, int, str, str]]:
-    """Yield bodies that are no policy of this service, with the status, the code and a word of the message."""
-    content = json.loads(digits.policy.read_bytes())
-    intact = digits.policy.read_bytes()
-    yield "empty", b"", 400, "policy", "JSON"
-    yield "not json", b"\xff\xd8\xff\xe0 JFIF", 400, "policy", "JSON"
-    yield "list", b"[1, 2]", 400, "policy", "JSON"
-    yield "cut", intact[:-200], 400, "policy", "JSON"
-    yield "nested", b"[" * 100_000, 400, "policy", "JSON"
-    yield "another object", b'{"a": 1}', 422, "policy_changed", "checksum"
-    forged = {**content, "threshold": 0.0}
-    yield "forged", json.dumps(forged).encode(), 422, "policy_changed", "checksum"
-    old = {name: value for name, value in content.items() if name != "checksum"} | {"version": 2}
-    yield "without checksum", json.dumps(old).encode(), 422, "policy_changed", "checksum"
-    yield "10 MB", b" " * 10_000_000 + intact, 413, "policy_too_large", "bytes"
-    other = make_other_policy(digits, classifier={**content["classifier"], "digest": "0" * 64})
-    yield "another classifier", other.model_dump_json().encode(), 422, "policy", "classifier"
-
-
 def test_policies_that_do_not_fit_are_refused(server: Server, digits: Digits) -> None:
     url, service = server
-    for name, body, status, code, word in make_refused(digits):
+    intact = digits.policy.read_bytes()
+    content = json.loads(intact)
+    old = {name: value for name, value in content.items() if name != "checksum"} | {"version": 2}
+    other = make_other_policy(digits, classifier={**content["classifier"], "digest": "0" * 64})
+    for body, status, code, word in (
+        *((broken, 400, "policy", "JSON") for broken in (b"", b"\xff\xd8", b"[1, 2]", intact[:-200], b"[" * 100_000)),
+        (b'{"a": 1}', 422, "policy_changed", "checksum"),
+        (json.dumps({**content, "threshold": 0.0}).encode(), 422, "policy_changed", "checksum"),
+        (json.dumps(old).encode(), 422, "policy_changed", "checksum"),
+        (b" " * 10_000_000 + intact, 413, "policy_too_large", "bytes"),
+        (other.model_dump_json().encode(), 422, "policy", "classifier"),
+    ):
         reply = put_in_force(url, body)
-        assert (name, reply.status, reply.code) == (name, status, code)
-        assert word in reply.json["error"]["message"], name
-        assert len(reply.json["error"]["message"]) < 400, name
-    assert service.live.deployment.number == 1
-    assert len(service.decisions.list_deployments()) == 1
+        assert (reply.status, reply.code) == (status, code), body[:50]
+        assert word in reply.json["error"]["message"]
+        assert len(reply.json["error"]["message"]) < 400
+    assert len(service.decisions.list_deployments()) == service.live.deployment.number == 1
     assert send_image(url, digits.files[0]).status == 200, "the service goes on"
 
 
@@ -275,34 +237,44 @@ def test_restart_goes_on_with_the_newest_policy(digits: Digits, tmp_path: Path) 
     assert rows == [(1,), (2,)]
 
 
-def test_other_instances_take_the_policy_over(digits: Digits, tmp_path: Path, postgres_url: str) -> None:
+def test_instances_share_a_postgresql_database(digits: Digits, tmp_path: Path, postgres_url: str) -> None:
     other = make_other_policy(digits)
     with (
         serve(digits.policy, tmp_path / "one", database=postgres_url) as (one, _),
         serve(digits.policy, tmp_path / "two", database=postgres_url) as (two, second),
     ):
-        send_image(one, digits.files[0], "first")
+        made = send_image(one, digits.files[0], "first").json
+        again = send_image(two, digits.files[0], "first")
+        assert (again.json, again.headers["Idempotent-Replay"]) == (made, "true")
         assert put_in_force(one, other).status == 200
         second.watcher.look()
         assert send_image(two, digits.files[1], "second").json["policy"] == other.checksum
         second.watcher.look()
         status = send(f"{two}/v1/status").json
-        assert status["throughput"]["minute"]["images"] == 2, "of both instances"
+        assert sum(minute["images"] for minute in status["throughput"]["minutes"]) == 2, "of both instances"
         assert [part["images"] for part in status["deployments"]] == [1, 1]
 
 
 @pytest.mark.posix
 def test_killed_server_has_the_same_status_when_it_is_back(digits: Digits, tmp_path: Path) -> None:
+    def wait_for_monitor() -> Any:
+        """Return what the monitor says once it knows all images."""
+        known = wait_for(
+            lambda: send(f"{server.url}/v1/status"),
+            lambda reply: reply.status == 200 and reply.json["monitor"]["images"] == 120,
+        )
+        return known.json["monitor"]
+
     with ServerProcess(digits.policy, tmp_path / "service", "--audit", "0.5") as server:
         for place, file in enumerate(digits.files[:120]):
             assert send_image(server.url, file, str(place)).status == 200
             if place == 70:
                 server.kill()
                 server.start()
-        before = wait_for_images(server.url, 120)["monitor"]
+        before = wait_for_monitor()
         assert server.stop() == 0
         server.start()
-        assert wait_for_images(server.url, 120)["monitor"] == before
+        assert wait_for_monitor() == before
     database = open_database(tmp_path / "service")
     monitor = StreamMonitor(database, read_policy(digits.policy), ReviewStore(database, 1.0), tmp_path)
     assert monitor.read_images(), "from the start, since there is no state in this folder"
@@ -310,21 +282,8 @@ def test_killed_server_has_the_same_status_when_it_is_back(digits: Digits, tmp_p
     database.close()
 
 
-def wait_for_images(url: str, images: int) -> Any:
-    """Return the status once the monitor knows so many images."""
-    deadline = time.monotonic() + 120
-    while True:
-        reply = send(f"{url}/v1/status")
-        if reply.status == 200 and reply.json["monitor"]["images"] == images:
-            return reply.json
-        assert time.monotonic() < deadline, reply.body[:300]
-        time.sleep(0.1)
-
-
 def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that is decided and labeled while the others are read has no label without a row."""
-    from secondlook.serving.store import DecisionStore, NewLabel
-
     url, service = server
     read = DecisionStore.iter_score_tables
 
@@ -343,36 +302,16 @@ def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monk
     assert found.labels.keys() <= {id_ for table in found.tables for id_ in table["id"].to_pylist()}
 
 
-def test_a_database_of_something_else_is_refused_and_not_changed(postgres_url: str, tmp_path: Path) -> None:
-    from secondlook.errors import ServingError
-
-    with pytest.raises(ServingError) as caught:
-        ServiceOptions(tmp_path, postgres_url).read_reviews()
-    assert PASSWORD not in str(caught.value)
-    engine = sa.create_engine(parse_url(postgres_url))
-    assert sa.inspect(engine).get_table_names() == []
-    engine.dispose()
-    open_database(tmp_path, postgres_url).close()  # a service that was never started
-    with pytest.raises(ServingError) as caught:
-        ServiceOptions(tmp_path, postgres_url).read_reviews()
-    assert PASSWORD not in str(caught.value)
-
-
 def test_policy_made_from_the_reviews_can_be_put_in_force(digits: Digits, tmp_path: Path) -> None:
     """The whole loop in Python: decide, review, calibrate again, swap."""
-    from secondlook.monitoring import recertify
-    from secondlook.serving.tokens import Principal
-
-    reviewer = Principal("Ada", "reviewer", "browser:ada")
-    with serve(digits.policy, tmp_path / "service", audit=1.0) as (url, service):
-        for place, file in enumerate(digits.files[:300]):
-            send_image(url, file, str(place))
-        while items := service.reviews.lease(reviewer.session, 100):
-            for item in items:
-                service.reviews.label(item.number, digits.labels[int(item.id)], reviewer)
+    ids = [str(place) for place in range(300)]
+    with serve(digits.policy, tmp_path / "service", audit=1.0) as (url, service), Client(url, timeout=240) as client:
+        client.decide_many(digits.files[:300], ids)
+        labels = zip(ids, digits.labels[:300], strict=True)
+        service.reviews.add_labels([NewLabel("row", id_, label) for id_, label in labels], "Ada")
         found = ServiceOptions(tmp_path / "service").read_reviews()
         assert (sum(map(len, found.tables)), len(found.labels), found.left_out) == (300, 300, 0)
-        made = recertify(found.policy, found.tables, found.labels)
-        assert put_in_force(url, made.policy).status == 200
-        assert send_image(url, digits.files[-1]).json["policy"] == made.policy.checksum
-        assert sl.load_policy(digits.policy).known_classifier.digest == made.policy.known_classifier.digest
+        made = recertify(found.policy, found.tables, found.labels).policy
+        assert put_in_force(url, made).status == 200
+        assert client.decide(digits.files[-1]).policy == made.checksum
+        assert read_policy(digits.policy).known_classifier.digest == made.known_classifier.digest

@@ -26,10 +26,14 @@ def random_images(count: int, height: int = 8, width: int = 6, seed: int = 0) ->
     return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
-def png_bytes(pixels: Array) -> bytes:
+def encode(image: Image.Image, kind: str, **options: object) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    image.save(file, kind, **options)
     return file.getvalue()
+
+
+def png_bytes(pixels: Array) -> bytes:
+    return encode(Image.fromarray(pixels), "PNG")
 
 
 def labels_of(source: Source) -> list[int] | None:
@@ -46,37 +50,42 @@ def write_hub_folder(root: Path, images: Array) -> None:
         write_png(root / "pictures" / "test" / ("cat", "dog")[number % 2] / f"{number}.png", image)
 
 
-def write_parquet(path: Path, images: list[bytes | None], row_group_size: int = 2, **columns: list[Any]) -> None:
+def write_parquet(path: Path, row_group_size: int = 3, **columns: Any) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"image": pa.array(images, pa.binary()), **columns})
-    pq.write_table(table, path, row_group_size=row_group_size)
+    pq.write_table(pa.table(columns), path, row_group_size=row_group_size)
+    return f"parquet:{path}"
 
 
-def tar_bytes(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return content.getvalue()
+def write_tar(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo, form: int = tarfile.GNU_FORMAT) -> str:
+    """Write files by name and content, and members of other kinds; returns the spec."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            archive.addfile(info, io.BytesIO(member[1]))
+    return f"webdataset:{path}"
 
 
 def write_shards(root: Path, images: Array, labels: list[int]) -> None:
     """Write tar files of at most three samples."""
-    root.mkdir(parents=True, exist_ok=True)
-    for first in range(0, len(images), 3):
-        files: dict[str, bytes] = {}
-        for number in range(first, min(first + 3, len(images))):
-            files |= {f"{number:04}.png": png_bytes(images[number]), f"{number:04}.cls": str(labels[number]).encode()}
-        (root / f"shard-{first // 3:04}.tar").write_bytes(tar_bytes(files))
+    names = [f"{number:04}" for number in range(len(images))]
+    files: list[tuple[str, bytes]] = []
+    for name, image, label in zip(names, images, labels, strict=True):
+        files += [(f"{name}.png", png_bytes(image)), (f"{name}.cls", str(label).encode())]
+    for first in range(0, len(files), 6):
+        write_tar(root / f"shard-{first // 6:04}.tar", *files[first : first + 6])
+
+
+def read_all(source: Source) -> Array:
+    return np.stack([image for batch in source.batches(4) for image in batch.images])
 
 
 @pytest.fixture
-def samples(
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> Callable[[str], str]:
+def samples(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Write a data set of seven images for a scheme, such as 'folder' or 'folder in a bucket', and return its spec."""
     small = random_images(7)
     labels = [0, 1, 2, 2, 1, 0, 1]
@@ -98,7 +107,7 @@ def samples(
         "hf": (f"/pictures?cache={tmp_path}/cache", lambda: write_hub_folder(tmp_path, small)),
         "parquet": (
             "/a.parquet",
-            lambda: write_parquet(tmp_path / "a.parquet", [png_bytes(image) for image in small], label=labels),
+            lambda: write_parquet(tmp_path / "a.parquet", 2, image=[png_bytes(image) for image in small], label=labels),
         ),
         "webdataset": ("/shards", lambda: write_shards(tmp_path / "shards", small, labels)),
     }

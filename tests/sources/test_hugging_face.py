@@ -10,13 +10,12 @@ import pytest
 
 from secondlook.errors import MissingExtraError, SourceError
 from secondlook.sources import Source, open_source
-from tests.sources.conftest import labels_of, png_bytes
+from tests.sources.conftest import labels_of, png_bytes, random_images, read_all, write_parquet, write_png
 
 datasets = pytest.importorskip("datasets")
-pa = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
+IMAGES = random_images(4, 6, 5)
+CELLS = [{"bytes": png_bytes(image), "path": None} for image in IMAGES]
 
 
 @pytest.fixture
@@ -27,16 +26,11 @@ def open_local(tmp_path: Path) -> Callable[[str], Source]:
     return open_with_cache
 
 
-@pytest.fixture
-def cells() -> list[dict[str, bytes | None]]:
-    return [{"bytes": png_bytes(image), "path": None} for image in IMAGES]
-
-
 def test_local_image_folder(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
     for number, image in enumerate(IMAGES):
-        path = tmp_path / "pets" / ("train", "test")[number % 2] / ("cat", "dog")[number // 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png_bytes(image))
+        write_png(
+            tmp_path / "pets" / ("train", "test")[number % 2] / ("cat", "dog")[number // 2] / f"{number}.png", image
+        )
     source = open_local("pets?split=test")
     assert source.class_names == ("cat", "dog")
     assert labels_of(source) == [0, 1]
@@ -47,42 +41,33 @@ def test_local_image_folder(tmp_path: Path, open_local: Callable[[str], Source])
         open_local("pets")
 
 
-def test_parquet_file_written_by_datasets(
-    tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]
-) -> None:
+def test_parquet_file_written_by_datasets(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
     features = datasets.Features({"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])})
-    data = datasets.Dataset.from_dict({"img": cells, "kind": [0, 1, 1, 0]}, features=features)
+    data = datasets.Dataset.from_dict({"img": CELLS, "kind": [0, 1, 1, 0]}, features=features)
     data.to_parquet(tmp_path / "a.parquet")
     source = open_local("a.parquet")
     assert source.class_names == ("cat", "dog")
     assert labels_of(source) == [0, 1, 1, 0]
-    np.testing.assert_array_equal(np.stack([source.read(index) for index in range(4)]), IMAGES)
+    np.testing.assert_array_equal(read_all(source), IMAGES)
 
 
-def test_parquet_file_written_by_pyarrow(
-    tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]
-) -> None:
-    parquet.write_table(pa.table({"image": cells, "label": [0, 1, 1, 0], "n": [3, 3, 3, 3]}), tmp_path / "a.parquet")
+def test_parquet_file_written_by_pyarrow(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
+    write_parquet(tmp_path / "a.parquet", image=CELLS, label=[0, 1, 1, 0], n=[3, 3, 3, 3], hidden=[-1] * 4)
     assert labels_of(open_local("a.parquet?image=image")) == [0, 1, 1, 0]
     assert labels_of(open_local("a.parquet?image=image&label=n")) == [3, 3, 3, 3]
-    with pytest.raises(SourceError, match=r"0 columns .*image, label, n"):
-        open_local("a.parquet")
-    with pytest.raises(SourceError, match=r"'imag'.*image, label, n.*'image'\?"):
-        open_local("a.parquet?image=imag")
-    with pytest.raises(SourceError, match=r"column 'n'"):
-        open_local("a.parquet?image=n")
+    assert open_local("a.parquet?image=image&label=hidden").labels is None
+    for options, found in (
+        ("", r"0 columns .*image, label, n"),
+        ("?image=imag", r"'imag'.*image, label, n.*'image'\?"),
+        ("?image=n", "column 'n'"),
+    ):
+        with pytest.raises(SourceError, match=found):
+            open_local(f"a.parquet{options}")
 
 
-def test_unpublished_labels_are_none(tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]) -> None:
-    parquet.write_table(pa.table({"image": cells, "label": [-1] * 4}), tmp_path / "a.parquet")
-    assert open_local("a.parquet?image=image").labels is None
-
-
-def test_unreadable_cells_raise_or_are_skipped(
-    tmp_path: Path, open_local: Callable[[str], Source], cells: list[object]
-) -> None:
-    bad = [cells[0], {"bytes": b"nonsense", "path": None}, None, {"bytes": None, "path": "/nowhere/x.png"}]
-    parquet.write_table(pa.table({"image": bad}), tmp_path / "a.parquet")
+def test_unreadable_cells_raise_or_are_skipped(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
+    bad = [CELLS[0], {"bytes": b"nonsense", "path": None}, None, {"bytes": None, "path": "/nowhere/x.png"}]
+    write_parquet(tmp_path / "a.parquet", image=bad)
     with pytest.raises(SourceError, match=r"image 000001 of hf:"):
         list(open_local("a.parquet?image=image").batches(4))
     source = open_local("a.parquet?image=image&on_error=skip")
@@ -93,15 +78,12 @@ def test_unreadable_cells_raise_or_are_skipped(
     assert len(source.digest) == 64
 
 
-def test_data_set_that_cannot_be_loaded_is_rejected(tmp_path: Path) -> None:
+def test_data_set_that_cannot_be_loaded_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match=re.escape("'hf:nobody/nothing'")):
         open_source("hf:nobody/nothing")
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(SourceError, match=r"'\.txt'"):
         open_source(f"hf:{tmp_path}/a.txt")
-
-
-def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"'datasets'.*secondlook\[hf\]"):
         open_source("hf:mnist?split=test")

@@ -1,19 +1,25 @@
-"""`open_source`: specs, arguments and the registry of schemes."""
+"""`open_source`: specs, arguments, the registry of schemes, and subsets, indices and limits."""
 
+import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from secondlook.errors import SourceError
-from secondlook.sources import SOURCES, ArraySource, open_source, source_scheme
+from secondlook.sources import SOURCES, ArraySource, Source, open_source, source_scheme
+from tests.sources.conftest import labels_of
 
-IMAGES = np.zeros((3, 4, 5, 3), dtype=np.uint8)
+IMAGES = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
+IDS = [f"photo-{number}" for number in range(20)]
 
 
-def make_source() -> ArraySource:
-    return ArraySource(IMAGES, spec="my images", ids=["a", "b", "c"])
+def source_of(ids: list[str]) -> Source:
+    return ArraySource(IMAGES[: len(ids)], spec="my images", ids=ids)
 
 
 @pytest.mark.parametrize("name", ["wh?at", "wh?at=1", "x=1?y", "50%", "a?b&c"])
@@ -32,36 +38,46 @@ def test_spec_of_a_subset_opens_it_again_whatever_the_folder_name(name: str, pic
 
 def test_question_mark_in_a_folder_name_is_not_an_option(picture_folder: Path) -> None:
     location = picture_folder.rename(picture_folder.with_name("wh?at"))
-    assert open_source(f"folder:{location}", limit=2).spec == f"folder:{location}?limit=2"
-    assert open_source(open_source(f"folder:{location}"), limit=2).spec == f"folder:{location}?limit=2"
+    for data in (f"folder:{location}", open_source(f"folder:{location}")):
+        assert open_source(data, limit=2).spec == f"folder:{location}?limit=2"
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("data", "arguments", "value"),
     [
-        ("folder:", "'folder:'"),
-        ("array:[4, 5, 6, 3]", "'array:[4, 5, 6, 3]'"),
-        ("folder:val?limit=3&limit=4", "duplicate option 'limit'"),
-        ("folder:val?limit=3&x", "'x'"),
-        ("folder:val?limit=", "'limit='"),
+        ("folder:", {}, "'folder:'"),
+        ("array:[4, 5, 6, 3]", {}, r"'array:\[4, 5, 6, 3\]'"),
+        ("folder:val?limit=3&limit=4", {}, "duplicate option 'limit'"),
+        ("folder:val?limit=3&x", {}, "'x'"),
+        ("folder:val?limit=", {}, "'limit='"),
+        ("foldr:val", {}, r"'foldr'.*'folder'\?"),
+        ("folder:val?limt=3", {}, r"'limt'.*'limit'\?"),
+        ("npz:x?subset=evalation", {}, r"subset='evalation'.*'evaluation'\?"),
+        ("test.npz", {}, "'npz:test.npz'"),
+        ("list.csv", {}, "'csv:list.csv'"),
+        ("list.tsv", {}, "'csv:list.tsv'"),
+        ("data.parquet", {}, "'hf:data.parquet'"),
+        ("nothing", {}, "'folder:val/'"),
+        ("/usr", {}, "'folder:/usr'"),
+        ("a" * 5000, {}, "no scheme"),
+        ("a\0b", {}, "no scheme"),
+        ("~nobody/val", {}, "no scheme"),
+        (0.5, {}, "type float"),
+        (Path("val"), {}, "'val' is not an image file"),
+        ("folder:x", {"labels": [0]}, "'folder:x'"),
+        ("folder:x?limit=3", {"limit": 3}, "limit="),
+        ("folder:x?max_pixels=0", {}, "max_pixels='0'"),
+        ("folder:x?max_bytes=1G", {}, "max_bytes='1G'"),
+        ("folder:x?on_error=ignore", {}, "on_error='ignore'"),
+        (source_of(IDS), {"labels": [0]}, "'my images'"),
+        (source_of(IDS), {"max_pixels": 5}, "max_pixels"),
+        (source_of(IDS), {"max_bytes": 5}, "max_bytes"),
+        (source_of(IDS), {"on_error": "skipp"}, "'skipp'.*'skip'"),
     ],
 )
-def test_malformed_spec_is_rejected(text: str, value: str) -> None:
-    with pytest.raises(SourceError, match=re.escape(value)):
-        open_source(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "value", "closest"),
-    [
-        ("foldr:val", "'foldr'", "folder"),
-        ("folder:val?limt=3", "'limt'", "limit"),
-        ("npz:x?subset=evalation", "subset='evalation'", "evaluation"),
-    ],
-)
-def test_unknown_name_is_rejected_with_a_suggestion(text: str, value: str, closest: str) -> None:
-    with pytest.raises(SourceError, match=rf"{value}.*'{closest}'\?"):
-        open_source(text)
+def test_invalid_text_or_argument_is_rejected(data: object, arguments: dict[str, Any], value: str) -> None:
+    with pytest.raises(SourceError, match=value):
+        open_source(data, **arguments)
 
 
 def test_unknown_scheme_lists_the_known_ones() -> None:
@@ -70,72 +86,131 @@ def test_unknown_scheme_lists_the_known_ones() -> None:
     assert all(scheme.form in str(caught.value) for scheme in SOURCES.values())
 
 
-@pytest.mark.parametrize("text", ["test.npz", "list.csv", "list.tsv", "data.parquet", "nothing"])
-def test_path_without_a_scheme_is_rejected_with_a_suggestion(text: str) -> None:
-    schemes = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf"}
-    scheme = schemes.get(Path(text).suffix)
-    with pytest.raises(SourceError, match=re.escape(f"'{scheme}:{text}'" if scheme else "'folder:val/'")):
-        open_source(text)
-
-
-@pytest.mark.parametrize("text", ["a" * 5000, "a\0b", "~nobody/val"])
-def test_text_that_cannot_be_a_path_is_rejected(text: str) -> None:
-    with pytest.raises(SourceError, match="no scheme"):
-        open_source(text)
-
-
-def test_folder_without_a_scheme_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=re.escape(f"'folder:{tmp_path}'")):
-        open_source(str(tmp_path))
-
-
 def test_open_source_is_returned_as_it_is() -> None:
-    source = make_source()
+    source = source_of(IDS)
     assert open_source(source) is source
     assert open_source(source, on_error="fail") is source
     assert open_source(source, on_error="skip").on_error == "skip"
-
-
-def test_any_text_can_name_a_users_source() -> None:
-    assert open_source(make_source(), limit=2).spec == "my images?limit=2"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [
-        ({"labels": [0]}, "'my images'"),
-        ({"max_pixels": 5}, "max_pixels"),
-        ({"max_bytes": 5}, "max_bytes"),
-        ({"on_error": "skipp"}, "'skipp'.*'skip'"),
-    ],
-)
-def test_invalid_argument_for_an_open_source_is_rejected(arguments: dict[str, object], value: str) -> None:
-    with pytest.raises(SourceError, match=value):
-        open_source(make_source(), **arguments)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("text", "arguments", "value"),
-    [
-        ("folder:x", {"labels": [0]}, "'folder:x'"),
-        ("folder:x?limit=3", {"limit": 3}, "limit="),
-        ("folder:x?max_pixels=0", {}, "max_pixels='0'"),
-        ("folder:x?max_bytes=1G", {}, "max_bytes='1G'"),
-        ("folder:x?on_error=ignore", {}, "on_error='ignore'"),
-    ],
-)
-def test_invalid_argument_for_a_spec_is_rejected(text: str, arguments: dict[str, object], value: str) -> None:
-    with pytest.raises(SourceError, match=value):
-        open_source(text, **arguments)  # type: ignore[arg-type]
-
-
-def test_object_of_another_type_is_rejected() -> None:
-    with pytest.raises(SourceError, match="type float"):
-        open_source(0.5)
-    with pytest.raises(SourceError, match="'val' is not an image file"):
-        open_source(Path("val"))
+    assert open_source(source, limit=2).spec == "my images?limit=2"
 
 
 def test_scheme_can_be_registered_once_only() -> None:
     with pytest.raises(SourceError, match="'npz'"):
         source_scheme("npz", form="npz:", summary="again")(SOURCES["npz"].open)
+
+
+def reference_experimental(ids: list[str], count: int, seed: int) -> set[str]:
+    return set(sorted(ids, key=lambda id_: hashlib.sha256(f"{seed}:{id_}".encode()).hexdigest())[:count])
+
+
+@given(ids=st.permutations(IDS), count=st.integers(1, 19), seed=st.integers(0, 5))
+@settings(deadline=None, max_examples=40)
+def test_subsets_depend_on_ids_alone(ids: list[str], count: int, seed: int) -> None:
+    whole = source_of(ids)
+    experimental = open_source(whole, subset="experimental", count=count, seed=seed)
+    evaluation = open_source(whole, subset="evaluation", count=count, seed=seed)
+    assert set(experimental.ids) == reference_experimental(IDS, count, seed)  # another one for each seed
+    assert set(experimental.ids) | set(evaluation.ids) == set(IDS)
+    assert len(experimental) + len(evaluation) == 20
+    assert list(experimental.ids) == [id_ for id_ in ids if id_ in set(experimental.ids)]
+    assert [int(experimental.read(i)[0, 0, 0]) for i in range(count)] == [ids.index(id_) for id_ in experimental.ids]
+
+
+@given(count=st.integers(1, 18), removed=st.sampled_from(IDS))
+@settings(deadline=None, max_examples=40)
+def test_removing_an_image_moves_at_most_one_other(count: int, removed: str) -> None:
+    before = set(open_source(source_of(IDS), subset="experimental", count=count).ids)
+    rest = [id_ for id_ in IDS if id_ != removed]
+    after = set(open_source(source_of(rest), subset="experimental", count=count).ids)
+    assert len(after - before) <= 1
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(None, 2), (0.1, 2), (0.12, 2), (0.125, 3), (0.5, 10), (0.95, 19)])
+def test_fraction_is_rounded_to_the_nearest_count(fraction: float | None, expected: int) -> None:
+    assert len(open_source(source_of(IDS), subset="experimental", fraction=fraction)) == expected
+
+
+def test_indices_are_read_from_text_or_npy(tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("7\n3 11\n")
+    np.save(tmp_path / "some.npy", np.array([7, 3, 11], dtype=np.uint16))
+    for name in ("some.txt", "some.npy"):
+        subset = open_source(IMAGES, labels=np.arange(20), indices=tmp_path / name)
+        assert subset.ids == ("000007", "000003", "000011")
+        assert labels_of(subset) == [7, 3, 11]
+        assert subset.read(1).item() == 3
+    assert len(open_source(IMAGES, indices=tmp_path / "some.txt", limit=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        ("7 20", "index 20 at position 1"),
+        ("-1", "index -1 at position 0"),
+        ("3 4 3", "duplicate index 3"),
+        ("3 four", "'four'"),
+        ("", "int64 [0]"),
+        (None, "none.txt'"),
+        (np.ones(20, dtype=bool), "some.npy' holds bool [20]"),
+        (np.array([1, None]), "Object arrays cannot be loaded"),
+    ],
+)
+def test_invalid_indices_are_rejected(tmp_path: Path, content: Any, value: str) -> None:
+    path = tmp_path / {type(None): "none.txt", str: "some.txt"}.get(type(content), "some.npy")
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        np.save(path, content, allow_pickle=True)
+    with pytest.raises(SourceError, match=re.escape(value)):
+        open_source(IMAGES, indices=path)
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ("subset=evaluate", "subset='evaluate'.*'evaluation'"),
+        ("subset=evaluation&fraction=1.5", "fraction='1.5'"),
+        ("subset=evaluation&fraction=x", "fraction='x'"),
+        ("subset=evaluation&count=0", "count='0'"),
+        ("subset=evaluation&count=20", "evaluation subset of the 20 images"),
+        ("subset=experimental&fraction=0.01", "experimental subset of the 20 images"),
+        ("subset=evaluation&count=21", "count=21"),
+        ("subset=evaluation&seed=-1", "seed='-1'"),
+        ("limit=0", "limit='0'"),
+        ("limit=many", "limit='many'"),
+        ("fraction=0.1", "fraction= .*subset="),
+        ("subset=evaluation&fraction=0.1&count=3", "fraction= and count="),
+        ("subset=evaluation&indices=x", "subset= and indices="),
+        ("part=evaluation", "'part'"),
+    ],
+)
+def test_invalid_selection_is_rejected(tmp_path: Path, options: str, value: str) -> None:
+    np.savez(tmp_path / "a.npz", images=IMAGES)
+    with pytest.raises(SourceError, match=value):
+        open_source(f"npz:{tmp_path}/a.npz?{options}")
+
+
+def test_arguments_and_options_are_equivalent(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=IMAGES)
+    by_text = open_source(f"npz:{tmp_path}/a.npz?subset=experimental&fraction=0.3&seed=2&limit=4")
+    by_arguments = open_source(f"npz:{tmp_path}/a.npz", subset="experimental", fraction=0.3, seed=2, limit=4)
+    assert by_text.spec == by_arguments.spec == f"npz:{tmp_path}/a.npz?subset=experimental&fraction=0.3&seed=2&limit=4"
+    assert by_text.digest == by_arguments.digest
+    mixed = open_source(f"npz:{tmp_path}/a.npz?subset=experimental&fraction=0.3", seed=2, limit=4)
+    assert mixed.ids == by_text.ids
+
+
+def test_limit_beyond_the_end_selects_all_images_and_a_subset_of_a_subset_is_rejected() -> None:
+    assert len(open_source(IMAGES, limit=100)) == 20
+    subset = open_source(IMAGES, limit=10)
+    assert subset.spec == "array:[20, 1, 1, 1]?limit=10"
+    with pytest.raises(SourceError, match=re.escape(repr(subset.spec))):
+        open_source(subset, limit=5)
+
+
+def test_digest_of_a_subset_covers_only_its_own_images() -> None:
+    evaluation = open_source(IMAGES, subset="evaluation", count=5)
+    for position in range(20):
+        images = IMAGES.copy()
+        images[position] += 100
+        is_selected = f"{position:06d}" in evaluation.ids
+        assert (open_source(images, subset="evaluation", count=5).digest != evaluation.digest) == is_selected

@@ -12,9 +12,8 @@ from PIL import Image
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import Source, object_sources, open_labeled, open_source
-from secondlook.sources.encoded_sources import FileSource
 from secondlook.views import apply_views
-from tests.sources.conftest import labels_of, png_bytes, random_images, write_png
+from tests.sources.conftest import labels_of, png_bytes, random_images, read_all, write_png
 
 torch = pytest.importorskip("torch")
 from torch.utils import data as torch_data  # noqa: E402
@@ -54,10 +53,6 @@ def make_hub_data(folder: Path, **columns: Any) -> Any:
     return datasets.Dataset.from_dict(content, features=features)
 
 
-def read_all(source: Source) -> Array:
-    return np.stack([image for batch in source.batches(4) for image in batch.images])
-
-
 SEVERAL: dict[str, Callable[[Path], Any]] = {
     "array": lambda _: IMAGES,
     "tensor": lambda _: TENSOR,
@@ -90,7 +85,7 @@ def test_every_kind_has_the_same_images_and_takes_labels_and_a_selection(kind: s
     is_paths = "path" in kind or "texts" in kind
     expected = [f"{number}.png" for number in range(6)] if is_paths else [f"{number:06d}" for number in range(6)]
     assert list(source.ids) == expected
-    assert isinstance(source, FileSource) == is_paths
+    assert (source.find_path(5) == tmp_path / "5.png") == is_paths
     assert open_source(SEVERAL[kind](tmp_path)).digest == source.digest
     texts, names = ["cba"[label] for label in LABELS], ["c", "b", "a"]
     subset = open_source(data, labels=texts, class_names=names, subset="evaluation", fraction=0.5)
@@ -116,28 +111,24 @@ def test_list_of_paths_has_the_digest_of_its_folder(tmp_path: Path) -> None:
     assert (listed.ids, listed.class_names, listed.digest) == (folder.ids, folder.class_names, folder.digest)
 
 
-@pytest.mark.parametrize(
-    "image",
-    [IMAGES[0], TENSOR[0], Image.fromarray(IMAGES[0]), png_bytes(IMAGES[0])],
-    ids=["array", "tensor", "PIL", "bytes"],
-)
-def test_single_image_is_a_source_of_one(image: Any) -> None:
-    source = open_source(image, labels=["cat"], class_names=["dog", "cat"])
+@pytest.mark.parametrize("kind", ["array", "tensor", "PIL", "bytes", "path", "text", "name", "12:30", "Path('12:30')"])
+def test_single_image_is_a_source_of_one(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_files(tmp_path)[0]
+    (tmp_path / "12:30").write_bytes(path.read_bytes())
+    kinds = {"array": IMAGES[0], "tensor": TENSOR[0], "PIL": Image.fromarray(IMAGES[0]), "bytes": png_bytes(IMAGES[0])}
+    kinds |= {"path": path, "text": str(path), "name": "0.png", "12:30": "12:30", "Path('12:30')": Path("12:30")}
+    source = open_source(kinds[kind], labels=["cat"], class_names=["dog", "cat"])
     np.testing.assert_array_equal(read_all(source), IMAGES[:1])
     assert labels_of(source) == [1]
 
 
-def test_single_path_is_a_source_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_files(tmp_path)[0]
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "12:30").write_bytes(path.read_bytes())
-    for one in (path, str(path), "0.png", Path("0.png"), "12:30", Path("12:30")):
-        np.testing.assert_array_equal(read_all(open_source(one)), IMAGES[:1])
+def test_path_of_a_missing_image_a_folder_and_a_large_image(tmp_path: Path) -> None:
     assert open_source("absent.jpg", on_error="skip").ids == ("absent.jpg",)
     with pytest.raises(SourceError, match=re.escape(f"perhaps 'folder:{tmp_path}'")):
         open_source(tmp_path)
     with pytest.raises(SourceError, match="above the limit of 47; pass max_pixels=48 "):
-        read_all(open_source(path, max_pixels=47))
+        read_all(open_source(write_files(tmp_path)[0], max_pixels=47))
 
 
 ITEMS: dict[str, Callable[[int], Any]] = {
@@ -160,18 +151,14 @@ def test_items_may_have_labels_and_shuffling_does_not_matter(kind: str, shuffle:
 
 
 def test_hub_data_has_its_labels(tmp_path: Path) -> None:
-    source = open_source(make_hub_data(tmp_path, label=LABELS))
-    assert labels_of(source) == LABELS
-    with pytest.raises(SourceError, match=r"labels=.*'label'"):
-        open_source(make_hub_data(tmp_path, label=LABELS), labels=LABELS)
+    assert labels_of(open_source(make_hub_data(tmp_path, label=LABELS))) == LABELS
 
 
 def test_pairs_of_path_and_name_are_files_with_labels(tmp_path: Path) -> None:
     pairs = [(path, "abc"[label]) for path, label in zip(write_files(tmp_path), LABELS, strict=True)]
     source = open_source(pairs)
-    assert isinstance(source, FileSource)
-    assert source.labels is not None
-    assert (source.labels.tolist(), source.class_names) == (LABELS, ("a", "b", "c"))
+    assert source.find_path(1) == tmp_path / "1.png"
+    assert (labels_of(source), source.class_names) == (LABELS, ("a", "b", "c"))
 
 
 def test_names_are_looked_up_or_sorted() -> None:
@@ -224,8 +211,9 @@ def test_large_images_of_a_data_set_are_read_a_few_at_a_time() -> None:
     assert [len(batch.images) for batch in source.batches(6)] == [2, 2, 2]
 
 
-def test_reading_does_not_change_the_given_images() -> None:
-    given = [image.copy() for image in IMAGES]
+@pytest.mark.parametrize("make", [np.array, list])
+def test_reading_does_not_change_the_given_images(make: Callable[[Any], Any]) -> None:
+    given = make([image.copy() for image in IMAGES])
     open_source(given).read(0)[:] = 0
     np.testing.assert_array_equal(given[0], IMAGES[0])
 
@@ -271,19 +259,9 @@ def test_tensor_on_an_accelerator_is_the_same_source(
 @pytest.mark.parametrize(
     "tensor",
     [
-        TENSOR.permute(0, 2, 3, 1),
-        TENSOR[0, 0],
-        TENSOR[:0],
-        TENSOR[:, :2],
-        TENSOR[:, :, :0],
-        TENSOR.int(),
-        TENSOR.bool(),
-        TENSOR.float(),
-        TENSOR.half(),
-        FLOATS - 0.5,
-        FLOATS[:0],
-        torch.full((2, 3, 4, 4), torch.nan),
-        torch.full((2, 3, 4, 4), 1.001, dtype=torch.float64),
+        *(TENSOR.permute(0, 2, 3, 1), TENSOR[0, 0], TENSOR[:0], TENSOR[:, :2], TENSOR[:, :, :0]),
+        *(TENSOR.int(), TENSOR.bool(), TENSOR.float(), TENSOR.half(), FLOATS - 0.5, FLOATS[:0]),
+        *(torch.full((2, 3, 4, 4), torch.nan), torch.full((2, 3, 4, 4), 1.001, dtype=torch.float64)),
     ],
 )
 def test_invalid_tensor_on_an_accelerator_is_rejected_as_any_other(
@@ -307,8 +285,7 @@ class LabelsElsewhere:
 
 def test_labels_on_an_accelerator_are_copied_to_the_host() -> None:
     labels: Any = LabelsElsewhere()
-    source = open_labeled(TENSOR, labels, None)
-    assert labels_of(source) == list(range(6))
+    assert labels_of(open_labeled(TENSOR, labels, None)) == list(range(6))
 
 
 def test_random_transforms_are_rejected() -> None:
@@ -354,10 +331,7 @@ INVALID: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "number": (lambda: 5, ["int", "'folder:val/'"]),
     "data frame": (lambda: pytest.importorskip("pandas").DataFrame({"path": ["a"]}), ["frame['path']"]),
     "sampler": (lambda: make_loader(sampler=torch_data.SubsetRandomSampler([1, 2])), ["SubsetRandomSampler", "Subset"]),
-    "replacement": (
-        lambda: make_loader(sampler=torch_data.RandomSampler(range(6), replacement=True)),
-        ["RandomSampler"],
-    ),
+    "replacement": (lambda: make_loader(sampler=torch_data.RandomSampler(range(6), True)), ["RandomSampler"]),
     "batch sampler": (
         lambda: make_loader(batch_sampler=torch_data.BatchSampler(torch_data.SubsetRandomSampler([1]), 1, False)),
         ["sampler"],
@@ -365,6 +339,7 @@ INVALID: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "endless": (Endless, ["Endless", "length"]),
     "endless loader": (lambda: torch_data.DataLoader(Endless()), ["Endless", "length"]),
     "duplicate path": (lambda: ["a.png", "./a.png"], ["duplicate id 'a.png'"]),
+    "hub data": (lambda: pytest.importorskip("datasets").Dataset.from_dict({"x": [1]}), ["0 columns", "cast_column"]),
 }
 
 
@@ -377,15 +352,13 @@ def test_anything_else_is_rejected_in_one_sentence(kind: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_given_labels_do_not_replace_those_of_the_items() -> None:
-    with pytest.raises(SourceError, match="labels="):
-        open_source(Pictures(ITEMS["pair"]), labels=LABELS)
-
-
-def test_hub_data_without_an_image_column_is_rejected() -> None:
-    datasets = pytest.importorskip("datasets")
-    with pytest.raises(SourceError, match=r"0 columns .*cast_column"):
-        open_source(datasets.Dataset.from_dict({"x": [1]}))
+def test_given_labels_do_not_replace_those_of_the_items(tmp_path: Path) -> None:
+    for data, found in (
+        (Pictures(ITEMS["pair"]), "labels="),
+        (make_hub_data(tmp_path, label=LABELS), "labels=.*'label'"),
+    ):
+        with pytest.raises(SourceError, match=found):
+            open_source(data, labels=LABELS)
 
 
 def test_spec_of_images_in_memory_cannot_be_opened_again() -> None:

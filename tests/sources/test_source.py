@@ -4,6 +4,8 @@ import re
 import threading
 import time
 import weakref
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,22 +15,23 @@ from hypothesis import strategies as st
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import ArraySource, Source, UnreadableImageError, open_source
-from secondlook.sources.source import Skipped
-from tests.sources.conftest import labels_of
+from secondlook.sources.reading_threads import SharedCache
+from tests.sources.conftest import labels_of, random_images, read_all
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
+IMAGES = random_images(4, 5, 6)
+every_count = pytest.mark.parametrize("threads", [1, 3])
 
 
 class Stripes(Source):
     """A user's own source: image i is filled with i; images in `broken` cannot be read."""
 
-    def __init__(self, count: int, broken: frozenset[int] = frozenset()) -> None:
+    def __init__(self, count: int, *broken: int, threads: int = 1, **error: Any) -> None:
         super().__init__("stripes", [f"s{number}" for number in range(count)])
-        self.broken = broken
+        self.broken, self.error, self.threads = broken, {"reason": "it is torn"} | error, threads
 
     def read(self, index: int) -> Array:
         if index in self.broken:
-            raise UnreadableImageError(self.ids[index], "it is torn")
+            raise UnreadableImageError(self.ids[index], **self.error)
         return np.full((index % 3 + 1, 2, 3), index, dtype=np.uint8)
 
 
@@ -43,8 +46,7 @@ class Stripes(Source):
 def test_batches_are_the_readable_images_in_order(
     count: int, batch_size: int, threads: int, broken: frozenset[int], ends: tuple[int, int]
 ) -> None:
-    source = open_source(Stripes(count, broken), on_error="skip")
-    source.threads = threads
+    source = open_source(Stripes(count, *broken, threads=threads), on_error="skip")
     start, stop = sorted(min(end, count) for end in ends)
     batches = list(source.batches(batch_size, start, stop))
     readable = [index for index in range(start, stop) if index not in broken]
@@ -52,14 +54,18 @@ def test_batches_are_the_readable_images_in_order(
     assert all(0 < len(batch.images) == len(batch.ids) == len(batch.indices) <= batch_size for batch in batches)
     assert [int(image[0, 0, 0]) for batch in batches for image in batch.images] == readable
     assert [skipped.id for skipped in source.skipped] == [f"s{i}" for i in range(start, stop) if i in broken]
+    converted = source.convert_images(lambda id_, image: np.array([int(id_[1:]), image[0, 0, 0]]), range(start, stop))
+    assert [(index, *pair.tolist()) for index, pair in converted] == [(index, index, index) for index in readable]
 
 
 class Photos(Source):
     """Images of known sizes; counts the bytes that are held, by the source and by its caller."""
 
-    def __init__(self, sizes: list[int], max_bytes: int) -> None:
+    max_bytes = 120
+
+    def __init__(self, sizes: list[int], threads: int) -> None:
         super().__init__("photos", [f"p{number}" for number in range(len(sizes))])
-        self.sizes, self.max_bytes = sizes, max_bytes
+        self.sizes, self.threads = sizes, threads
         self.held = self.peak = 0
         self.lock = threading.Lock()
 
@@ -87,8 +93,7 @@ class Photos(Source):
 )
 @settings(deadline=None, max_examples=60)
 def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: int, threads: int) -> None:
-    source = Photos(sizes, 120)
-    source.threads = threads
+    source = Photos(sizes, threads)
     indices: list[int] = []
     for batch in source.batches(batch_size):
         assert 0 < len(batch.images) <= batch_size
@@ -103,8 +108,7 @@ def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: 
 @given(sizes=st.lists(st.integers(1, 150), min_size=1, max_size=40), threads=st.integers(1, 4))
 @settings(deadline=None, max_examples=60)
 def test_images_that_are_converted_stay_below_the_limit(sizes: list[int], threads: int) -> None:
-    source = Photos(sizes, 120)
-    source.threads = threads
+    source = Photos(sizes, threads)
 
     def convert(id_: str, image: Array) -> Array:
         time.sleep(0.0005)  # lets the other threads read
@@ -115,16 +119,6 @@ def test_images_that_are_converted_stay_below_the_limit(sizes: list[int], thread
     assert source.peak <= max(120, *sizes), "an image above the limit is held alone"
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_converted_images_are_the_readable_ones_in_order(threads: int) -> None:
-    source = open_source(Stripes(30, frozenset({0, 7, 29})), on_error="skip")
-    source.threads = threads
-    results = list(source.convert_images(lambda id_, image: np.array([int(id_[1:]), image[0, 0, 0]]), range(5, 30)))
-    readable = [index for index in range(5, 30) if index not in (7, 29)]
-    assert [(index, *pair.tolist()) for index, pair in results] == [(index, index, index) for index in readable]
-    assert [skipped.id for skipped in source.skipped] == ["s7", "s29"]
-
-
 class SlowStripes(Stripes):
     """Counts the images that are read."""
 
@@ -132,32 +126,30 @@ class SlowStripes(Stripes):
 
     def read(self, index: int) -> Array:
         self.n_read += 1
-        time.sleep(0.002)
+        time.sleep(0.01)
         return super().read(index)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@every_count
 def test_first_error_of_a_conversion_is_raised_and_ends_the_reading(threads: int) -> None:
     def convert(id_: str, image: Array) -> Array:
         if id_ in ("s4", "s5"):
             raise ZeroDivisionError(f"at {id_}")
         return image
 
-    source = SlowStripes(250)
-    source.threads = threads
+    source = SlowStripes(4000, threads=threads)
     with pytest.raises(ZeroDivisionError, match="at s4"):
-        list(source.convert_images(convert, range(250)))
-    assert source.n_read < 125
+        list(source.convert_images(convert, range(4000)))
+    assert source.n_read < 4000
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@every_count
 def test_reading_ends_when_nobody_needs_more_images(threads: int) -> None:
-    source = SlowStripes(250)
-    source.threads = threads
-    results = source.convert_images(lambda id_, image: image, range(250))
+    source = SlowStripes(4000, threads=threads)
+    results = source.convert_images(lambda id_, image: image, range(4000))
     next(results)
     results.close()
-    assert source.n_read < 125
+    assert source.n_read < 4000
 
 
 def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
@@ -169,20 +161,19 @@ def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
     assert [len(batch.images) for batch in open_source(source, limit=2).batches(4)] == [1, 1]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@every_count
 def test_first_unreadable_image_is_reported(threads: int) -> None:
-    source = Stripes(20, frozenset({4, 5, 15}))
-    source.threads = threads
+    source = Stripes(20, 4, 5, 15, threads=threads)
     with pytest.raises(SourceError, match=r"image s4 .*it is torn.*on_error='skip'"):
         list(source.batches(20))
     assert source.skipped == []
 
 
 def test_on_error_does_not_change_the_original_source() -> None:
-    source = Stripes(3, frozenset({1}))
+    source = Stripes(3, 1)
     lenient = source.with_on_error("skip")
     assert [len(batch.images) for batch in lenient.batches(3)] == [2]
-    assert lenient.skipped == [Skipped("s1", "it is torn")]
+    assert [(skipped.id, skipped.reason) for skipped in lenient.skipped] == [("s1", "it is torn")]
     assert source.on_error == "fail"
     assert source.skipped == []
 
@@ -199,9 +190,11 @@ def test_repr_shows_spec_and_size() -> None:
     assert repr(Stripes(3)) == "<Stripes 'stripes': 3 images>"
 
 
-def test_digest_of_a_users_source_depends_on_its_pixels() -> None:
+def test_digest_of_a_users_source_depends_on_its_pixels_but_not_on_why_they_cannot_be_read() -> None:
     assert Stripes(3).digest == Stripes(3).digest
-    assert len({Stripes(3).digest, Stripes(4).digest, Stripes(3, frozenset({1})).digest}) == 3
+    assert len({Stripes(3).digest, Stripes(4).digest, Stripes(3, 1).digest, Stripes(3, 2).digest}) == 4
+    eaten = Stripes(3, 1, reason="the dog ate it", limit="max_bytes", needed=7)
+    assert Stripes(3, 1).digest == eaten.digest
 
 
 def test_digest_without_labels_does_not_depend_on_the_cached_digest() -> None:
@@ -230,17 +223,17 @@ def test_digests_differ_for_any_difference() -> None:
     assert open_source(IMAGES).digest == digests[0]
 
 
-def test_images_are_hashed_one_by_one_or_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every way to hash images gives the digests that are stored."""
-    monkeypatch.setattr("secondlook.sources.reading_threads.IMAGES_PER_BLOCK", 3)
-    positions = np.array([2, 0, 3])
-    expected = [Unblocked(IMAGES).digest, Unblocked(IMAGES).select(positions).digest]
-    assert [open_source(IMAGES).digest, open_source(IMAGES).select(positions).digest] == expected
+def test_images_are_hashed_one_by_one_or_together() -> None:
+    """Every way to hash images gives the digests that are stored, in one block of images as in several."""
 
+    class Unblocked(ArraySource):
+        def read(self, index: int) -> Array:
+            return super().read(index)
 
-class Unblocked(ArraySource):
-    def read(self, index: int) -> Array:
-        return super().read(index)
+    images = random_images(5000, 2, 1)
+    for positions in (np.arange(5000), np.array([2, 0, 3])):
+        assert open_source(images).select(positions).digest == Unblocked(images).select(positions).digest
+    assert open_source(images).digest == Unblocked(images).digest
 
 
 def test_own_hash_of_a_users_source_is_used() -> None:
@@ -252,7 +245,7 @@ def test_own_hash_of_a_users_source_is_used() -> None:
         assert source.digest == Named(IMAGES[::-1]).digest != open_source(IMAGES).digest
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@every_count
 def test_duplicates_are_later_images_with_the_same_pixels(threads: int) -> None:
     source = open_source(IMAGES[[0, 1, 0, 2, 1, 0]])
     source.threads = threads
@@ -261,26 +254,13 @@ def test_duplicates_are_later_images_with_the_same_pixels(threads: int) -> None:
     assert open_source(IMAGES).find_duplicates() == []
 
 
-def test_equal_hashes_and_unreadable_images_are_not_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Stripes(9, frozenset({2, 5})).find_duplicates() == [], "both are unreadable for the same reason"
-    # Hashes of very large sources cover sizes and times of files only.
-    monkeypatch.setattr(Stripes, "hash_content", lambda source, index: b"same size and time")
-    assert Stripes(9).find_duplicates() == []
+def test_equal_hashes_and_unreadable_images_are_not_duplicates() -> None:
+    class Large(Stripes):
+        def hash_content(self, index: int) -> bytes:
+            return b"same size and time"  # hashes of very large sources cover nothing else
 
-
-class EatenStripes(Stripes):
-    """Gives another reason why an image cannot be read."""
-
-    def read(self, index: int) -> Array:
-        if index in self.broken:
-            raise UnreadableImageError(self.ids[index], "the dog ate it", limit="max_bytes", needed=7)
-        return super().read(index)
-
-
-def test_digest_does_not_depend_on_the_reason_why_an_image_cannot_be_read() -> None:
-    torn, eaten = Stripes(3, frozenset({1})), EatenStripes(3, frozenset({1}))
-    assert torn.digest == eaten.digest
-    assert torn.digest != Stripes(3, frozenset({2})).digest != Stripes(3).digest
+    assert Stripes(9, 2, 5).find_duplicates() == [], "both are unreadable for the same reason"
+    assert Large(9).find_duplicates() == []
 
 
 def test_digests_are_stable_between_versions() -> None:
@@ -289,29 +269,18 @@ def test_digests_are_stable_between_versions() -> None:
     labeled = open_source(images, labels=[1, 0], class_names=["cat", "dog"])
     assert labeled.digest == "3f8ba7686033d68fe8446d009e6eb3f06f3c9f383795c23fba62c882360603d0"
     assert open_source(images).digest == "109ca446ee5aeda36a0a079ecf1362d40b8e98e4b65cfb4dcf07c093cbfb81fd"
-    assert Stripes(3, frozenset({1})).digest == "e2fdbeaa97ef7bf51b96b290b085e77fa9b20ccd46adf9111ef1ad7f8fdb3174"
+    assert Stripes(3, 1).digest == "e2fdbeaa97ef7bf51b96b290b085e77fa9b20ccd46adf9111ef1ad7f8fdb3174"
 
 
-def test_array_is_a_source() -> None:
-    source = open_source(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "dog"])
+@pytest.mark.parametrize("images", [IMAGES, (IMAGES / 255).astype(np.float32)])
+def test_array_is_a_source_and_floats_are_not_rounded(images: Array) -> None:
+    source = open_source(images, labels=[0, 1, 1, 0], class_names=["cat", "dog"])
     assert source.ids == ("000000", "000001", "000002", "000003")
     assert source.spec == "array:[4, 5, 6, 3]"
     assert source.class_names == ("cat", "dog")
     assert labels_of(source) == [0, 1, 1, 0]
-    np.testing.assert_array_equal(np.stack([source.read(i) for i in range(4)]), IMAGES)
-
-
-def test_reading_returns_a_copy() -> None:
-    images = IMAGES.copy()
-    open_source(images).read(0)[:] = 0
-    np.testing.assert_array_equal(images, IMAGES)
-
-
-def test_float_images_are_not_rounded() -> None:
-    images = (IMAGES / 255).astype(np.float32)
-    image = open_source(images).read(1)
-    assert image.dtype == np.float32
-    np.testing.assert_array_equal(image, images[1])
+    assert read_all(source).dtype == images.dtype
+    np.testing.assert_array_equal(read_all(source), images)
 
 
 def test_gray_images_and_columns_of_labels_are_accepted() -> None:
@@ -344,29 +313,43 @@ def test_invalid_array_is_rejected(images: Array, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "value"),
+    ("options", "value"),
     [
-        ([0, 1, 1], "[3]"),
-        ([0.0, 1.0, 1.0, 0.0], "float64"),
-        (["cat", "dog", "dgo", "cat"], "'dgo' of image 2"),
-        ([0, 1, 2, 0], "label 2 of image 2"),
-        ([0, -1, 1, 0], "label -1 of image 1"),
+        ({"labels": [0, 1, 1]}, "[3]"),
+        ({"labels": np.array([0.0, 1.0, 1.0, 0.0])}, "float64"),
+        ({"labels": np.array(["cat", "dog", "dgo", "cat"])}, "'dgo' of image 2"),
+        ({"labels": [0, 1, 2, 0]}, "label 2 of image 2"),
+        ({"labels": [0, -1, 1, 0]}, "label -1 of image 1"),
+        ({"labels": [0, 1, 1, 0], "class_names": ["cat", "cat"]}, "duplicate class name 'cat'"),
+        ({"class_names": []}, "empty"),
+        ({"ids": ["a", "b", "a", "c"]}, "duplicate id 'a'"),
+        ({"ids": ["a", "b"]}, "2 ids for the 4 images"),
     ],
 )
-def test_invalid_labels_are_rejected(labels: list[object], value: str) -> None:
-    with pytest.raises(SourceError, match=re.escape(value)):
-        open_source(IMAGES, labels=np.array(labels), class_names=["cat", "dog"])
+def test_invalid_labels_class_names_and_ids_are_rejected(options: dict[str, Any], value: str) -> None:
+    options = {"class_names": ["cat", "dog"]} | options
+    for open_with in [ArraySource] if "ids" in options else [open_source, ArraySource]:
+        with pytest.raises(SourceError, match=re.escape(value)):
+            open_with(IMAGES, **options)
 
 
-def test_invalid_class_names_are_rejected() -> None:
-    with pytest.raises(SourceError, match="duplicate class name 'cat'"):
-        open_source(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "cat"])
-    with pytest.raises(SourceError, match=r"class names .* empty"):
-        open_source(IMAGES, class_names=[])
+@given(keys=st.lists(st.integers(0, 9), max_size=60), max_weight=st.integers(0, 30), min_items=st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_items_of_the_shared_cache_used_last_are_kept(keys: list[int], max_weight: int, min_items: int) -> None:
+    cache = SharedCache(max_weight, len, min_items)
+    kept: list[int] = []
+    for key in keys:
+        read = Mock(return_value=bytes(key))
+        assert cache.get(key, read) == bytes(key)
+        assert read.called == (key not in kept)
+        kept = [other for other in kept if other != key] + [key]
+        while sum(kept) > max_weight and len(kept) > min_items:
+            kept.pop(0)
 
 
-def test_invalid_ids_are_rejected() -> None:
-    with pytest.raises(SourceError, match="duplicate id 'a'"):
-        ArraySource(IMAGES, ids=["a", "b", "a", "c"])
-    with pytest.raises(SourceError, match="2 ids for the 4 images"):
-        ArraySource(IMAGES, ids=["a", "b"])
+def test_what_cannot_be_read_is_read_again() -> None:
+    cache = SharedCache(100, len)
+    for _ in range(3):
+        with pytest.raises(OSError, match="broken"):
+            cache.get("key", Mock(side_effect=OSError("broken")))
+    assert cache.get("key", lambda: b"item") == b"item"

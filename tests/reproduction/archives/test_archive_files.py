@@ -15,8 +15,7 @@ from reproduction.archive_files import read_pickle
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import open_source
-from tests.sources.test_mutated_files import check_only_source_errors, save
-from tests.sources.test_regular_files import every_kind
+from tests.sources.test_hostile_files import check_only_source_errors, every_kind, save
 
 ROWS = np.zeros((2, 3072), dtype=np.uint8)
 ARRAY = np.arange(6, dtype=np.uint8).reshape(2, 3)
@@ -131,6 +130,7 @@ def test_file_of_an_archive_must_be_regular(
     tmp_path: Path, samples: Callable[[str], str], place: Callable[[Path], None], scheme: str, file: str
 ) -> None:
     spec = samples(scheme)
+    (tmp_path / file).unlink()
     place(tmp_path / file)
     with pytest.raises(SourceError, match=file.partition("/")[0]):
         open_source(spec)

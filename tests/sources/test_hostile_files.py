@@ -1,6 +1,7 @@
-"""Mutated files of every format: an image or an error of ours, never another exception. Mutations have a fixed seed."""
+"""Hostile files: mutated, irregular or huge ones are read or an error of ours, never another exception or a hang."""
 
 import io
+import os
 import tarfile
 import warnings
 import zipfile
@@ -15,11 +16,11 @@ import pytest
 from PIL import Image
 
 from secondlook.errors import SourceError
-from secondlook.sources import UnreadableImageError, open_source
-from secondlook.sources.image_files import decode_image
+from secondlook.sources import UnreadableImageError, open_source, read_image
+from tests.sources.conftest import encode, png_bytes, random_images, write_tar
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8)
-IMAGES = np.random.default_rng(1).integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
+PIXELS = random_images(1, 12, 10)[0]
+IMAGES = random_images(3, 4, 5, seed=1)
 
 
 def mutate(content: bytes, others: Sequence[bytes], rng: np.random.Generator) -> bytes:
@@ -43,16 +44,11 @@ def mutate(content: bytes, others: Sequence[bytes], rng: np.random.Generator) ->
     return bytes(changed)
 
 
-def encode(image: Image.Image, kind: str, **options: object) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def image_samples() -> list[bytes]:
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_mutated_images_are_decoded_or_unreadable(action: "warnings._ActionKind") -> None:
     image, exif = Image.fromarray(PIXELS), Image.Exif()
     exif[0x0112] = 6
-    return [
+    samples = [
         encode(image, "JPEG", exif=exif),
         encode(image, "JPEG", progressive=True),
         encode(image, "PNG", exif=exif),
@@ -64,22 +60,17 @@ def image_samples() -> list[bytes]:
         encode(image, "TIFF", compression="tiff_lzw"),
         encode(image, "TIFF", compression="jpeg"),
     ]
-
-
-@pytest.mark.parametrize("action", ["ignore", "error"])
-def test_mutated_images_are_decoded_or_unreadable(action: "warnings._ActionKind") -> None:
-    rng, samples = np.random.default_rng(13), image_samples()
-    decoded = 0
+    rng, decoded = np.random.default_rng(13), 0
     for _ in range(300):
         content = mutate(samples[int(rng.integers(len(samples)))], samples, rng)
         with warnings.catch_warnings():
             warnings.simplefilter(action)
             try:
-                image = decode_image(content, "x", 1_000_000)
+                pixels = read_image(content, "x", max_pixels=1_000_000)
             except UnreadableImageError:
                 continue
-        assert image.dtype == np.uint8
-        assert image.shape[2:] == (3,)
+        assert pixels.dtype == np.uint8
+        assert pixels.shape[2:] == (3,)
         decoded += 1
     assert 0 < decoded < 300
 
@@ -90,19 +81,7 @@ def save(write: Callable[..., object], *arguments: object, **arrays: object) -> 
     return file.getvalue()
 
 
-def npz_samples() -> list[bytes]:
-    arrays = {"images": IMAGES, "labels": [0, 1, 0], "class_names": np.array(["a", "b"]), "ids": np.array(list("xyz"))}
-    return [
-        save(np.savez, **arrays),
-        save(np.savez_compressed, **arrays),
-        save(np.savez, images=np.asfortranarray(IMAGES)),
-        save(np.savez, images=np.float32(IMAGES / 255)),
-    ]
-
-
-def check_only_source_errors(
-    samples: Sequence[bytes], count: int, write: Callable[[bytes], object], spec: str
-) -> list[SourceError]:
+def check_only_source_errors(samples: Sequence[bytes], count: int, write: Callable[[bytes], object], spec: str) -> None:
     rng = np.random.default_rng(14)
     errors = []
     for _ in range(count):
@@ -113,12 +92,14 @@ def check_only_source_errors(
             errors.append(error)
     assert errors
     assert max(len(str(error)) for error in errors) < 1000
-    return errors
 
 
 def test_mutated_archives(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    check_only_source_errors(npz_samples(), 500, path.write_bytes, f"npz:{path}")
+    arrays = {"images": IMAGES, "labels": [0, 1, 0], "class_names": np.array(["a", "b"]), "ids": np.array(list("xyz"))}
+    samples = [save(np.savez, **arrays), save(np.savez_compressed, **arrays)]
+    samples += [save(np.savez, images=images) for images in (np.asfortranarray(IMAGES), np.float32(IMAGES / 255))]
+    check_only_source_errors(samples, 500, path.write_bytes, f"npz:{path}")
 
 
 def test_mutated_arrays_in_a_valid_archive(tmp_path: Path) -> None:
@@ -143,16 +124,12 @@ def test_mutated_tables(tmp_path: Path) -> None:
 
 
 def test_mutated_tar_files(tmp_path: Path) -> None:
-    def write_tar(file: io.BytesIO, form: int, name: str) -> None:
-        with tarfile.open(fileobj=file, mode="w", format=form) as archive:
-            for number in range(2):
-                for suffix, content in (("png", encode(Image.fromarray(PIXELS), "PNG")), ("cls", b"3")):
-                    member = tarfile.TarInfo(f"{name}{number}.{suffix}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-
-    samples = [save(write_tar, tarfile.USTAR_FORMAT, "x"), save(write_tar, tarfile.PAX_FORMAT, "é" * 60)]
-    check_only_source_errors(samples, 300, (tmp_path / "a.tar").write_bytes, f"webdataset:{tmp_path}/a.tar")
+    path, samples = tmp_path / "a.tar", []
+    for form, name in ((tarfile.USTAR_FORMAT, "x"), (tarfile.PAX_FORMAT, "é" * 60)):
+        contents = {"0.png": png_bytes(PIXELS), "0.cls": b"3", "1.png": png_bytes(PIXELS), "1.cls": b"3"}
+        spec = write_tar(path, *((f"{name}{end}", content) for end, content in contents.items()), form=form)
+        samples.append(path.read_bytes())
+    check_only_source_errors(samples, 300, path.write_bytes, spec)
 
 
 def write_parquet_table(file: io.BytesIO, table: Any, **options: Any) -> None:
@@ -160,8 +137,7 @@ def write_parquet_table(file: io.BytesIO, table: Any, **options: Any) -> None:
 
 
 def test_mutated_parquet_files(tmp_path: Path) -> None:
-    png = encode(Image.fromarray(PIXELS), "PNG")
-    table = pa.table({"image": [{"bytes": png, "path": "x"}] * 3, "label": ["a", "b", "a"]})
+    table = pa.table({"image": [{"bytes": png_bytes(PIXELS), "path": "x"}] * 3, "label": ["a", "b", "a"]})
     options: list[dict[str, Any]] = [{}, {"compression": "zstd"}, {"compression": "none", "use_dictionary": False}]
     samples = [save(write_parquet_table, part, **one) for one in options for part in (table, table.select(["image"]))]
     check_only_source_errors(samples, 500, (tmp_path / "a.parquet").write_bytes, f"parquet:{tmp_path}/a.parquet")
@@ -190,10 +166,10 @@ def test_mutated_indices(tmp_path: Path, suffix: str) -> None:
     check_only_source_errors(samples if suffix == "npy" else [b"0 1\n2\n"], 250, path.write_bytes, spec)
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_no_flipped_bit_of_an_archive_gives_other_images(tmp_path: Path, compressed: bool) -> None:
+@pytest.mark.parametrize("save_arrays", [np.savez, np.savez_compressed])
+def test_no_flipped_bit_of_an_archive_gives_other_images(tmp_path: Path, save_arrays: Callable[..., None]) -> None:
     path = tmp_path / "a.npz"
-    (np.savez_compressed if compressed else np.savez)(path, images=IMAGES[:, :2, :2], labels=[0, 1, 1])
+    save_arrays(path, images=IMAGES[:, :2, :2], labels=[0, 1, 1])
     content, digest = path.read_bytes(), open_source(f"npz:{path}").digest
     step = 5  # every fifth bit, so that every bit of a byte is hit somewhere
     rejected = 0
@@ -208,13 +184,103 @@ def test_no_flipped_bit_of_an_archive_gives_other_images(tmp_path: Path, compres
     assert rejected > len(content) // 2
 
 
-def test_flipped_bits_of_pixels_are_found_when_an_archive_is_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("position", [500, 10_000, 100_000, 240_000])
+def test_flipped_bits_of_pixels_are_found_when_an_archive_is_opened(tmp_path: Path, position: int) -> None:
     path = tmp_path / "a.npz"
-    np.savez(path, images=np.zeros((50, 40, 40, 3), dtype=np.uint8), labels=[0] * 50)
-    content = path.read_bytes()
-    for position in (500, 10_000, 100_000, 240_000):
-        changed = bytearray(content)
-        changed[position] ^= 1
-        path.write_bytes(changed)
-        with pytest.raises(SourceError, match="CRC-32"):
-            open_source(f"npz:{path}")
+    content = bytearray(save(np.savez, images=np.zeros((50, 40, 40, 3), dtype=np.uint8), labels=[0] * 50))
+    content[position] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match="CRC-32"):
+        open_source(f"npz:{path}")
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+every_kind = pytest.mark.parametrize("place", [make_pipe, link_to_zeros, Path.mkdir])
+
+
+@pytest.mark.posix
+@every_kind
+@pytest.mark.parametrize(
+    ("scheme", "file", "option"),
+    [
+        ("npz", "a.npz", ""),
+        ("csv", "list.csv", ""),
+        ("csv", "i.npy", "?indices="),
+        ("csv", "i.txt", "?indices="),
+        ("csv", "c.txt", "?classes="),
+    ],
+)
+def test_file_must_be_regular(
+    tmp_path: Path,
+    samples: Callable[[str], str],
+    place: Callable[[Path], None],
+    scheme: str,
+    file: str,
+    option: str,
+) -> None:
+    """A pipe or a device is an error, not a hang."""
+    spec = samples(scheme)
+    (tmp_path / file).unlink(missing_ok=True)
+    place(tmp_path / file)
+    with pytest.raises(SourceError, match=file):
+        open_source(f"{spec}{option}{tmp_path / file}" if option else spec)
+
+
+@pytest.mark.posix
+@every_kind
+def test_image_must_be_a_regular_file(
+    tmp_path: Path, samples: Callable[[str], str], place: Callable[[Path], None]
+) -> None:
+    spec = samples("csv")
+    (tmp_path / "3.png").unlink()
+    place(tmp_path / "3.png")
+    with pytest.raises(UnreadableImageError, match=r"3\.png.*cannot be opened"):
+        read_image(tmp_path / "3.png")
+    source = open_source(spec, on_error="skip")
+    assert [len(batch.images) for batch in source.batches(7)] == [6]
+    assert [skipped.id for skipped in source.skipped] == ["3.png"]
+    assert len(source.digest) == 64
+
+
+@pytest.mark.posix
+def test_pipe_in_a_folder_is_no_image(tmp_path: Path, samples: Callable[[str], str]) -> None:
+    spec = samples("folder")
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    assert len(open_source(spec)) == 7
+
+
+def test_path_that_no_file_can_have_is_an_unreadable_image(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"path\na\0b.png\n{'c' * 5000}.png\n")
+    source = open_source(f"csv:{tmp_path}/a.csv", on_error="skip")
+    assert list(source.batches(2)) == []
+    assert len(source.skipped) == 2
+    assert len(source.digest) == 64
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("option", ["", "?classes=classes.txt", "?indices=indices.txt", "?indices=indices.npy"])
+def test_text_files_are_limited_to_a_gigabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.csv").write_text("path,label\na.png,cat\n")
+    (tmp_path / "classes.txt").write_text("cat\n")
+    (tmp_path / "indices.txt").write_text("0")
+    np.save(tmp_path / "indices.npy", np.array([0]))
+    assert len(open_source(f"csv:list.csv{option}")) == 1
+    os.truncate(option.partition("=")[2] or "list.csv", 10**9 + 1)  # a hole, which takes no space
+    with pytest.raises(SourceError, match="1000000001 bytes, above the limit of 1000000000"):
+        open_source(f"csv:list.csv{option}")
+
+
+def test_limit_of_a_file_is_exact(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(bytes(10))
+    with pytest.raises(UnreadableImageError, match="content"):
+        read_image(tmp_path / "a.png", max_bytes=10)
+    with pytest.raises(UnreadableImageError, match="10 bytes, above the limit of 9"):
+        read_image(tmp_path / "a.png", max_bytes=9)

@@ -1,0 +1,147 @@
+"""Functions, as objects and by name, and scikit-learn estimators, whose pickles are loaded only if trusted."""
+
+import pickle
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import joblib  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+from secondlook.arrays import Array
+from secondlook.classifiers import load_classifier
+from secondlook.errors import ClassifierError
+
+LABELS = np.array([0, 1, 2, 0, 1, 2, 0])
+
+
+def test_a_function_gets_the_pixels_unchanged_and_outputs_probabilities(images: Array) -> None:
+    batches = []
+
+    def halves(batch: Array) -> Array:
+        batches.append(batch)
+        return np.full((len(batch), 2), 0.5)
+
+    classifier = load_classifier(halves)
+    assert (classifier.output, classifier.n_classes) == ("probabilities", None)
+    assert re.fullmatch("function .*halves", classifier.name)
+    assert classifier(images).dtype == np.float32
+    assert classifier.n_classes == 2
+    assert batches[0] is images
+    assert classifier.digest == "", "a function is identified by its name only"
+    named = load_classifier(halves, name="halves of v1")
+    assert len(named.digest) == 64
+    assert named.digest != load_classifier(halves, name="halves of v2").digest
+    with pytest.raises(ClassifierError, match="mean="):
+        load_classifier(halves, mean=(0.5,))
+    assert load_classifier(halves, resize=8, crop=8).preprocessing.input_size == (8, 8)
+
+
+def test_a_function_may_return_a_tensor(images: Array) -> None:
+    torch = pytest.importorskip("torch")
+    classifier = load_classifier(lambda batch: torch.full((len(batch), 2), 0.5, requires_grad=True))
+    assert classifier(images).tolist() == [[0.5, 0.5]] * len(images)
+
+
+def test_a_changing_number_of_classes_is_rejected(images: Array) -> None:
+    classifier = load_classifier(lambda batch: np.full((len(batch), len(batch)), 1 / len(batch)))
+    classifier(images)
+    with pytest.raises(ClassifierError, match=r"2 classes.* 7"):
+        classifier(images[:2])
+
+
+@pytest.fixture
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `my_model` in the working directory."""
+    code = "def predict(images):\n    return [[0.25, 0.75]] * len(images)\nnumber = 1\n"
+    (tmp_path / "my_model.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_model", raising=False)
+
+
+@pytest.mark.usefixtures("_module")
+def test_a_function_is_loaded_by_name(images: Array) -> None:
+    classifier = load_classifier("function:my_model:predict?name=mine")
+    assert classifier(images)[0].tolist() == [0.25, 0.75]
+    assert classifier.name == "function:my_model:predict?name=mine"
+    assert load_classifier(classifier.name).digest == classifier.digest != ""
+    renamed = load_classifier("function:my_model:predict", name="mine")
+    assert (renamed.name, renamed.digest) == ("mine", classifier.digest)
+    assert str(Path.cwd()) not in sys.path
+
+
+@pytest.mark.usefixtures("_module")
+@pytest.mark.parametrize(
+    ("spec", "offending"),
+    [
+        ("function:my_model:number", "1"),
+        ("function:my_model:predct", "'predct'"),
+        ("function:no_such_module_here:predict", "'no_such_module_here'"),
+        ("function:my_model", "'function:my_model'"),
+    ],
+)
+def test_names_of_no_function_are_rejected(spec: str, offending: str) -> None:
+    with pytest.raises(ClassifierError, match=re.escape(offending)):
+        load_classifier(spec)
+
+
+# --- scikit-learn ---
+
+
+@pytest.fixture
+def rows(images: Array) -> Array:
+    return (images / 255).reshape(7, -1)
+
+
+@pytest.fixture
+def estimator(rows: Array) -> Any:
+    return LogisticRegression().fit(rows, LABELS)
+
+
+def test_the_output_is_predict_proba_of_flattened_pixels(estimator: Any, rows: Array, images: Array) -> None:
+    classifier = load_classifier(estimator)
+    assert (classifier.output, classifier.n_classes) == ("probabilities", 3)
+    np.testing.assert_allclose(classifier(images), estimator.predict_proba(rows), atol=1e-5)
+    with pytest.raises(ClassifierError, match="output='logits'"):
+        load_classifier(estimator, output="logits")
+    with pytest.raises(ClassifierError, match=r"192 .*\[8, 8, 1\].* 64"):
+        classifier(np.zeros((1, 8, 8, 1), np.uint8))
+    with pytest.raises(ClassifierError, match="LinearSVC"):
+        load_classifier(LinearSVC())
+
+
+def test_the_digest_depends_on_the_name_or_the_pickle(estimator: Any, rows: Array) -> None:
+    other = LogisticRegression().fit(rows, LABELS[::-1])
+    assert load_classifier(estimator).digest == load_classifier(estimator).digest != load_classifier(other).digest
+    assert load_classifier(estimator, name="a").digest == load_classifier(other, name="a").digest
+    estimator.hook = lambda: None
+    assert load_classifier(estimator).digest == "", "it cannot be pickled"
+
+
+@pytest.mark.parametrize("dump", [joblib.dump, lambda each, file: Path(file).write_bytes(pickle.dumps(each))])
+def test_a_pickle_must_be_trusted(dump: Any, estimator: Any, images: Array, tmp_path: Path) -> None:
+    spec = f"sklearn:{tmp_path}/m.pkl"
+    dump(estimator, tmp_path / "m.pkl")
+    for untrusted in (spec, f"{spec}?trust_pickle=no"):
+        with pytest.raises(ClassifierError, match="trust_pickle=True"):
+            load_classifier(untrusted)
+    trusted = load_classifier(spec, trust_pickle=True)
+    np.testing.assert_array_equal(trusted(images), load_classifier(estimator)(images))
+    for yes in ("yes", "1", "True", "true"):
+        assert load_classifier(f"{spec}?trust_pickle={yes}").digest == trusted.digest
+    (tmp_path / "m.pkl").write_bytes(b"nonsense")
+    with pytest.raises(ClassifierError, match=r"m\.pkl"):
+        load_classifier(spec, trust_pickle=True)
+
+
+def test_classes_must_be_names_or_numbers_from_zero(rows: Array) -> None:
+    names = load_classifier(LogisticRegression().fit(rows, np.array(["cat", "dog"])[LABELS % 2]))
+    assert names.class_names == ("cat", "dog")
+    with pytest.raises(ClassifierError, match=r"\[1, 2, 3\]"):
+        load_classifier(LogisticRegression().fit(rows, LABELS + 1))
+    with pytest.raises(ClassifierError, match=r"\[3, 4, 5\]"):
+        load_classifier(LogisticRegression().fit(rows, (LABELS + 3).astype(np.uint8)))

@@ -1,0 +1,469 @@
+"""The store on SQLite and PostgreSQL: one decision per id, deployments, the review queue, and transactions."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from secondlook.errors import ServingError
+from secondlook.serving import ServiceOptions
+from secondlook.serving import database as database_module
+from secondlook.serving import store as store_module
+from secondlook.serving.database import Database, DatabaseReadError, StorageError, decisions, images, reviews
+from secondlook.serving.responses import RequestError
+from secondlook.serving.store import DecisionStore, NewDecision, NewLabel, ReviewStore, StoredImage
+from secondlook.serving.watcher import Activity
+from tests.monitoring.streams import make_policy
+from tests.serving.postgres import PASSWORD, execute
+from tests.serving.streams import make_decision, make_reviewer
+
+LEASE = 100.0
+POLICY = make_policy()
+PNG = StoredImage("image/png", b"the pixels of a patient")
+ANNA, BEN, CLEO = map(make_reviewer, ("anna", "ben", "cleo"))
+
+
+@dataclass
+class Clock:
+    """A time that tests set."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(database: Database) -> DecisionStore:
+    store = DecisionStore(database)
+    store.deploy(POLICY, None)
+    return store
+
+
+@pytest.fixture
+def queue(database: Database, clock: Clock) -> ReviewStore:
+    return ReviewStore(database, LEASE, clock=clock)
+
+
+def make_new(id_: str, *, digest: str = "d", **changes: Any) -> NewDecision:
+    return NewDecision(make_decision(id=id_, **changes), digest, f"{id_}.png", PNG)
+
+
+def add_images(store: DecisionStore, *confidences: float) -> list[int]:
+    """Add images of some confidences to the queue, named a, b, c and so on, and return their numbers."""
+    new = [make_new(chr(97 + place), confidence=confidence) for place, confidence in enumerate(confidences)]
+    return [outcome.decision.number for outcome in store.add(new, 1)]
+
+
+def count(database: Database, *tables: sa.Table) -> list[int]:
+    return [database.fetch(sa.select(sa.func.count()).select_from(table))[0][0] for table in tables]
+
+
+def find_error(call: Callable[..., object], *arguments: Any) -> str | None:
+    """Return the code of the error that a call raises; None if it succeeds."""
+    try:
+        call(*arguments)
+    except RequestError as error:
+        return error.code
+    return None
+
+
+class TestDecisions:
+    def test_an_id_keeps_its_first_decision_and_images_to_review_are_stored(
+        self, store: DecisionStore, database: Database
+    ) -> None:
+        new = [make_new("no", labels=(2, 1)), make_new("yes", accept=True), make_new("due", accept=True, audit=True)]
+        outcomes = store.add(new, 1)
+        assert not any(outcome.replayed for outcome in outcomes)
+        first = outcomes[0].decision
+        assert (first.label, first.labels, first.low, first.name) == (2, [2, 1], 0.4, "no.png")
+        again, other = store.add([make_new("no", digest="another image"), make_new("b", accept=True)], 1)
+        assert (again.replayed, other.replayed) == (True, False)
+        stored = {one.decision.id: one.decision for one in (*outcomes, other)}
+        assert again.decision == first
+        assert store.find(["no", "yes", "due", "b", "c"]) == stored
+        assert count(database, decisions, reviews, images) == [4, 2, 2]
+
+    def test_a_failed_transaction_leaves_nothing(self, store: DecisionStore, database: Database) -> None:
+        with pytest.raises(StorageError):
+            store.add([make_new("a")], deployment=99)  # which does not exist
+        assert count(database, decisions, reviews, images) == [0, 0, 0]
+
+    def test_many_threads_give_every_id_one_row_and_the_next_number(self, store: DecisionStore) -> None:
+        rng = np.random.default_rng(0)
+        batches = [rng.choice(40, size, replace=False).tolist() for size in (40, *range(6), *[5] * 30)]
+
+        def add(batch: list[int]) -> list[Any]:
+            return store.add([make_new(f"{one}") for one in batch], 1)
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = [one for batch in pool.map(add, batches[::-1]) for one in batch]
+        assert sum(not outcome.replayed for outcome in outcomes) == 40
+        assert {outcome.decision.number for outcome in outcomes} == set(range(1, 41))
+        assert len({(outcome.decision.number, outcome.decision.id) for outcome in outcomes}) == 40
+
+    def test_policies_in_force_and_their_decisions(self, store: DecisionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(store_module, "BLOCK_ROWS", 2)
+        other = make_policy(risk=0.1)
+        assert (store.deploy(POLICY, None).number, store.deploy(POLICY, 0.1).number) == (1, 2)
+        assert not store.find_audits(other)
+        assert store.deploy(other, 0.1).number == 3
+        assert (store.find_audits(other), store.find_audits(POLICY)) == ({3: 0.1}, {1: None, 2: 0.1})
+        latest = store.latest_deployment()
+        assert latest is not None
+        assert (latest.number, latest.policy, latest.audit) == (3, other, 0.1)
+        assert [one.policy for one in store.list_deployments()] == [POLICY, POLICY, other]
+        for id_, number in (("a", 1), ("b", 3), ("c", 1)):
+            store.add([make_new(id_)], number)
+
+        def list_ids(numbers: list[int], after: int = 0) -> list[str]:
+            tables = store.iter_score_tables(POLICY, dict.fromkeys(numbers), after=after)
+            return [id_ for _, table in tables for id_ in table["id"].to_pylist()]
+
+        assert (list_ids([1]), list_ids([3]), list_ids([1, 3], after=1)) == (["a", "c"], ["b"], ["b", "c"])
+
+
+class TestReviews:
+    def test_an_item_holds_what_reviewers_see(self, store: DecisionStore, queue: ReviewStore) -> None:
+        (number,) = add_images(store, 0.25)
+        (item,) = queue.lease("anna", 1)
+        assert (item.number, item.id, item.name, item.confidence) == (number, "a", "a.png", 0.25)
+        assert [tuple(one) for one in item.likely] == [(2, 0.5), (1, 0.3)]
+        assert [tuple(one) for one in item.views] == [("identity", 2, 0.5), ("hflip", 1, 0.4)]
+        assert queue.read_image(number) == PNG
+
+    def test_reviewers_at_once_get_disjoint_images(self, store: DecisionStore, database: Database) -> None:
+        numbers = add_images(store, *(place / 100 for place in range(40)))
+
+        def work(name: str) -> list[int]:
+            queue = ReviewStore(database, LEASE)
+            return [[item.number for item in queue.lease(name, size)] for size in range(1, 11)][-1]
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sorted(number for held in pool.map(work, "abcd") for number in held) == numbers
+
+    def test_pace(self, store: DecisionStore, queue: ReviewStore, clock: Clock) -> None:
+        numbers = add_images(store, *(place / 10 for place in range(8)))
+        for place, number in enumerate(numbers[:3]):
+            queue.label(number, 0, ANNA)
+            clock.now += 6 if place < 2 else 0
+        queue.label(numbers[4], 0, BEN)
+        pace = queue.pace(ANNA.session)
+        assert (pace.own, pace.everyone) == (pytest.approx(10), pytest.approx(15))
+        assert queue.pace("nobody").own is None
+        clock.now += 3600
+        assert queue.pace(ANNA.session).everyone is None
+
+    def test_labels_are_imported_together_or_not_at_all(self, store: DecisionStore, queue: ReviewStore) -> None:
+        a, *_ = add_images(store, 0.1, 0.2, 0.3)
+        store.add([make_new("accepted", accept=True)], 1)
+        queue.label(a, 0, ANNA)
+        for code, id_, label in (
+            ("unknown_id", "nobody", 0), ("unknown_id", "accepted", 0), ("already_reviewed", "a", 1)
+        ):  # fmt: skip
+            with pytest.raises(RequestError, match="row 3") as caught:
+                queue.add_labels([NewLabel("row 2", "b", 1), NewLabel("row 3", id_, label)], "import")
+            assert caught.value.code == code
+            assert queue.labels([1]) == {"a": 0}
+        assert queue.add_labels([NewLabel("row 2", "a", 0), NewLabel("row 3", "b", 1)], "import") == 1
+        assert queue.add_labels([], "import") == 0
+        assert (queue.labels([1]), queue.labels([2])) == ({"a": 0, "b": 1}, {})
+
+    def test_images_are_removed_in_several_transactions(
+        self, store: DecisionStore, database: Database, clock: Clock
+    ) -> None:
+        """Decisions are stored in between."""
+
+        class CountingDatabase(Database):
+            written = 0
+
+            @contextmanager
+            def write(self) -> Iterator[sa.Connection]:
+                self.written += 1
+                with super().write() as connection:
+                    yield connection
+
+        store.add([make_new(f"{place}") for place in range(2 * store_module.MAX_IDS + 1)], 1)
+        opened = CountingDatabase(database.url)
+        queue = ReviewStore(opened, LEASE)
+        assert queue.remove_expired(3600) == 0
+        opened.written = 0
+        assert queue.remove_expired(-1) == 2 * store_module.MAX_IDS + 1
+        assert opened.written >= 3
+        assert queue.counts().expired == 2 * store_module.MAX_IDS + 1
+        assert queue.read_image(1) is None
+        assert queue.remove_expired(-1) == 0
+        opened.close()
+        if not database.is_shared:
+            database.close()  # which moves what is in the log into the file
+            assert b"patient" not in Path(str(database.url.database)).read_bytes()
+
+    def test_the_queue_follows_its_rules_whatever_three_reviewers_do(
+        self, store: DecisionStore, database: Database
+    ) -> None:
+        machine = type("BoundReviewers", (Reviewers,), {"database": database, "decisions": store})
+        checks = list(HealthCheck)
+        options = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=checks)
+        run_state_machine_as_test(machine, settings=options)
+
+
+@dataclass
+class Item:
+    """What is known of one image, in the slow version."""
+
+    number: int
+    confidence: float
+    owner: str | None = None
+    until: float = 0.0
+    skips: int = 0
+    label: int | None = None
+    reviewer: str | None = None
+    reviewed_at: float | None = None
+    has_image: bool = True
+    was_lost: bool = False
+
+    @property
+    def state(self) -> str:
+        return "done" if self.label is not None else "expired" if self.was_lost else "waiting"
+
+    @property
+    def place(self) -> tuple[bool, bool, int, float, int]:
+        return self.label is not None, self.was_lost, self.skips, self.confidence, self.number
+
+
+NAMES, PLACES, LABELS = st.sampled_from([ANNA, BEN, CLEO]), st.integers(0, 5), st.integers(0, 2)
+
+
+class Reviewers(RuleBasedStateMachine):
+    """The store against the rules of the queue, image by image."""
+
+    database: Database
+    decisions: DecisionStore
+
+    @initialize(confidences=st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=6, max_size=6))
+    def begin(self, confidences: list[float]) -> None:
+        with self.database.write() as connection:
+            for table in (images, reviews, decisions):
+                connection.execute(sa.delete(table))
+        self.clock = Clock()
+        self.queue = ReviewStore(self.database, LEASE, clock=self.clock)
+        both = zip(add_images(self.decisions, *confidences), confidences, strict=True)
+        self.items = [Item(number, one) for number, one in both]
+        with self.database.write() as connection:
+            connection.execute(sa.update(images).values(stored_at=images.c.number))
+
+    def holder(self, item: Item) -> str | None:
+        return item.owner if item.until > self.clock.now else None
+
+    @rule(who=NAMES, count=st.integers(0, 4))
+    def lease(self, who: Any, count: int) -> None:
+        mine = [one for one in self.items if one.label is None and one.owner == who.session]
+        free = [one for one in self.items if one.state == "waiting" and one.owner != who.session]
+        free = sorted((one for one in free if self.holder(one) is None), key=lambda one: one.place)
+        mine += free[: max(0, count - len(mine))]
+        for one in mine:
+            one.owner, one.until = who.session, self.clock.now + LEASE
+        expected = sorted(mine, key=lambda one: one.place[2:])
+        assert [one.number for one in self.queue.lease(who.session, count)] == [one.number for one in expected]
+
+    @rule(who=NAMES, place=PLACES, label=LABELS)
+    def label(self, who: Any, place: int, label: int) -> None:
+        item, error = self.items[place], None
+        if item.label not in (None, label):
+            error = "already_reviewed"
+        elif item.label is None and self.holder(item) not in (None, who.session):
+            error = "lease_lost"
+        elif item.label is None:
+            item.label, item.reviewer, item.reviewed_at = label, who.name, self.clock.now
+            item.owner, item.until = who.session, 0.0
+        assert find_error(self.queue.label, item.number, label, who) == error
+
+    @rule(who=NAMES, place=PLACES)
+    def undo(self, who: Any, place: int) -> None:
+        item, error = self.items[place], None
+        if item.label is not None and item.owner != who.session:
+            error = "already_reviewed"
+        elif self.holder(item) not in (None, who.session):
+            error = "lease_lost"
+        else:
+            item.skips -= item.label is None and item.owner != who.session and item.skips > 0
+            item.label = item.reviewer = item.reviewed_at = None
+            item.owner, item.until = who.session, self.clock.now + LEASE
+        assert find_error(self.queue.undo, item.number, who) == error
+
+    @rule(who=NAMES, place=PLACES)
+    def skip(self, who: Any, place: int) -> None:
+        item = self.items[place]
+        if item.owner == who.session and item.label is None:
+            item.skips, item.owner, item.until = item.skips + 1, None, 0.0
+        self.queue.skip(item.number, who.session)
+
+    @rule(who=NAMES)
+    def release(self, who: Any) -> None:
+        for item in self.items:
+            if item.owner == who.session and item.label is None:
+                item.owner, item.until = None, 0.0
+        self.queue.release(who.session)
+
+    @rule(place=PLACES, label=LABELS)
+    def import_label(self, place: int, label: int) -> None:
+        item, error = self.items[place], None
+        if item.label is None:
+            item.label, item.reviewer, item.reviewed_at = label, "import", self.clock.now
+            item.owner, item.until = None, 0.0
+        elif item.label != label:
+            error = "already_reviewed"
+        assert find_error(self.queue.add_labels, [NewLabel("row", chr(97 + place), label)], "import") == error
+
+    @rule(place=PLACES)
+    def remove_old_images(self, place: int) -> None:
+        removed = [one for one in self.items[:place] if one.has_image]
+        for item in removed:
+            item.has_image, item.was_lost = False, item.label is None
+        assert self.queue.remove_expired(self.clock.now - self.items[place].number) == len(removed)
+
+    @rule(seconds=st.sampled_from([1.0, LEASE / 2, LEASE]))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @invariant()
+    def same_state(self) -> None:
+        expected = sorted(self.items, key=lambda one: one.place)
+        blocks = list(self.queue.iter_items(["waiting", "done", "expired"], block=4))
+        assert [len(block) for block in blocks] == [4, 2]
+        for found, item in zip(blocks[0] + blocks[1], expected, strict=True):
+            assert self.queue.read(item.number) == found
+            assert (found.number, found.skips, found.state) == (item.number, item.skips, item.state)
+            assert (found.reviewed_label, found.reviewer) == (item.label, item.reviewer)
+            assert (found.reviewed_at, found.has_image) == (item.reviewed_at, item.has_image)
+        states = [item.state for item in self.items]
+        leased = [item for item in self.items if item.label is None and self.holder(item)]
+        counts = {state: states.count(state) for state in ("waiting", "done", "expired")}
+        assert self.queue.counts().model_dump() == counts | {"leased": len(leased)}
+        done = [item for block in self.queue.iter_items(["done"]) for item in block]
+        assert [item.number for item in done] == [item.number for item in expected if item.state == "done"]
+        labels = [(chr(97 + place), item.label) for place, item in enumerate(self.items) if item.label is not None]
+        assert list(self.queue.labels([1]).items()) == labels
+        for who in (ANNA, BEN, CLEO):
+            own = [
+                (one.reviewed_at, one.number)
+                for one in self.items
+                if one.label is not None and one.owner == who.session
+            ]
+            assert self.queue.find_last(who.session) == (max(own)[1] if own else None)
+
+
+def test_minutes_begin_with_their_first_second(store: DecisionStore, database: Database) -> None:
+    now = 6000.0
+    store.add([make_new(id_) for id_ in "abcdefg"], 1)
+    with database.write() as connection:
+        connection.execute(sa.update(decisions).values(decided_at=0.0))
+        for number, at in enumerate((now - 0.3, now, now + 59.7), start=1):
+            connection.execute(sa.update(decisions).where(decisions.c.number == number).values(decided_at=at))
+    activity = Activity(database)
+    activity.update(now + 59.9)
+    assert [minute["images"] for minute in activity.describe(now + 59.9)["minutes"][-2:]] == [1, 2]
+    activity.update(now + 3700)
+    assert sum(minute["images"] for minute in activity.describe(now + 3700)["minutes"]) == 0
+    assert activity.by_deployment[1]["images"] == 7
+
+
+class TestDatabase:
+    def test_the_seed_of_audits_stays_and_readers_see_no_open_transaction(self, database: Database) -> None:
+        seed = database.audit_seed
+        again = Database(database.url)
+        with database.write() as connection:
+            connection.execute(sa.delete(database_module.settings))
+            assert seed == database.audit_seed == again.audit_seed
+            connection.rollback()
+        assert seed == database.audit_seed
+        again.close()
+
+    def test_another_version_of_the_tables_is_an_error(self, database: Database) -> None:
+        with database.write() as connection:
+            connection.execute(sa.text("UPDATE settings SET value = '99' WHERE name = 'version'"))
+        with pytest.raises(ServingError, match="99"):
+            Database(database.url)
+
+    def test_readers_cannot_take_the_connections_that_decisions_need(
+        self, sqlite: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(database_module, "POOL_SECONDS", 0.1)
+        crowded = Database(sqlite.url)
+        store = DecisionStore(crowded)
+        store.deploy(POLICY, None)
+
+        def hold_connections(held: ExitStack) -> None:
+            for _ in range(100):
+                held.enter_context(crowded.read())
+
+        with ExitStack() as held:
+            with pytest.raises(DatabaseReadError):
+                hold_connections(held)
+            assert store.find(["a"], urgent=True) == {}
+            assert not store.add([make_new("a")], 1)[0].replayed
+        crowded.close()
+
+    def test_settings_of_a_postgresql_server_do_not_lose_decisions(self, postgres_url: str) -> None:
+        execute(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET synchronous_commit = off")
+        opened = database_module.open_database(Path("unused"), postgres_url)
+        names = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_timeout")
+        for context in (opened.read(), opened.read(urgent=True), opened.write()):
+            with context as connection:
+                shown = {name: connection.execute(sa.text(f"SHOW {name}")).scalar() for name in names}
+            assert shown["synchronous_commit"] == "on"
+            assert "0" not in shown.values(), "there is a limit on each"
+        opened.close()
+
+    def test_an_instance_that_holds_the_lock_is_not_waited_for_without_end(
+        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frozen = database_module.open_database(Path("unused"), postgres_url)
+        monkeypatch.setitem(database_module.POSTGRESQL_SETTINGS, "lock_timeout", "100ms")
+        other = Database(frozen.url)
+        with frozen.write(), pytest.raises(StorageError), other.write():
+            pass
+        with other.write():
+            pass
+        frozen.close()
+        other.close()
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("nonsense", "expected postgresql"),
+            ("mysql://user:secret@host/name", "'mysql'"),
+            ("postgresql://user:secret@host:port/name", "expected postgresql"),
+            ("postgresql://user:secret@127.0.0.1:1/name", r"postgresql\+pg8000://user:\*\*\*@127.0.0.1:1/name"),
+        ],
+    )
+    def test_a_database_that_cannot_be_used_is_an_error_without_its_password(
+        self, tmp_path: Path, url: str, shown: str
+    ) -> None:
+        with pytest.raises(ServingError, match=shown) as error:
+            ServiceOptions(tmp_path, url).read_reviews()
+        assert "secret" not in str(error.value)
+
+    def test_a_database_of_something_else_is_refused_and_not_changed(self, postgres_url: str, tmp_path: Path) -> None:
+        for n_tables in (0, len(database_module.metadata.tables)):
+            with pytest.raises(ServingError) as caught:
+                ServiceOptions(tmp_path, postgres_url).read_reviews()
+            assert PASSWORD not in str(caught.value)
+            engine = sa.create_engine(database_module.parse_url(postgres_url))
+            assert len(sa.inspect(engine).get_table_names()) == n_tables
+            engine.dispose()
+            database_module.open_database(tmp_path, postgres_url).close()  # a service that was never started
