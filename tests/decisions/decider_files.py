@@ -4,7 +4,7 @@ It takes images uint8 [batch, 4, 4, 3], looks once, and predicts 1 (bright) with
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ OUTPUTS: dict[str, tuple[int, list[Any]]] = {
 }
 
 
-def make_bright_policy(threshold: float = 0.6) -> Policy:
-    """Return the policy of the file."""
-    classifier = load_classifier(_classify, name="bright", output="probabilities")
-    return attach(Policy(threshold=threshold, method="msr"), classifier=classifier, views=("identity",), made="then")
+def make_bright_policy(threshold: float = 0.6, views: Sequence[str] = ("identity",), **classifier: Any) -> Policy:
+    """Return the policy of the file; what is said about its classifier need not be valid."""
+    loaded = load_classifier(_classify, name="bright", output="probabilities")
+    policy = attach(Policy(threshold=threshold, method="msr"), classifier=loaded, views=("identity",), made="then")
+    content = {**policy.model_dump(exclude={"checksum", "version"}), "views": tuple(views)}
+    content["classifier"] = {**content["classifier"], **classifier}
+    return Policy.model_validate(content)
 
 
 def _classify(images: Any) -> Any:

@@ -1,73 +1,63 @@
-"""Score files: every format holds the same rows."""
+"""Score files: every format holds the same rows, and no other file is replaced by accident."""
 
-import csv
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier
 from secondlook.decisions import SCORE_FORMATS
-from secondlook.decisions.formats import find_format
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from secondlook.tables import unescape_formula
-from tests.policy_maker import attach, score
+from tests.decisions.conftest import make_policy, read_rows
+from tests.policy_maker import score
 
-IMAGES = 40
+
+@pytest.fixture(scope="module")
+def policy(classifier: Classifier) -> Policy:
+    return make_policy(classifier, "identity hflip")
 
 
-@pytest.mark.parametrize(("top_k", "per_view"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("method", "top_k", "per_view"), [("mean", 1, False), ("msr", 2, True)])
 def test_every_format_holds_the_same_rows(
-    classifier: Classifier, bright_or_dark: tuple[Array, Array], tmp_path: Path, top_k: int, per_view: bool
+    classifier: Classifier, images: Array, tmp_path: Path, method: str, top_k: int, per_view: bool
 ) -> None:
-    rule = Policy(threshold=0.9, method="mean" if top_k == 1 else "msr", top_k=top_k)
-    policy = attach(rule, classifier=classifier, views=("identity", "hflip", "shift:1,0"))
-    for suffix in SCORE_FORMATS:
+    policy = make_policy(classifier, method=method, top_k=top_k)
+    found = {}
+    for suffix in (".parquet", ".csv", ".JSONL"):
+        assert suffix.lower() in SCORE_FORMATS
         out = tmp_path / f"scores{suffix}"
-        score(policy, bright_or_dark[0][:IMAGES], out, classifier=classifier, per_view=per_view)
-    rows = pq.read_table(tmp_path / "scores.parquet").to_pylist()
-    lines = (tmp_path / "scores.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == rows
-    with (tmp_path / "scores.csv").open(newline="") as file:
-        cells = list(csv.DictReader(file))
-    assert len(cells) == IMAGES
-    texts = {"id", "class", "reason"}
-    for row, cell in zip(rows, cells, strict=True):
-        parsed = {name: (text or None) if name in texts else json.loads(text) for name, text in cell.items()}
-        assert parsed == row
-    assert ("labels" in rows[0]) == (top_k > 1)
-    if top_k > 1:
-        assert all(row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1] for row in rows)
+        score(policy, images, out, classifier=classifier, per_view=per_view)
+        found[suffix] = read_rows(out.rename(out.with_suffix(suffix.lower())))
+    rows, texts = found[".parquet"], {"id", "class", "reason"}
+    assert found[".JSONL"] == rows
+    for row, cell in zip(rows, found[".csv"], strict=True):
+        assert {name: (text or None) if name in texts else json.loads(text) for name, text in cell.items()} == row
+        assert ("labels" in row) == (top_k > 1)
+        assert top_k == 1 or (row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1])
 
 
-def test_texts_are_not_formulas_in_csv_files(
-    classifier: Classifier, bright_or_dark: tuple[Array, Array], tmp_path: Path
-) -> None:
+def test_texts_are_not_formulas_in_csv_files(classifier: Classifier, images: Array, tmp_path: Path) -> None:
     names = ("=cmd|' /C calc'!A1", "@SUM(1+1)")
     ids = ["=1+1.png", "-5.png", "+a\rb.png", "\t@x.png", "'=quoted.png", "plain.png", "'plain.png", "a\r=1.png"]
     (tmp_path / "new").mkdir()
-    for name, image in zip(ids, bright_or_dark[0], strict=False):
+    for name, image in zip(ids, images, strict=False):
         Image.fromarray(image).save(tmp_path / "new" / name)
     # Logarithms are negative: numbers are written as they are.
-    policy = attach(
-        Policy(threshold=9.0, method="entropy"), classifier=classifier, views=("identity",), class_names=names
-    )
-    options: dict[str, Any] = {"classifier": classifier, "rejected": tmp_path / "rejected"}
-    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.csv", **options)
-    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.jsonl", classifier=classifier)
-    score(policy, f"folder:{tmp_path / 'new'}", tmp_path / "scores.parquet", classifier=classifier)
-    rows = pq.read_table(tmp_path / "scores.parquet").to_pylist()
+    policy = make_policy(classifier, "identity", threshold=9.0, method="entropy", class_names=names)
+    for suffix in SCORE_FORMATS:
+        options: dict[str, Any] = {"rejected": tmp_path / "rejected"} if suffix == ".csv" else {}
+        score(policy, f"folder:{tmp_path / 'new'}", tmp_path / f"scores{suffix}", classifier=classifier, **options)
+    rows = read_rows(tmp_path / "scores.parquet")
     assert sorted(row["id"] for row in rows) == sorted(ids)
-    assert [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()] == rows
+    assert read_rows(tmp_path / "scores.jsonl") == rows
     for path in (tmp_path / "scores.csv", tmp_path / "rejected" / "rejected.csv"):
-        with path.open(newline="", encoding="utf-8") as file:
-            cells = list(csv.DictReader(file))
+        cells = read_rows(path)
         assert len(cells) == len(rows)
         by_id = {unescape_formula(cell["id"]): cell for cell in cells}
         for row in rows:
@@ -76,20 +66,6 @@ def test_texts_are_not_formulas_in_csv_files(
             assert not cell["class"].startswith(tuple("=+-@\t\r"))
             assert unescape_formula(cell["class"]) == row["class"] in names
             assert float(cell["confidence"]) == row["confidence"] < 0
-
-
-def test_formats_are_found_by_suffix() -> None:
-    assert list(SCORE_FORMATS) == [".parquet", ".csv", ".jsonl"]
-    assert find_format(Path("Scores.CSV")) is SCORE_FORMATS[".csv"]
-    with pytest.raises(DecisionError, match=r"'\.xlsx'.*scores\.xlsx"):
-        find_format(Path("scores.xlsx"))
-
-
-@pytest.fixture
-def policy(classifier: Classifier) -> Policy:
-    return attach(
-        Policy(threshold=0.9, method="mean"), classifier=classifier, views=("identity", "hflip"), made="2026-01-01"
-    )
 
 
 @pytest.mark.parametrize("suffix", SCORE_FORMATS)
@@ -148,16 +124,10 @@ def test_empty_file_is_filled(classifier: Classifier, policy: Policy, images: Ar
 def test_refused_scores_are_not_computed_again(
     classifier: Classifier, policy: Policy, images: Array, tmp_path: Path
 ) -> None:
-    out = tmp_path / "scores.csv"
+    out, other = tmp_path / "scores.csv", policy.model_copy(update={"threshold": 0.7})
     score(policy, images, out, classifier=classifier)
-    other = policy.model_copy(update={"threshold": 0.7})
+    options: dict[str, Any] = {"classifier": classifier}
     with pytest.raises(DecisionError, match="overwrite=True"):
-        score(other, images, out, classifier=classifier)
-    score(
-        other,
-        images,
-        out,
-        classifier=classifier,
-        overwrite=True,
-        on_first_predictions=lambda _: pytest.fail("computed again"),
-    )
+        score(other, images, out, **options)
+    options["on_first_predictions"] = lambda _: pytest.fail("computed again")
+    score(other, images, out, overwrite=True, **options)

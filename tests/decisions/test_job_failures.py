@@ -1,34 +1,36 @@
-"""A scoring job whose disk fails: one error that says where, nothing half-written, and the same bytes afterwards."""
+"""Scoring jobs whose disk fails, or whose chunks are damaged: nothing half-written, and the same bytes afterwards."""
 
 import builtins
 import errno
 import io
 import os
+import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier
+from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Review
+from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
-from secondlook.predictions import Execution
-from tests.policy_maker import attach, score
+from secondlook.predictions import DamagedChunkWarning, Execution
+from tests.decisions.conftest import Counting, brightness, make_policy, read_files, save_images
+from tests.policy_maker import score
+
+# --- Disks that fail ---
 
 STRIDE = 7
 """One of so many calls fails; 1 takes 20 seconds."""
-
-IMAGES = 24
-
 FSYNC = os.fsync
-
 CALLS = (
     *((os, name) for name in ("open", "replace", "fsync", "unlink", "mkdir", "rmdir", "listdir", "scandir")),
     (io, "open"),
@@ -67,38 +69,21 @@ def score_into(
 ) -> ScoreInto:
     """Return a function that scores a few images, two of them broken, and writes everything into a folder."""
     monkeypatch.setattr(os, "sync", lambda: None)
-    (tmp_path / "new").mkdir()
-    for number, image in enumerate(bright_or_dark[0][:IMAGES]):
-        Image.fromarray(image).save(tmp_path / "new" / f"{number:03d}.png")
-    for broken in (3, 20):
-        (tmp_path / "new" / f"{broken:03d}.png").write_bytes(b"")
-    policy = attach(
-        Policy(threshold=0.75, method="mean"), classifier=classifier, views=("identity", "hflip"), made="then"
-    )
+    source = save_images(tmp_path / "new", bright_or_dark[0][:24], broken=[3, 20])
+    policy = make_policy(classifier, "identity hflip", threshold=0.75)
 
     def run(folder: Path) -> None:
-        score(
-            policy,
-            f"folder:{tmp_path / 'new'}",
-            folder / "scores.csv",
-            classifier=classifier,
-            review=Review(
-                rejected=folder / "rejected", exports=[f"label-studio:{folder / 'tasks.json'}"], export_all=True
-            ),
-            execution=Execution(on_error="skip", part_size=16),
-        )
+        folder.mkdir(exist_ok=True)
+        exports = [f"label-studio:{folder / 'tasks.json'}"]
+        review = Review(rejected=folder / "rejected", exports=exports, export_all=True)
+        execution = Execution(on_error="skip", part_size=16)
+        score(policy, source, folder / "scores.csv", classifier=classifier, review=review, execution=execution)
 
     return run
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
 @pytest.fixture
 def expected(score_into: ScoreInto, tmp_path: Path) -> dict[str, bytes]:
-    (tmp_path / "whole").mkdir()
     score_into(tmp_path / "whole")
     files = read_files(tmp_path / "whole")
     assert set(files) > {"scores.csv", "rejected/rejected.csv", "tasks.json", "tasks-config.xml"}
@@ -132,7 +117,7 @@ def test_every_failing_call_is_an_error_and_the_job_resumes(
         score_into(tmp_path / "counted")
     assert disk.calls > 50
     failed = 0
-    for number in range(1, disk.calls + 1, STRIDE):
+    for number in range(2, disk.calls + 1, STRIDE):
         folder = tmp_path / f"failing-{number}"
         folder.mkdir()
         with FailingDisk(folder, number).use():
@@ -143,9 +128,7 @@ def test_every_failing_call_is_an_error_and_the_job_resumes(
             assert os.strerror(errno.EIO) in message
             check_nothing_half_written(folder, expected)
             score_into(folder)
-        assert set(read_files(folder)) <= {*expected, "scores.csv.parts/_lock"}, number
-        for name, content in expected.items():
-            assert (folder / name).read_bytes() == content, (number, name)
+        assert read_files(folder) == expected, number
     assert failed > 0.8 * disk.calls / STRIDE
 
 
@@ -157,7 +140,6 @@ def test_full_disk_is_an_error_and_the_job_resumes(
     """A limit on the size of files stands for a disk without room."""
     import resource
 
-    (tmp_path / "again").mkdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -168,6 +150,29 @@ def test_full_disk_is_an_error_and_the_job_resumes(
     check_nothing_half_written(tmp_path / "again", expected)
     score_into(tmp_path / "again")
     assert read_files(tmp_path / "again") == expected
+
+
+# --- Places that cannot be written ---
+
+
+def make_unwritable(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put something at a path that is not a file that can be written; returns the path, which may be another one."""
+    if kind == "file":
+        path.touch()
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "below a loop":
+        path.with_name("loop").symlink_to("loop")
+        return path.with_name("loop") / path.name
+    elif kind == "read-only":  # permissions do not bind the administrator, who may run the tests
+        monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != path.parent)
+    else:
+        return path.with_name("x" * 300 + path.name)
+    return path
 
 
 @pytest.mark.posix
@@ -186,60 +191,229 @@ def test_target_that_cannot_be_written_is_an_error_before_the_job_starts(
         tasks = unwritable.with_name(unwritable.name.replace("-config.xml", ".json"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DecisionError, match="scores to '" if out == unwritable else "export 'label-studio"):
-        score(review_policy, f"folder:{tmp_path / 'none'}", out, review=Review(exports=[f"label-studio:{tasks}"]))
+        score(review_policy, f"folder:{tmp_path / 'none'}", out, exports=[f"label-studio:{tasks}"])
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def make_unwritable(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put something at a path that is not a file that can be written; returns the path, which may be another one."""
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "below a loop":
-        path.with_name("loop").symlink_to("loop")
-        return path.with_name("loop") / path.name
-    elif kind == "read-only":  # permissions do not bind the administrator, who may run the tests
-        monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != path.parent)
-    else:
-        return path.with_name("x" * 300 + path.name)
-    return path
 
 
 @pytest.mark.posix
 @pytest.mark.parametrize("kind", ["pipe", "loop", "below a loop", "read-only"])
 def test_folder_of_rejected_images_that_cannot_be_written(
-    review_policy: Policy,
-    classifier: Classifier,
-    image_files: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
+    review_policy: Policy, image_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
     rejected = make_unwritable(tmp_path / "rejected", kind, monkeypatch)
     with pytest.raises(DecisionError, match="rejected"):
-        score(review_policy, image_files, out / "scores.csv", classifier=classifier, review=Review(rejected=rejected))
+        review_policy.bind(brightness, allow_mismatch=True).score(
+            image_files, out / "scores.csv", review=Review(rejected=rejected)
+        )
     assert not list(out.iterdir())
 
 
 @pytest.mark.posix
-@pytest.mark.parametrize("name", ["scores.csv.parts", "scores.csv.parts/_lock", "scores.csv.parts/_job.json"])
-@pytest.mark.parametrize("kind", ["file", "folder", "pipe", "loop"])
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("scores.csv.parts", ("file", "pipe", "loop")),
+        ("scores.csv.parts/_lock", ("folder", "pipe", "loop")),
+        ("scores.csv.parts/_job.json", ("file", "folder", "pipe", "loop")),
+    ],
+)
 def test_chunks_that_cannot_be_written_are_an_error(
-    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, name: str, kind: str
+    review_policy: Policy,
+    classifier: Classifier,
+    images: Array,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kinds: tuple[str, ...],
 ) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    if kind == "file":
-        path.touch()
-    else:
-        make_unwritable(path, kind, pytest.MonkeyPatch())
-    if kind == ("folder" if path.suffix == ".parts" else "file") and path.name != "_job.json":
-        return  # what belongs there
-    with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
-        score(review_policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert not (tmp_path / "scores.csv").exists()
+    for kind in kinds:
+        path = tmp_path / kind / name
+        path.parent.mkdir(parents=True)
+        make_unwritable(path, kind, monkeypatch)
+        with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
+            score(review_policy, images, tmp_path / kind / "scores.csv", classifier=classifier)
+        assert not (tmp_path / kind / "scores.csv").exists()
+
+
+# --- Chunks that are damaged, misplaced or of another job are never used ---
+
+CHUNKS = 7
+IMAGES = CHUNKS * 16 - 3
+
+
+class Job:
+    """A job that was stopped in its last chunk, and what it has to write."""
+
+    def __init__(self, images: Array, folder: Path, threshold: float) -> None:
+        self.counting = Counting(brightness)
+        classifier = load_classifier(self.counting, name="brightness")
+        self.policy = make_policy(classifier, "identity hflip", threshold=threshold)
+        self.arguments: dict[str, Any] = {"classifier": classifier, "on_error": "skip", "part_size": 16}
+        self.source, self.out = save_images(folder / "new", images, broken=[5, 40, 41]), folder / "scores.csv"
+        self.folder = folder / "scores.csv.parts"
+        self.resume()
+        self.expected, n_calls = self.out.read_bytes(), len(self.counting.batches)
+        self.out.unlink()
+        self.counting.restart(fails_at=n_calls)
+        with pytest.raises(KeyboardInterrupt):
+            self.resume()
+        self.counting.restart()
+        self.files = {path: path.read_bytes() for path in sorted(self.folder.iterdir())}
+        self.chunks = [path for path in self.files if "-0" in path.name]
+        assert len(self.chunks) == CHUNKS - 1
+
+    def resume(self) -> None:
+        score(self.policy, self.source, self.out, **self.arguments)
+
+    def restore(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        self.out.unlink(missing_ok=True)
+        for path, content in self.files.items():
+            path.write_bytes(content)
+
+    def check_recomputed(self, changed: dict[Path, bytes]) -> None:
+        """Check that the job replaces exactly these chunks, with a warning for each, and ends with the same bytes."""
+        self.restore()
+        for path, content in changed.items():
+            path.write_bytes(content)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.resume()
+        assert [warning.category for warning in caught] == [DamagedChunkWarning] * len(changed)
+        for warning, path in zip(caught, sorted(changed), strict=True):
+            assert repr(str(path)) in str(warning.message)
+        assert self.out.read_bytes() == self.expected
+        assert not self.folder.exists()
+
+
+@pytest.fixture(scope="module")
+def make_job(bright_or_dark: tuple[Array, Array], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+    return lambda threshold: Job(bright_or_dark[0][:IMAGES], tmp_path_factory.mktemp("job"), threshold)
+
+
+@pytest.fixture(scope="module")
+def stopped(make_job: Callable[..., Job]) -> Job:
+    return make_job(0.9)
+
+
+def test_finished_chunks_are_used(stopped: Job) -> None:
+    stopped.counting.restart()
+    stopped.check_recomputed({})
+    assert sum(stopped.counting.sizes) == 1 + 2 * (IMAGES - 16 * (CHUNKS - 1))
+
+
+def test_swapped_chunks_are_recomputed(stopped: Job) -> None:
+    for one, other in combinations(stopped.chunks, 2):
+        stopped.check_recomputed({one: stopped.files[other], other: stopped.files[one]})
+
+
+def test_chunks_of_another_job_are_recomputed(stopped: Job, make_job: Callable[..., Job]) -> None:
+    """The other job has the same images and only another threshold."""
+    other = make_job(0.6)
+    for path, misplaced in zip(stopped.chunks, other.chunks, strict=True):
+        stopped.check_recomputed({path: other.files[misplaced]})
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.99])
+def test_truncated_chunk_is_recomputed(stopped: Job, share: float) -> None:
+    path = stopped.chunks[3]
+    stopped.check_recomputed({path: stopped.files[path][: int(share * len(stopped.files[path]))]})
+
+
+def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
+    stopped.restore()
+    record = JobRecord.model_validate_json((stopped.folder / "_job.json").read_bytes())
+    chunks = ScoreChunks(Destination.parse(stopped.out), record, {})
+    path = stopped.chunks[0]
+    content = stopped.files[path]
+    next(chunks.read())
+    for position in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        with pytest.raises(DecisionError, match=path.name):
+            next(chunks.read())
+    stopped.check_recomputed({path: bytes(flipped)})
+
+
+def test_damage_while_joining_is_an_error(stopped: Job) -> None:
+    """A chunk is damaged while the last one is computed."""
+    path = stopped.chunks[2]
+    stopped.restore()
+
+    def damage(batch: Any) -> Any:
+        if len(batch) > 1:  # not the image at the start
+            path.write_bytes(stopped.files[path][:-1])
+        return brightness(batch)
+
+    classifier = load_classifier(damage, name="brightness")
+    with pytest.raises(DecisionError, match=path.name):
+        score(stopped.policy, stopped.source, stopped.out, **{**stopped.arguments, "classifier": classifier})
+    assert not stopped.out.exists()
+    stopped.check_recomputed({path: path.read_bytes()})
+
+
+def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of Arrow that still releases the content when Python shuts down would abort the process."""
+    releases: list[int] = []
+
+    class Content(bytes):
+        def __del__(self) -> None:
+            releases.append(threading.get_ident())
+
+    read_bytes, rounds = Path.read_bytes, 20
+
+    def read(path: Path) -> bytes:
+        return Content(read_bytes(path)) if path in stopped.chunks else read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    for _ in range(rounds):
+        stopped.check_recomputed({})
+    assert set(releases) == {threading.get_ident()}
+    assert len(releases) >= len(stopped.chunks) * rounds
+
+
+def test_files_of_the_user_are_never_touched(
+    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    names = ["sub/.notes.tmp", "sub/deep/.part-000000.0123456789abcdef0123456789abcdef.tmp", ".notes.tmp", "notes.txt"]
+    names.append("part-000000.parquet")
+    mine = dict.fromkeys(names, b"mine")
+
+    def write() -> None:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(b"mine")
+
+    write()
+    for overwrite in (False, True):
+        with pytest.raises(DecisionError, match="not a scoring job"):
+            score(review_policy, images, folder, classifier=classifier, overwrite=overwrite)
+        assert read_files(folder) == mine
+    # In a folder of scores that the user keeps notes in, only files of the job are removed.
+    shutil.rmtree(folder)
+    score(review_policy, images, folder, classifier=classifier)
+    write()
+    score(review_policy, images[:9], folder, classifier=classifier, overwrite=True)
+    assert read_files(folder).items() >= mine.items()
+
+
+def test_another_process_may_remove_the_folder_while_this_one_waits(
+    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is removed between the moment it is made and the moment its lock is opened."""
+    mkdir, remaining = Path.mkdir, [3]
+
+    def make_and_remove(path: Path, *arguments: Any, **options: Any) -> None:
+        mkdir(path, *arguments, **options)
+        if path.suffix == ".parts" and remaining[0]:
+            remaining[0] -= 1
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", make_and_remove)
+    summary = score(review_policy, images, tmp_path / "scores.csv", classifier=classifier)
+    assert summary.images == len(images)
+    assert remaining == [0]

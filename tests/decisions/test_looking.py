@@ -1,7 +1,10 @@
-"""Adaptive looking: the decisions of a slow reference, whatever the batches, and no forward pass too many."""
+"""Adaptive looking: the decisions of a slow reference, whatever the batches, and no forward pass too many.
+
+In a stream, the looks at every image are those it has alone, whenever it comes and with whichever others.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +14,25 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Looking, Plan, make_decisions
-from secondlook.decisions.policy_classifier import ResolvedClassifier
+from secondlook.decisions import Looking, LookStream, Plan, make_decisions
 from secondlook.policies import Policy
 from secondlook.predictions import collect
 from secondlook.views import View, apply_view
-from tests.policy_maker import attach
+from tests.decisions.conftest import (
+    Counting,
+    compile_plan,
+    count_colors,
+    make_adaptive_rule,
+    make_colors,
+    make_policy,
+)
 
-MakeRule = Callable[..., Policy]
-VIEWS = ("identity",)
+RULES = {
+    "seed": st.integers(0, 10**6),
+    "max_looks": st.integers(1, 5),
+    "predict_from": st.sampled_from(["image", "views"]),
+    "top_k": st.sampled_from([1, 2]),
+}
 
 
 class Looked(NamedTuple):
@@ -30,29 +43,11 @@ class Looked(NamedTuple):
     predicted: tuple[int, ...]
 
 
-class Counting:
-    """Probabilities of the three colors, one image at a time; keeps every batch, and may run out of memory."""
-
-    def __init__(self, sharpness: float = 0.05, largest_batch: int = 10**6) -> None:
-        self.sharpness, self.largest_batch = sharpness, largest_batch
-        self.batches: list[Array] = []
-
-    def __call__(self, batch: Any) -> Any:
-        if len(batch) > self.largest_batch:
-            raise MemoryError
-        self.batches.append(np.array(batch))
-        exponents = [np.exp(self.sharpness * image.reshape(-1, 3).mean(axis=0)) for image in batch.astype(np.float64)]
-        return np.stack([one / one.sum() for one in exponents])
-
-    @property
-    def images(self) -> int:
-        return sum(map(len, self.batches))
-
-
-def make_images(seed: int, count: int) -> Array:
-    rng = np.random.default_rng(seed)
-    colors = rng.uniform(60, 180, (count, 1, 1, 3))
-    return np.clip(rng.normal(colors, 60, (count, 5, 4, 3)), 0, 255).astype(np.uint8)
+def load_members(members: int) -> tuple[list[Counting], list[Classifier], Classifier]:
+    """Return functions, their classifiers, and the only one of them or their ensemble."""
+    counting = [count_colors(0.05), count_colors(0.03)][:members]
+    classifiers = [load_classifier(function, name=f"{number}") for number, function in enumerate(counting)]
+    return counting, classifiers, Ensemble(classifiers) if members > 1 else classifiers[0]
 
 
 def look_slowly(classifiers: Sequence[Classifier], image: Array, rule: Policy) -> Looked:
@@ -79,9 +74,9 @@ def look_slowly(classifiers: Sequence[Classifier], image: Array, rule: Policy) -
 
 
 def look_together(classifier: Classifier, images: Array, rule: Policy, batch_size: int) -> list[Looked]:
-    policy = attach(rule, classifier=classifier, views=rule.schedule.views if rule.schedule else VIEWS)
+    policy = make_policy(classifier, rule=rule)
     ids = [f"image {number}" for number in range(len(images))]
-    looking = Looking(Plan(policy, ResolvedClassifier(classifier, None)), images, batch_size)
+    looking = Looking(compile_plan(policy, classifier), images, batch_size)
     for _ in looking.run():
         pass
     found: dict[int, Looked] = {}
@@ -94,53 +89,38 @@ def look_together(classifier: Classifier, images: Array, rule: Policy, batch_siz
     return [found[number] for number in range(len(images))]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
-    seed=st.integers(0, 10**6),
     count=st.integers(1, 40),
     batch_size=st.integers(1, 50),
-    max_looks=st.integers(1, 5),
-    predict_from=st.sampled_from(["image", "views"]),
-    top_k=st.sampled_from([1, 2]),
     members=st.integers(1, 2),
+    rule=st.fixed_dictionaries(RULES),
 )
 def test_decisions_are_those_of_the_slow_reference(
-    make_adaptive_rule: MakeRule,
-    seed: int,
-    count: int,
-    batch_size: int,
-    max_looks: int,
-    predict_from: str,
-    top_k: int,
-    members: int,
+    count: int, batch_size: int, members: int, rule: dict[str, Any]
 ) -> None:
-    counting = [Counting(0.05), Counting(0.03)][:members]
-    classifiers = [load_classifier(function, name=f"{number}") for number, function in enumerate(counting)]
-    rule = make_adaptive_rule(seed, max_looks, predict_from=predict_from, top_k=top_k)
-    images = make_images(seed, count)
-    found = look_together(Ensemble(classifiers) if members > 1 else classifiers[0], images, rule, batch_size)
-    assert [function.images for function in counting] == [sum(one.looks for one in found)] * members
+    counting, classifiers, classifier = load_members(members)
+    policy, images = make_adaptive_rule(**rule), make_colors(rule["seed"], count)
+    found = look_together(classifier, images, policy, batch_size)
+    assert [sum(function.sizes) for function in counting] == [sum(one.looks for one in found)] * members
     for image, one in zip(images, found, strict=True):
-        expected = look_slowly(classifiers, image, rule)
+        expected = look_slowly(classifiers, image, policy)
         assert (one.looks, one.predicted) == (expected.looks, expected.predicted)
         assert one.confidence == pytest.approx(expected.confidence, rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     batch_size=st.integers(1, 50),
     method=st.sampled_from(["mean", "blend"]),
     predict_from=st.sampled_from(["image", "views"]),
 )
-def test_looks_are_those_of_stored_predictions(
-    make_adaptive_rule: MakeRule, seed: int, batch_size: int, method: str, predict_from: str
-) -> None:
+def test_looks_are_those_of_stored_predictions(seed: int, batch_size: int, method: str, predict_from: str) -> None:
     """To the last bit, in any order of the images."""
     rule = make_adaptive_rule(seed, method=method, predict_from=predict_from)
-    assert rule.schedule is not None
-    classifier, images = load_classifier(Counting(), name="colors"), make_images(seed, 30)
-    stored = rule.look(collect(classifier, images, list(rule.schedule.views)))
+    classifier, images = load_classifier(count_colors(), name="colors"), make_colors(seed, 30)
+    stored = rule.look(collect(classifier, images, list(make_policy(classifier, rule=rule).views)))
     expected = [
         Looked(int(looks), float(confidence), (int(predicted),))
         for looks, confidence, predicted in zip(*stored, strict=True)
@@ -150,18 +130,130 @@ def test_looks_are_those_of_stored_predictions(
     assert shuffled == [expected[position] for position in order]
 
 
-def test_open_images_fill_batches_again(make_adaptive_rule: MakeRule) -> None:
-    counting, size = Counting(), 16
-    found = look_together(load_classifier(counting, name="colors"), make_images(0, 100), make_adaptive_rule(), size)
-    sizes = [len(batch) for batch in counting.batches]
+def test_open_images_fill_batches_again() -> None:
+    counting, size = count_colors(), 16
+    found = look_together(load_classifier(counting, name="colors"), make_colors(0, 100), make_adaptive_rule(), size)
     rounds = [sum(one.looks >= looks for one in found) for looks in range(1, 6)]
     assert rounds[2] > size
     expected = [[size] * (count // size) + [count % size] * (count % size > 0) for count in rounds]
-    assert sizes == [size for one in expected for size in one]
+    assert counting.sizes == [size for one in expected for size in one]
 
 
-def test_smaller_batches_after_running_out_of_memory(make_adaptive_rule: MakeRule) -> None:
-    images, rule = make_images(0, 50), make_adaptive_rule()
-    whole = look_together(load_classifier(Counting(), name="colors"), images, rule, 64)
-    small = look_together(load_classifier(Counting(largest_batch=5), name="colors"), images, rule, 64)
+def test_smaller_batches_after_running_out_of_memory() -> None:
+    whole, small = (
+        look_together(load_classifier(function, name="colors"), make_colors(0, 50), make_adaptive_rule(), 64)
+        for function in (count_colors(), count_colors(largest_batch=5))
+    )
     assert small == whole
+
+
+# --- Streams ---
+
+
+def make_plan(rule: Policy, function: Any) -> Plan:
+    classifier = load_classifier(function, name="colors")
+    return compile_plan(make_policy(classifier, rule=rule), classifier)
+
+
+def run_stream(
+    stream: LookStream[int], images: Sequence[Array], arrivals: list[int]
+) -> tuple[dict[int, Array], list[int]]:
+    """Add so many images before each step, and return the outputs of each image, and which images failed."""
+    looked: dict[int, Array] = {}
+    failed: list[int] = []
+    n_added = 0
+    for count in [*arrivals, *[1] * len(images)]:
+        stream.add([(key, images[key][None]) for key in range(n_added, min(n_added + count, len(images)))])
+        n_added = min(n_added + count, len(images))
+        step = stream.look()
+        looked |= {one.key: one.outputs for one in step.looked}
+        failed += [key for key, _ in step.failed]
+        assert len(stream.keys) == len(stream) == n_added - len(looked) - len(failed)
+    while len(stream):
+        looked |= {one.key: one.outputs for one in stream.look().looked}
+    return looked, failed
+
+
+def look_alone(plan: Plan, image: Array) -> Array:
+    """Return the outputs of the looks at one image. [looks, outputs per look]"""
+    ((_, preds, _),) = Looking(plan, image[None]).groups()
+    return preds.probabilities[0]
+
+
+@settings(max_examples=100)
+@given(arrivals=st.lists(st.integers(0, 6), max_size=8), members=st.integers(1, 2), rule=st.fixed_dictionaries(RULES))
+def test_looks_of_a_stream_are_those_of_the_slow_reference(
+    arrivals: list[int], members: int, rule: dict[str, Any]
+) -> None:
+    counting, classifiers, classifier = load_members(members)
+    policy, images = make_adaptive_rule(**rule), make_colors(rule["seed"], 12)
+    plan = compile_plan(make_policy(classifier, rule=policy), classifier)
+    looked, _ = run_stream(LookStream(plan), images, arrivals)
+    assert [sum(function.sizes) for function in counting] == [sum(map(len, looked.values()))] * members
+    for key, image in enumerate(images):
+        assert len(looked[key]) == look_slowly(classifiers, image, policy).looks
+        found = plan.make_predictions(looked[key][None]).probabilities[0]
+        np.testing.assert_array_equal(found, look_alone(plan, image))
+
+
+def test_images_of_a_step_share_a_batch() -> None:
+    counting = count_colors()
+    stream: LookStream[int] = LookStream(make_plan(make_adaptive_rule(1), counting))
+    images, n_waiting = make_colors(1, 40), []
+    for start in range(0, 40, 10):
+        stream.add([(key, images[key][None]) for key in range(start, start + 10)])
+        n_waiting.append(len(stream))
+        stream.look()
+    assert max(n_waiting) > 10, "some images need several looks"
+    assert counting.sizes == n_waiting
+
+
+def test_without_a_schedule_a_step_takes_all_looks() -> None:
+    plan, images = make_plan(Policy(threshold=0.5, method="mean"), count_colors()), make_colors(2, 7)
+    looked, failed = run_stream(LookStream(plan), images, [4, 3])
+    assert not failed
+    assert {len(outputs) for outputs in looked.values()} == {len(plan.views)}
+    ((_, preds, _),) = Looking(plan, images).groups()
+    np.testing.assert_array_equal(np.stack([looked[key] for key in range(7)]), preds.probabilities)
+
+
+def test_images_of_several_shapes_are_looked_at() -> None:
+    plan = make_plan(make_adaptive_rule(3), count_colors())
+    images = [image[:rows] for image, rows in zip(make_colors(3, 12), [5, 4, 3] * 4, strict=True)]
+    looked, _ = run_stream(LookStream(plan), images, [12])
+    assert [len(looked[key]) for key in range(12)] == [len(look_alone(plan, image)) for image in images]
+
+
+@pytest.mark.parametrize("rule", [Policy(threshold=0.5, method="mean"), make_adaptive_rule(4)], ids=["all", "adaptive"])
+def test_an_image_that_fails_does_not_spoil_the_others(rule: Policy) -> None:
+    images, counting = make_colors(4, 8), count_colors()
+    images[3] = 255
+
+    def fail(batch: Any) -> Any:
+        if (batch == 255).all(axis=(1, 2, 3)).any():
+            raise ValueError("a classifier may raise anything")
+        return counting(batch)
+
+    expected, _ = run_stream(LookStream(make_plan(rule, count_colors())), np.delete(images, 3, axis=0), [7])
+    looked, failed = run_stream(LookStream(make_plan(rule, fail)), images, [2, 2, 2, 2])
+    assert failed == [3]
+    for key, outputs in looked.items():
+        np.testing.assert_array_equal(outputs, expected[key - (key > 3)])
+
+
+class OutOfMemory(Plan):
+    """Has memory for the predictions of one image."""
+
+    def make_predictions(self, outputs: Any, *others: Any) -> Any:
+        if len(outputs) > 1:
+            raise MemoryError
+        return super().make_predictions(outputs, *others)
+
+
+def test_a_step_that_fails_after_its_looks_takes_them_again() -> None:
+    plan, images = make_plan(make_adaptive_rule(5), count_colors()), make_colors(5, 10)
+    expected, _ = run_stream(LookStream(plan), images, [10])
+    looked, failed = run_stream(LookStream(OutOfMemory(plan.policy, plan.resolved)), images, [10])
+    assert not failed
+    for key, outputs in looked.items():
+        np.testing.assert_array_equal(outputs, expected[key])

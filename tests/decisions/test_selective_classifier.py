@@ -1,6 +1,5 @@
 """`SelectiveClassifier`: predicts, rejects, and follows the conventions of scikit-learn."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Plan, SelectiveClassifier
+from secondlook.decisions import SelectiveClassifier
 from secondlook.errors import DecisionError, PredictionsError
 from secondlook.policies import DEFAULT_DELTA, Guarantee, Policy, certify, fit_schedule
 from secondlook.predictions import Execution, collect
 from secondlook.sources import ArraySource, open_source
-from tests.policy_maker import attach
+from tests.decisions.conftest import Counting, brightness, make_adaptive_rule, make_policy
 
 VIEWS = "identity hflip shift:1,0 brightness:1.05"
 
@@ -32,22 +31,21 @@ def fitted(classifier: Classifier, bright_or_dark: Data) -> SelectiveClassifier:
     return SelectiveClassifier(classifier, views=VIEWS, risk=0.05, delta=0.1).fit(images[:500], labels[:500])
 
 
-def make_policy(classifier: Classifier, **rule: Any) -> Policy:
-    return attach(
-        Policy(**{"threshold": 0.8, "method": "mean", **rule}), classifier=classifier, views=tuple(VIEWS.split())
-    )
-
-
 def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
-    images, labels = bright_or_dark
+    images, labels = bright_or_dark[0][500:], bright_or_dark[1][500:]
     assert fitted.policy_.certified
-    predicted = fitted.predict(images[500:])
+    predicted = fitted.predict(images)
     accepted = predicted != -1
     assert 0.3 < accepted.mean() < 1
-    assert np.mean(predicted[accepted] != labels[500:][accepted]) <= 0.08
-    assert np.array_equal(
-        accepted, fitted.policy_.accept(fitted.confidence(images[500:]), method=fitted.policy_.method)
-    )
+    assert np.mean(predicted[accepted] != labels[accepted]) <= 0.08
+    confidence = fitted.confidence(images)
+    assert np.array_equal(accepted, fitted.policy_.accept(confidence, method=fitted.policy_.method))
+    expected = np.mean(predicted == labels)  # accepted and correct
+    assert fitted.score(images, labels) == fitted.score(ArraySource(images, labels=labels)) == expected
+    with pytest.raises(DecisionError, match="labels"):
+        fitted.score(images)
+    cameras = ArraySource(images, labels=np.arange(100) % 3, class_names=["camera 1", "camera 2", "camera 3"])
+    assert np.array_equal(fitted.predict(cameras), predicted), "folders of new images need not be classes"
 
 
 def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
@@ -70,19 +68,20 @@ def test_decisions_have_label_confidence_interval_and_accept(fitted: SelectiveCl
     assert decisions.to_arrow().num_rows == 20
 
 
-def test_probabilities_follow_predict_from(
-    classifier: Classifier, brightness: Callable[[Any], Any], bright_or_dark: Data
-) -> None:
+def test_probabilities_follow_predict_from(classifier: Classifier, bright_or_dark: Data) -> None:
     images = bright_or_dark[0][:10]
-    from_image = SelectiveClassifier(classifier, make_policy(classifier)).predict_proba(images)
+    from_image, from_views = (
+        SelectiveClassifier(classifier, make_policy(classifier, VIEWS, predict_from=kind)).predict_proba(images)
+        for kind in ("image", "views")
+    )
     assert from_image == pytest.approx(brightness(images), abs=1e-6)
-    from_views = SelectiveClassifier(classifier, make_policy(classifier, predict_from="views")).predict_proba(images)
-    assert from_views.sum(axis=1) == pytest.approx(np.ones(10))
-    assert not np.allclose(from_views, brightness(images))
+    expected = collect(classifier, images, VIEWS).probabilities.mean(axis=1)
+    assert from_views == pytest.approx(expected, abs=1e-6)
+    assert not np.allclose(from_views, from_image)
 
 
 def test_policy_file_gives_the_same_decisions(
-    fitted: SelectiveClassifier, bright_or_dark: Data, brightness: Callable[[Any], Any], tmp_path: Path
+    fitted: SelectiveClassifier, bright_or_dark: Data, tmp_path: Path
 ) -> None:
     fitted.policy_.save(tmp_path / "policy.json")
     loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
@@ -102,7 +101,7 @@ def test_fit_with_a_policy_calibrates_its_settings_again(
 
 
 def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
-    fitted: SelectiveClassifier, brightness: Callable[[Any], Any], bright_or_dark: Data
+    fitted: SelectiveClassifier, bright_or_dark: Data
 ) -> None:
     images = bright_or_dark[0][:3]
     other = load_classifier(brightness, name="other")
@@ -115,13 +114,7 @@ def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
     assert allowed.policy_.threshold == fitted.policy_.threshold
 
 
-def test_folders_of_new_images_need_not_be_classes(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
-    images = bright_or_dark[0][:9]
-    cameras = ArraySource(images, labels=np.arange(9) % 3, class_names=["camera 1", "camera 2", "camera 3"])
-    assert np.array_equal(fitted.predict(cameras), fitted.predict(images))
-
-
-def test_fit_reports_what_cannot_be_guaranteed(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+def test_fit_reports_what_cannot_be_guaranteed(bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
     with pytest.raises(DecisionError, match=r"0\.1 % errors"):
         SelectiveClassifier(brightness, views=VIEWS, risk=0.001, delta=0.01).fit(images, labels)
@@ -136,8 +129,7 @@ def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
 
     images, labels = bright_or_dark[0][:30], bright_or_dark[1][:30]
     named = load_classifier(three_classes, name="three")
-    policy = attach(Policy(threshold=0.85, method="mean", top_k=2), classifier=named, views=("identity",))
-    top_2 = SelectiveClassifier(named, policy)
+    top_2 = SelectiveClassifier(named, make_policy(named, "identity", threshold=0.85, top_k=2))
     predicted = top_2.predict(images)
     decisions = top_2.decide(images)
     assert predicted.shape == (30, 2)
@@ -147,17 +139,6 @@ def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
     assert len(decisions[0].labels) == 2
     assert decisions[0].interval is None
     assert top_2.score(images, labels) == np.mean(np.any(predicted == labels[:, None], axis=1))
-
-
-def test_score_is_the_fraction_of_accepted_and_correct_images(
-    fitted: SelectiveClassifier, bright_or_dark: Data
-) -> None:
-    images, labels = bright_or_dark[0][500:], bright_or_dark[1][500:]
-    expected = np.mean(fitted.predict(images) == labels)
-    assert fitted.score(images, labels) == expected
-    assert fitted.score(ArraySource(images, labels=labels)) == expected
-    with pytest.raises(DecisionError, match="labels"):
-        fitted.score(images)
 
 
 def test_init_loads_and_checks_nothing() -> None:
@@ -180,9 +161,7 @@ def test_init_loads_and_checks_nothing() -> None:
         lazy.predict(np.zeros((1, 4, 4, 3), dtype=np.uint8))
 
 
-def test_unfitted_without_policy_is_an_error_of_both_libraries(
-    brightness: Callable[[Any], Any], bright_or_dark: Data
-) -> None:
+def test_unfitted_without_policy_is_an_error_of_both_libraries(bright_or_dark: Data) -> None:
     unfitted = SelectiveClassifier(brightness, views=VIEWS)
     for use in (unfitted.predict, unfitted.predict_proba, unfitted.confidence, unfitted.decide, unfitted.score):
         with pytest.raises(DecisionError, match="fit") as caught:
@@ -202,7 +181,7 @@ def test_fitted_attributes(fitted: SelectiveClassifier, classifier: Classifier) 
     assert np.array_equal(fitted.classes_, [0, 1])
 
 
-def test_policy_makes_it_usable_without_fit(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+def test_policy_makes_it_usable_without_fit(bright_or_dark: Data) -> None:
     classifier = load_classifier(brightness, name="brightness")
     usable = SelectiveClassifier(classifier, make_policy(classifier))
     check_is_fitted(usable)
@@ -212,27 +191,23 @@ def test_policy_makes_it_usable_without_fit(brightness: Callable[[Any], Any], br
 
 
 def test_clone_keeps_parameters_and_drops_the_fit(
-    fitted: SelectiveClassifier, classifier: Classifier, brightness: Callable[[Any], Any], tmp_path: Path
+    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data, tmp_path: Path
 ) -> None:
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         check_is_fitted(copy)
-    make_policy(classifier).save(tmp_path / "policy.json")
-    for policy in (tmp_path / "policy.json", str(tmp_path / "policy.json"), make_policy(classifier)):
+    made = make_policy(classifier, threshold=0.8)
+    made.save(tmp_path / "policy.json")
+    for policy in (tmp_path / "policy.json", str(tmp_path / "policy.json"), made):
         copy = clone(SelectiveClassifier(classifier, policy))
-        assert copy.policy == policy
+        assert (copy.policy, copy.policy_.threshold) == (policy, 0.8)
         assert copy.classifier is classifier
-        assert copy.policy_.threshold == 0.8
-    function = clone(SelectiveClassifier(brightness, views=VIEWS, method_options={"temperature": 2.0}))
-    assert function.classifier is brightness
-    assert function.method_options == {"temperature": 2.0}
-
-
-def test_clone_keeps_a_trained_estimator(bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
-    estimator = GaussianNB().fit(images.reshape(len(images), -1), labels)
-    assert clone(SelectiveClassifier(estimator)).classifier is estimator
+    for given in (brightness, GaussianNB().fit(images.reshape(len(images), -1), labels)):
+        copy = clone(SelectiveClassifier(given, views=VIEWS, method_options={"temperature": 2.0}))
+        assert copy.classifier is given
+        assert copy.method_options == {"temperature": 2.0}
 
 
 def test_set_params_discards_what_was_loaded(classifier: Classifier) -> None:
@@ -244,7 +219,7 @@ def test_set_params_discards_what_was_loaded(classifier: Classifier) -> None:
         chooser.set_params(color="red")
 
 
-def test_cross_validation_works(brightness: Callable[[Any], Any], bright_or_dark: Data) -> None:
+def test_cross_validation_works(bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
     scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
     assert scores.shape == (2,)
@@ -272,48 +247,35 @@ def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dar
     once = chooser.fit(images, labels).policy_
     repeated = chooser.fit(np.tile(images, (5, 1, 1, 1)), np.tile(labels, 5)).policy_
     assert repeated.threshold == once.threshold
-    assert repeated.calibration is not None
-    assert once.calibration is not None
-    assert (repeated.calibration.images, repeated.calibration.duplicates) == (100, 400)
-    assert (once.calibration.images, once.calibration.duplicates) == (100, 0)
-    assert chooser.policy_.calibration is not None
-    assert chooser.policy_.calibration.duplicates == 400
+    for policy, duplicates in ((once, 0), (repeated, 400), (chooser.policy_, 400)):
+        assert policy.calibration is not None
+        assert (policy.calibration.images, policy.calibration.duplicates) == (100, duplicates)
 
 
-def make_adaptive(classifier: Any, rule: Policy, **options: Any) -> SelectiveClassifier:
-    assert rule.schedule is not None
-    loaded = load_classifier(classifier)
-    return SelectiveClassifier(loaded, attach(rule, classifier=loaded, views=rule.schedule.views), **options)
+def make_adaptive(classifier: Classifier, **settings: Any) -> SelectiveClassifier:
+    return SelectiveClassifier(classifier, make_policy(classifier, rule=make_adaptive_rule(**settings)))
 
 
-@pytest.mark.parametrize("rows", [7, 4096])
+@pytest.mark.parametrize("count", [60, 4200])
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
 def test_adaptive_policy_looks_until_images_are_decided(
-    make_adaptive_rule: Callable[..., Policy],
-    bright_or_dark: Data,
-    brightness: Callable[[Any], Any],
-    monkeypatch: pytest.MonkeyPatch,
-    rows: int,
-    settings: dict[str, Any],
+    bright_or_dark: Data, settings: dict[str, Any], count: int
 ) -> None:
-    images, labels = bright_or_dark[0][:60], bright_or_dark[1][:60]
-    forwards: list[int] = []
+    """At most 4096 images are looked at together."""
+    images, labels = (np.concatenate([values] * 7)[:count] for values in bright_or_dark)
 
-    def count(batch: Any) -> Any:
-        forwards.append(len(batch))
-        dark, bright = brightness(batch).T
-        return np.stack([0.9 * dark, 0.9 * bright, np.full(len(batch), 0.1)], axis=1)
+    def classify(batch: Any) -> Any:
+        return np.concatenate([0.9 * brightness(batch), np.full((len(batch), 1), 0.1)], axis=1)
 
-    monkeypatch.setattr(Plan, "choose_chunk_rows", lambda *_: rows)
-    rule = make_adaptive_rule(**settings)
-    assert rule.schedule is not None
-    adaptive = make_adaptive(load_classifier(count, name="counted"), rule)
-    preds = collect(adaptive.classifier_, images, list(rule.schedule.views))
+    counting = Counting(classify)
+    adaptive = make_adaptive(load_classifier(counting, name="counted"), **settings)
+    rule = adaptive.policy_
+    preds = collect(adaptive.classifier_, images, list(rule.views))
     stored = rule.look(preds)
     accepted = rule.accept(stored.confidence, method=rule.method)
-    forwards.clear()
+    counting.restart()
     decisions = adaptive.decide(images)
-    assert sum(forwards) == stored.looks.sum() < 5 * 60
+    assert sum(counting.sizes) == stored.looks.sum() < 5 * count
     assert np.array_equal(decisions.looks, stored.looks)
     assert np.array_equal(decisions.labels, stored.predicted)
     assert np.array_equal(decisions.confidence, stored.confidence)
@@ -325,30 +287,24 @@ def test_adaptive_policy_looks_until_images_are_decided(
     assert np.array_equal(adaptive.confidence(images), stored.confidence)
     predicted = np.where(accepted.reshape((-1,) + (1,) * (stored.predicted.ndim - 1)), stored.predicted, -1)
     assert np.array_equal(adaptive.predict(images), predicted)
-    assert adaptive.score(images, labels) == np.mean((predicted.reshape(60, -1) == labels[:, None]).any(axis=1))
+    assert adaptive.score(images, labels) == np.mean((predicted.reshape(count, -1) == labels[:, None]).any(axis=1))
     assert adaptive.n_classes_ == 3
     probabilities = preds.probabilities.astype(np.float64)
-    seen = np.ones(60, dtype=int) if rule.predict_from == "image" else stored.looks
+    seen = np.ones(count, dtype=int) if rule.predict_from == "image" else stored.looks
     expected = [probabilities[row, :count].mean(axis=0) for row, count in enumerate(seen)]
     assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(
-    make_adaptive_rule: Callable[..., Policy], classifier: Classifier, images: Array
-) -> None:
+def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(classifier: Classifier, images: Array) -> None:
     with pytest.raises(PredictionsError, match="2"):
-        make_adaptive(classifier, make_adaptive_rule()).score(images, np.full(len(images), 2))
+        make_adaptive(classifier).score(images, np.full(len(images), 2))
 
 
-def test_unreadable_images_are_left_out_of_adaptive_decisions(
-    make_adaptive_rule: Callable[..., Policy], classifier: Classifier, image_files: str
-) -> None:
-    adaptive = make_adaptive(classifier, make_adaptive_rule())
+def test_unreadable_images_are_left_out_of_adaptive_decisions(classifier: Classifier, image_files: str) -> None:
+    adaptive = make_adaptive(classifier)
     whole = adaptive.decide(image_files)
-    broken = Path(image_files.partition(":")[2]) / whole.ids[3]
-    broken.write_bytes(b"")
-    source = open_source(image_files, on_error="skip")
-    fewer = adaptive.decide(source)
+    (Path(image_files.partition(":")[2]) / whole.ids[3]).write_bytes(b"")
+    fewer = adaptive.decide(open_source(image_files, on_error="skip"))
     assert fewer.ids == whole.ids[:3] + whole.ids[4:]
     assert np.array_equal(fewer.looks, np.delete(whole.looks, 3))
 

@@ -1,0 +1,275 @@
+"""Exported files that are damaged or hostile: an error, and no harm."""
+
+import hashlib
+import json
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from secondlook.classifiers import OnnxFile, load_classifier
+from secondlook.decisions import ExportedFile, ExportRecord, compile_policy, load_policy
+from secondlook.decisions.exported_file import MAX_VIEWS, open_exported_file
+from secondlook.errors import ClassifierError, DecisionError
+from secondlook.onnx_export import export_onnx
+from secondlook.policies import Binding, Policy, PolicyWarning, read_policy
+from tests.classifiers.test_damaged_files import N_FILES, damage
+from tests.decisions.conftest import make_policy
+from tests.decisions.decider_files import RECORD, make_bright_policy, make_endless_loop, write_decider
+from tests.onnx_export.conftest import write_network
+
+IMAGES = np.random.default_rng(3).integers(0, 256, (9, 1, 1, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
+"""Images of one color each. uint8 [9, 4, 4, 3]"""
+LOADS = (read_policy, load_policy)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "d.onnx"
+
+
+def open_file(path: Path, **options: Any) -> ExportedFile:
+    """Return the plan of the policy in an exported file."""
+    if options:
+        return open_exported_file(read_policy(path), Binding(path=path), **options)
+    plan = compile_policy(load_policy(path))
+    assert isinstance(plan, ExportedFile)
+    return plan
+
+
+def check_not_opened(file: Path, match: str = r"d\.onnx", loads: Any = (open_file,)) -> None:
+    for load in loads:
+        with pytest.raises(DecisionError, match=match) as error:
+            load(file)
+        assert len(str(error.value)) < 1000
+
+
+def test_the_policy_in_a_file_is_loaded_like_any_other(file: Path) -> None:
+    policy = make_bright_policy()
+    write_decider(file, policy)
+    assert load_policy(file) == read_policy(file) == policy
+    assert not read_policy(file).was_changed
+    changed = policy.model_dump_json().replace("0.6", "0.5")
+    write_decider(file, metadata={Policy.METADATA: changed})
+    with pytest.warns(PolicyWarning, match=r"d\.onnx"):
+        assert read_policy(file).was_changed
+
+
+def test_a_classifier_has_no_policy(tmp_path: Path) -> None:
+    check_not_opened(write_network(tmp_path / "n.onnx"), r"n\.onnx.*export a policy", LOADS)
+    check_not_opened(tmp_path / "policy.json", r"policy\.json", LOADS)
+
+
+def test_metadata_and_opset_are_read_without_onnx(file: Path) -> None:
+    write_decider(file, metadata={"other": "Zürich", "empty": ""})
+    assert OnnxFile(file, "d").read_metadata() == {
+        Policy.METADATA: make_bright_policy().model_dump_json(),
+        ExportRecord.METADATA: json.dumps(RECORD),
+        "other": "Zürich",
+        "empty": "",
+        "secondlook.checksum": hashlib.sha256(file.read_bytes()[:-89]).hexdigest(),
+    }
+    assert OnnxFile(file, "d").read_opset() == 18
+    model = onnx.load(file)
+    model.opset_import.insert(0, helper.make_opsetid("com.example", 3))
+    model.metadata_props.add(key="other", value="later")
+    onnx.save(model, file)
+    assert OnnxFile(file, "d").read_opset() == 18
+    assert OnnxFile(file, "d").read_metadata()["other"] == "later"
+    del model.opset_import[:]
+    onnx.save(model, file)
+    assert OnnxFile(file, "d").read_opset() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"], ids=repr)
+def test_what_is_not_a_model_is_an_error(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ClassifierError, match=r"d\.onnx"):
+        OnnxFile(file, "d.onnx").read_metadata()
+    check_not_opened(file, loads=LOADS)
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("make", [lambda _: None, Path.mkdir, os.mkfifo], ids=["missing", "folder", "pipe"])
+def test_only_regular_files_are_opened(file: Path, make: Any) -> None:
+    make(file)
+    check_not_opened(file, loads=LOADS)
+
+
+INVALID: dict[str, dict[str, Any]] = {
+    "no record": {"metadata": {ExportRecord.METADATA: None}},
+    "damaged record": {"metadata": {ExportRecord.METADATA: '{"version": 1'}},
+    "record of another version": {"record": {"version": 2}},
+    "unknown field": {"record": {"more": 1}},
+    "number type": {"record": {"pixels": "float16"}},
+    "two members with one output": {"record": {"members": 2}},
+    "no classes": {"record": {"classes": 0}},
+    "four channels": {"record": {"image_shape": [4, 4, 4]}},
+    "another size": {"record": {"image_shape": [5, 4, 3]}},
+    "another input type": {"record": {"pixels": "float32"}},
+    "adaptive without a schedule": {"record": {"adaptive": True}},
+    "damaged policy": {"metadata": {Policy.METADATA: "{}"}},
+    "policy that is no JSON": {"metadata": {Policy.METADATA: "["}},
+    "no policy": {"metadata": {Policy.METADATA: None}},
+    "missing output": {"outputs": {"looks": None}},
+    "additional output": {"outputs": {"exact": (TensorProto.DOUBLE, ["batch"])}},
+    "output of another type": {
+        "nodes": {"confidence": helper.make_node("Identity", ["exact"], ["confidence"])},
+        "outputs": {"confidence": (TensorProto.DOUBLE, ["batch"])},
+    },
+    "output with another number of axes": {
+        "nodes": {"label": helper.make_node("ArgMax", ["both"], ["label"], axis=1)},
+        "outputs": {"label": (TensorProto.INT64, ["batch", 1])},
+    },
+    "unknown operator": {"nodes": {"confidence": helper.make_node("Nothing", ["exact"], ["confidence"])}},
+    **{
+        f"preprocessing {settings}": {"policy": make_bright_policy(preprocessing=settings)}
+        for settings in ({"resize": -1}, {"unknown": 1}, {"mean": {"red": 1}}, {"crop": [[1]]})
+    },
+    "cycle": {"nodes": {"mean": helper.make_node("Abs", ["bright"], ["mean"])}},
+}
+
+
+@pytest.mark.parametrize("fault", INVALID)
+def test_invalid_files_are_not_opened(file: Path, fault: str) -> None:
+    check_not_opened(write_decider(file, **INVALID[fault]), "." if "preprocessing" in fault else r"d\.onnx")
+
+
+def cast_to_float(source: str) -> dict[str, Any]:
+    return {"confidence": helper.make_node("Cast", [source], ["confidence"], to=TensorProto.FLOAT)}
+
+
+def cast_probabilities(source: str) -> dict[str, Any]:
+    """Replace the probabilities, but not the outputs of looks."""
+    return {
+        "plain": helper.make_node("Cast", ["both"], ["plain"], to=TensorProto.FLOAT),
+        "view_outputs": helper.make_node("Unsqueeze", ["plain", "last_axis"], ["view_outputs"]),
+        "probabilities": helper.make_node("Cast", [source], ["probabilities"], to=TensorProto.FLOAT),
+    }
+
+
+LYING: dict[str, dict[str, Any]] = {
+    "accepts everything": {"nodes": {"accept": helper.make_node("GreaterOrEqual", ["exact", "dark"], ["accept"])}},
+    "rejects everything": {"nodes": {"accept": helper.make_node("Greater", ["exact", "white"], ["accept"])}},
+    "class 300": {"nodes": {"label": helper.make_node("Expand", ["many", "count"], ["label"])}},
+    "class -1": {"nodes": {"label": helper.make_node("Expand", ["few", "count"], ["label"])}},
+    "300 looks": {"nodes": {"looks": helper.make_node("Expand", ["many", "count"], ["looks"])}},
+    "no look": {"nodes": {"looks": helper.make_node("Expand", ["few", "count"], ["looks"])}},
+    "confidence that is not a number": {"nodes": cast_to_float("not_a_number")},
+    "infinite confidence": {"nodes": cast_to_float("infinite")},
+    "outputs that are not numbers": {
+        "nodes": {"probabilities": helper.make_node("Cast", ["not_numbers"], ["probabilities"], to=TensorProto.FLOAT)}
+    },
+    "probabilities that are not numbers": {"nodes": cast_probabilities("not_numbers")},
+    "infinite probabilities": {"nodes": cast_probabilities("infinite_numbers")},
+    "negative probabilities": {"nodes": cast_probabilities("negative")},
+    "one row for all images": {"nodes": {"looks": helper.make_node("Identity", ["single"], ["looks"])}},
+    "another number of classes": {"record": {"classes": 3}},
+    "no such memory": {"nodes": {"bright": helper.make_node("ConstantOfShape", ["huge"], ["bright"])}},
+    "fails": {"nodes": {"looks": helper.make_node("Gather", ["single", "count"], ["looks"])}},
+}
+
+
+@pytest.mark.parametrize("fault", LYING)
+def test_invalid_results_are_an_error(file: Path, fault: str) -> None:
+    settings = LYING[fault]
+    constants = {"many": np.array([300]), "few": np.array([-1]), "huge": np.array([2**45])}
+    steps = {
+        "zero": helper.make_node("Sub", ["mean", "mean"], ["zero"]),
+        "not_a_number": helper.make_node("Div", ["zero", "zero"], ["not_a_number"]),
+        "infinite": helper.make_node("Div", ["one", "zero"], ["infinite"]),
+        "column": helper.make_node("Unsqueeze", ["not_a_number", "last_axis"], ["column"]),
+        "not_numbers": helper.make_node("Add", ["both", "column"], ["not_numbers"]),
+        "infinite_column": helper.make_node("Unsqueeze", ["infinite", "last_axis"], ["infinite_column"]),
+        "infinite_numbers": helper.make_node("Add", ["both", "infinite_column"], ["infinite_numbers"]),
+        "negative": helper.make_node("Neg", ["both"], ["negative"]),
+    }
+    nodes = {**steps, **settings.get("nodes", {})}
+    write_decider(file, nodes=nodes, constants=constants, record=settings.get("record"))
+    check_not_opened(file, loads=[lambda path: open_file(path).decide_images(IMAGES)])
+
+
+def test_an_endless_loop_ends_at_the_timeout(file: Path) -> None:
+    nodes = {"looped": make_endless_loop(), "bright": helper.make_node("Div", ["looped", "white"], ["bright"])}
+    write_decider(file, nodes=nodes, constants={"yes": np.array(True)})
+    with pytest.raises(DecisionError, match=r"0\.3 seconds"):
+        open_file(file, timeout=0.3).decide(IMAGES[0])
+
+
+def test_loading_ends_at_the_timeout(file: Path) -> None:
+    """ONNX Runtime computes what is constant while it loads a file, here products of large matrices."""
+    side, products = 700, 60
+    names = [f"product{number}" for number in range(products)]
+    nodes = {
+        "product0": helper.make_node("ConstantOfShape", ["sides"], ["product0"]),
+        **{name: helper.make_node("MatMul", [before, before], [name]) for before, name in pairwise(names)},
+        "largest": helper.make_node("ReduceMax", [names[-1]], ["largest"], keepdims=0),
+        "exact_largest": helper.make_node("Cast", ["largest"], ["exact_largest"], to=TensorProto.DOUBLE),
+        "dark": helper.make_node("Sub", ["exact_largest", "bright"], ["dark"]),
+    }
+    write_decider(file, nodes=nodes, constants={"sides": np.array([side, side])})
+    with pytest.raises(DecisionError, match=r"d\.onnx.*0\.01 seconds"):
+        open_file(file, timeout=0.01)
+
+
+def test_views_are_read_in_time_and_limited_in_number(file: Path) -> None:
+    """Sets of the first 1, 2, 3 ... views would take calls in the square of their number."""
+    names = ("identity", *(f"shift:{number},1" for number in range(MAX_VIEWS)))
+    calls: list[str] = []
+    write_decider(file, make_bright_policy(views=names[:MAX_VIEWS]))
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        open_file(file)
+    finally:
+        sys.setprofile(None)
+    assert sum("secondlook" in name for name in calls) < 100 * MAX_VIEWS
+    check_not_opened(write_decider(file, make_bright_policy(views=names)), "1,001 views")
+
+
+@pytest.mark.parametrize("location", ["../outside.bin", "/etc/hostname", "missing.bin", "white.bin"])
+def test_weights_in_other_files_are_not_read(tmp_path: Path, location: str) -> None:
+    (tmp_path / "inner").mkdir()
+    for path in (tmp_path / "outside.bin", tmp_path / "inner" / "white.bin"):
+        path.write_bytes(np.array(255.0).tobytes())
+    file = write_decider(tmp_path / "inner" / "d.onnx")
+    model = onnx.load(file, load_external_data=False)
+    (white,) = (one for one in model.graph.initializer if one.name == "white")
+    white.ClearField("raw_data")
+    white.data_location = TensorProto.EXTERNAL
+    white.external_data.add(key="location", value=location)
+    file.write_bytes(OnnxFile.seal(model.SerializeToString()))
+    check_not_opened(file, "external data" if location == "white.bin" else r"external data|not in the folder")
+
+
+def test_every_flipped_bit_is_an_error(tmp_path: Path, file: Path) -> None:
+    classifier = load_classifier(f"onnx:{write_network(tmp_path / 'n.onnx')}")
+    export_onnx(make_policy(classifier), tmp_path / "whole.onnx", classifier=classifier)
+    content = (tmp_path / "whole.onnx").read_bytes()
+    places = np.random.default_rng(4).integers(0, 8 * len(content), 400).tolist()
+    for place in (*places, 0, 8 * len(content) - 1):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        file.write_bytes(flipped)
+        check_not_opened(file, loads=LOADS)
+    for changed in (content[:-1], content + b"\0", content[: len(content) // 2], content[:-100]):
+        file.write_bytes(changed)
+        check_not_opened(file)
+
+
+@pytest.mark.filterwarnings("ignore::secondlook.policies.PolicyWarning")
+def test_damaged_files_with_a_new_checksum_work_or_are_an_error(file: Path) -> None:
+    content, messages = write_decider(file).read_bytes(), []
+    for number in range(N_FILES):
+        file.write_bytes(OnnxFile.seal(damage(content, number)))
+        try:
+            open_file(file, timeout=5).decide_images(IMAGES)
+        except DecisionError as error:
+            messages.append(str(error))
+    assert len(messages) > N_FILES / 4
+    assert max(map(len, messages)) < 1000
