@@ -416,7 +416,7 @@ def test_plain_names_cannot_be_applied_to_images(both: tuple[Predictions, Predic
         sl.apply_views(np.zeros((1, 4, 4, 3), np.uint8), named.views)
 
 
-@pytest.mark.parametrize("method"@pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("views", "value"),
     [
         (["orig", "a", "a", "b", "c"], "duplicate view 'a'"),
