@@ -111,7 +111,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def save_images(folder: Path, images: Sequence[Array], broken: Sequence[int] = ()) -> str:
+def save_images(folder: Path, images: Sequence[Array] | Array, broken: Sequence[int] = ()) -> str:
     """Save images as 000.png, 001.png and so on, and return their spec; broken ones are empty files."""
     folder.mkdir()
     for number, image in enumerate(images):

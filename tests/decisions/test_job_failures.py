@@ -335,7 +335,7 @@ def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:
         path.write_bytes(flipped)
         with pytest.raises(DecisionError, match=path.name):
             next(chunks.read())
-    stopped.check_recomputed({path: bytes(flipped)})
+    stopped.check_recomputed({path: path.read_bytes()})
 
 
 def test_damage_while_joining_is_an_error(stopped: Job) -> None:

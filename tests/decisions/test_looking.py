@@ -156,7 +156,7 @@ def make_plan(rule: Policy, function: Any) -> Plan:
 
 
 def run_stream(
-    stream: LookStream[int], images: Sequence[Array], arrivals: list[int]
+    stream: LookStream[int], images: Sequence[Array] | Array, arrivals: list[int]
 ) -> tuple[dict[int, Array], list[int]]:
     """Add so many images before each step, and return the outputs of each image, and which images failed."""
     looked: dict[int, Array] = {}
@@ -177,7 +177,8 @@ def run_stream(
 def look_alone(plan: Plan, image: Array) -> Array:
     """Return the outputs of the looks at one image. [looks, outputs per look]"""
     ((_, preds, _),) = Looking(plan, image[None]).groups()
-    return preds.probabilities[0]
+    outputs: Array = preds.probabilities[0]
+    return outputs
 
 
 @settings(max_examples=100)
