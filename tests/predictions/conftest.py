@@ -1,9 +1,11 @@
 """A small data set, and a classifier that counts the images it classifies."""
 
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
@@ -28,6 +30,23 @@ class CountingFunction:
 
     def load(self, name: str = "counting") -> Classifier:
         return load_classifier(self, name=name, output="logits")
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder, except locks."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def write_images(folder: Path, images: Iterable[Array], broken: Container[int] = ()) -> str:
+    """Write images as numbered files, some of which are not images, and return the spec of the folder."""
+    folder.mkdir(parents=True)
+    for number, image in enumerate(images):
+        path = folder / f"{number:03d}.png"
+        Image.fromarray(image).save(path)
+        if number in broken:
+            path.write_bytes(b"not an image")
+    return f"folder:{folder}"
 
 
 @pytest.fixture
