@@ -13,12 +13,15 @@ from PIL import Image
 
 from secondlook.arrays import Array, softmax
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Plan, compile_policy
+from secondlook.decisions import Plan, ScoreSummary, compile_policy
 from secondlook.policies import Policy, Schedule
 from tests.policy_maker import attach, score
 
 LOOKS = ("identity", "shift:1,0", "hflip", "brightness:1.2", "shift:0,1")
 """Views in the order of looks."""
+
+Score = Callable[..., tuple[ScoreSummary, list[dict[str, Any]]]]
+"""What the fixture `score_into` is."""
 
 
 class Counting:
@@ -165,20 +168,29 @@ def image_files(images: Array, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def review_policy(classifier: Classifier) -> Policy:
+def policy(classifier: Classifier) -> Policy:
     return make_policy(classifier, threshold=0.95)
 
 
 @pytest.fixture
-def score_images(
-    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
-) -> Callable[..., list[dict[str, Any]]]:
+def score_into(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> Score:
+    """Return a function that scores images, in chunks of 16, into a file, and returns the summary and the rows."""
+
+    def run(name: str = "scores.parquet", data: Any = images, policy: Any = policy, **options: Any) -> Any:
+        given = {"classifier": classifier, "part_size": 16, **options}
+        return score(policy, data, tmp_path / name, **given), read_rows(tmp_path / name)
+
+    return run
+
+
+@pytest.fixture
+def score_images(score_into: Score) -> Callable[..., list[dict[str, Any]]]:
     """Return a function that scores images and returns the rows of the rejected ones, least confident first."""
 
     def run(data: Any, **options: Any) -> list[dict[str, Any]]:
-        score(review_policy, data, tmp_path / "scores.jsonl", classifier=classifier, **options)
-        rejected = [row for row in read_rows(tmp_path / "scores.jsonl") if not row["accept"]]
-        assert 5 < len(rejected) < len(images)
+        summary, rows = score_into("scores.jsonl", data, **options)
+        rejected = [row for row in rows if not row["accept"]]
+        assert 5 < len(rejected) < summary.images
         return sorted(rejected, key=lambda row: (row["confidence"], row["id"]))
 
     return run

@@ -1,7 +1,6 @@
 """Scoring with an adaptive policy: rows, summary, and an interrupted job that repeats no forward pass it saved."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.arrays import Array
-from secondlook.classifiers import Ensemble, load_classifier
-from secondlook.decisions import ScoreSummary, job
+from secondlook.classifiers import Classifier, Ensemble, load_classifier
+from secondlook.decisions import job
 from secondlook.estimators import confidence_interval
+from secondlook.policies import Policy
 from secondlook.predictions import collect
 from secondlook.sources import open_source
 from tests.decisions.conftest import (
     Counting,
-    brightness,
+    Score,
     count_colors,
     make_adaptive_rule,
     make_colors,
@@ -30,20 +30,16 @@ from tests.decisions.conftest import (
 from tests.policy_maker import score
 
 BATCH = 8
-POLICY = make_policy(load_classifier(brightness, name="brightness"), rule=make_adaptive_rule())
-
-Score = Callable[..., ScoreSummary]
 
 
 @pytest.fixture
-def score_into(counting: Counting, images: Array, tmp_path: Path) -> Score:
-    """Return a function that scores images, in chunks of 16, into a file."""
-    classifier = load_classifier(counting, name="brightness")
+def classifier(counting: Counting) -> Classifier:
+    return load_classifier(counting, name="brightness")
 
-    def run(name: str = "scores.parquet", data: Any = images, **options: Any) -> ScoreSummary:
-        return score(POLICY, data, tmp_path / name, classifier=classifier, **{"part_size": 16, **options})
 
-    return run
+@pytest.fixture
+def policy(classifier: Classifier) -> Policy:
+    return make_policy(classifier, rule=make_adaptive_rule())
 
 
 @pytest.mark.parametrize(
@@ -97,33 +93,34 @@ def test_rows_are_those_of_stored_predictions(tmp_path: Path, rule: dict[str, An
         assert row["low"] <= row["high"]
 
 
-@settings(max_examples=25)
-@given(seed=st.integers(0, 10**6), batch_size=st.integers(1, 40), rows=st.integers(1, 40))
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    batch_size=st.integers(1, 40),
+    part_size=st.integers(1, 40),
+    method=st.sampled_from(["mean", "blend"]),
+    predict_from=st.sampled_from(["image", "views"]),
+)
 def test_batches_chunks_and_order_do_not_change_decisions(
-    bright_or_dark: tuple[Array, Array],
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    batch_size: int,
-    rows: int,
+    tmp_path_factory: pytest.TempPathFactory, seed: int, method: str, predict_from: str, **sizes: int
 ) -> None:
-    """Every look is one forward pass."""
-    counting, out = Counting(brightness), tmp_path_factory.mktemp("scores") / "scores.parquet"
-    classifier = load_classifier(counting, name="brightness")
-    policy = make_policy(classifier, rule=make_adaptive_rule(seed))
-    order, images = np.random.default_rng(seed).permutation(35), bright_or_dark[0][:35]
-    summary = score(policy, images[order], out, classifier=classifier, batch_size=batch_size, part_size=rows)
+    """To the last bit; every look is one forward pass."""
+    counting, out = count_colors(), tmp_path_factory.mktemp("scores") / "scores.parquet"
+    classifier = load_classifier(counting, name="colors")
+    policy = make_policy(classifier, rule=make_adaptive_rule(seed, method=method, predict_from=predict_from))
+    order, images = np.random.default_rng(seed).permutation(35), make_colors(seed, 35)
+    summary = score(policy, images[order], out, classifier=classifier, **sizes)
     assert sum(counting.sizes) == 1 + summary.looks, "one image is classified at the start"
-    stored = policy.look(collect(classifier, images, list(policy.views)))
-    found = read_rows(out)
-    assert [row["looks"] for row in found] == stored.looks[order].tolist()
-    assert [row["confidence"] for row in found] == stored.confidence[order].tolist()
+    stored, rows = policy.look(collect(classifier, images, list(policy.views))), read_rows(out)
+    for name, values in {"looks": stored.looks, "confidence": stored.confidence, "label": stored.predicted}.items():
+        assert [row[name] for row in rows] == values[order].tolist(), name
     assert summary.looks == stored.looks.sum()
 
 
-def test_summary_counts_looks(score_into: Score, tmp_path: Path) -> None:
+def test_summary_counts_looks(score_into: Score) -> None:
     called: list[object] = []
-    summary = score_into(on_first_predictions=called.append)
-    looks = sum(row["looks"] for row in read_rows(tmp_path / "scores.parquet"))
+    summary, rows = score_into(on_first_predictions=called.append)
+    looks = sum(row["looks"] for row in rows)
     assert (summary.looks, summary.views, summary.mean_looks) == (looks, 5, looks / 30)
     assert 1 < summary.mean_looks < 5
     assert summary.to_dict()["mean_looks"] == looks / 30
@@ -134,10 +131,8 @@ def test_summary_counts_looks(score_into: Score, tmp_path: Path) -> None:
     assert called == [], "there are no predictions of all views"
 
 
-def test_text_formats_have_empty_intervals_after_one_look(score_into: Score, tmp_path: Path) -> None:
-    for name in ("scores.jsonl", "scores.csv"):
-        score_into(name)
-    rows, cells = read_rows(tmp_path / "scores.jsonl"), read_rows(tmp_path / "scores.csv")
+def test_text_formats_have_empty_intervals_after_one_look(score_into: Score) -> None:
+    rows, cells = (score_into(name)[1] for name in ("scores.jsonl", "scores.csv"))
     assert {row["looks"] == 1 for row in rows} == {True, False}
     assert list(cells[0])[-7:] == ["low", "high", "accept", "looks", "first_look", "disagreement", "reason"]
     for cell, row in zip(cells, rows, strict=True):
@@ -177,24 +172,26 @@ def test_job_interrupted_at_each_batch_repeats_only_its_chunk(
 
 
 def test_unreadable_images_are_skipped(
-    score_into: Score, counting: Counting, bright_or_dark: tuple[Array, Array], tmp_path: Path
+    score_into: Score,
+    policy: Policy,
+    classifier: Classifier,
+    counting: Counting,
+    bright_or_dark: tuple[Array, Array],
+    tmp_path: Path,
 ) -> None:
     """One image of the first chunk, and all 16 of the second."""
     broken = [5, *range(16, 32)]
     source = save_images(tmp_path / "new", bright_or_dark[0][:40], broken)
-    summary = score_into(data=source, on_error="skip")
+    summary, everything = score_into(data=source, on_error="skip")
     assert sum(counting.sizes) == 1 + summary.looks
     assert [id_ for id_, _ in summary.skipped] == [f"{number:03d}.png" for number in broken]
-    everything = read_rows(tmp_path / "scores.parquet")
     assert [row["id"] for row in everything] == [f"{number:03d}.png" for number in range(40)]
     unread = [row for row in everything if row["reason"] is not None]
     assert [(row["id"], row["reason"]) for row in unread] == list(summary.skipped)
     assert all((row["label"], row["accept"], row["looks"]) == (None, False, 0) for row in unread)
-    rows = [row for row in everything if row["reason"] is None]
-    classifier = load_classifier(brightness, name="brightness")
-    preds = collect(classifier, open_source(source, on_error="skip"), list(POLICY.views))
-    assert tuple(row["id"] for row in rows) == preds.ids
-    assert [row["looks"] for row in rows] == POLICY.look(preds).looks.tolist()
+    preds = collect(classifier, open_source(source, on_error="skip"), list(policy.views))
+    looks = [(row["id"], row["looks"]) for row in everything if row["reason"] is None]
+    assert looks == list(zip(preds.ids, policy.look(preds).looks.tolist(), strict=True))
 
 
 def test_progress_counts_decided_images(

@@ -43,10 +43,10 @@ class EventfulEngine(PickledEngine):
 
 
 @pytest.fixture
-def score_into(review_policy: Policy, classifier: Classifier, images: Array) -> Score:
+def score_into(policy: Policy, classifier: Classifier, images: Array) -> Score:
     """Return a function that scores the images, or other data."""
 
-    def run(out: str | Path, data: Any = images, policy: Policy = review_policy, **options: Any) -> ScoreSummary:
+    def run(out: str | Path, data: Any = images, policy: Policy = policy, **options: Any) -> ScoreSummary:
         return score(policy, data, out, **{"classifier": classifier, "progress": False, **options})
 
     return run
@@ -67,7 +67,7 @@ def read_table(path: Path) -> pa.Table:
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
 def test_rows_are_those_of_this_process(
     score_into: Score,
-    review_policy: Policy,
+    policy: Policy,
     classifier: Classifier,
     broken_files: str,
     pickled_engine: PickledEngine,
@@ -75,7 +75,7 @@ def test_rows_are_those_of_this_process(
     is_adaptive: bool,
     batch_size: Any,
 ) -> None:
-    policy = make_policy(classifier, rule=make_adaptive_rule()) if is_adaptive else review_policy
+    policy = make_policy(classifier, rule=make_adaptive_rule()) if is_adaptive else policy
     options: dict[str, Any] = {"data": broken_files, "policy": policy, "per_view": True}
     local = score_into(tmp_path / "local.parquet", **options, on_error="skip")
     summary = score_into(tmp_path / "engine.parquet", **options, engine=pickled_engine, batch_size=batch_size)
@@ -142,7 +142,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
 
 @pytest.mark.parametrize("kills", [1, 3])
 def test_killed_job_resumes_with_the_parts_that_are_missing(
-    score_into: Score, review_policy: Policy, pickled_engine: PickledEngine, tmp_path: Path, job: Job, kills: int
+    score_into: Score, policy: Policy, pickled_engine: PickledEngine, tmp_path: Path, job: Job, kills: int
 ) -> None:
     """Every part stores the policy."""
     score_into(tmp_path / "local.parquet")
@@ -167,7 +167,7 @@ def test_killed_job_resumes_with_the_parts_that_are_missing(
     if isinstance(job.place, Path):
         for path in job.place.glob("*.parquet"):
             content = json.loads(pq.read_schema(path).metadata[b"secondlook.score"])
-            assert content["policy"]["views"] == list(review_policy.views)
+            assert content["policy"]["views"] == list(policy.views)
 
 
 def test_parts_of_another_job_are_replaced_only_if_asked(

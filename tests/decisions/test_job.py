@@ -1,7 +1,6 @@
 """Scoring new images with a policy: rows, audits, resuming, skipping and rejecting."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,18 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Review, ScoreSummary, SelectiveClassifier
+from secondlook.decisions import Review, SelectiveClassifier
 from secondlook.errors import DecisionError, PredictionsError, SourceError
 from secondlook.policies import AuditPlan, Policy, certify
 from secondlook.predictions import Predictions, collect
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
 from tests.conftest import PickledEngine
-from tests.decisions.conftest import Counting, brightness, make_policy, read_rows, save_images
+from tests.decisions.conftest import Counting, Score, brightness, make_policy, read_rows, save_images
 from tests.policy_maker import score
 
 VIEWS = ViewSet("identity hflip shift:1,0 shift:0,1")
 IMAGES = 70
-
-Score = Callable[..., tuple[ScoreSummary, list[dict[str, Any]]]]
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +35,6 @@ def policy(bright_or_dark: tuple[Array, Array], classifier: Classifier) -> Polic
     pixels, labels = bright_or_dark
     preds = collect(classifier, pixels[IMAGES:], VIEWS, labels=labels[IMAGES:])
     return make_policy(classifier, " ".join(VIEWS.texts), certify(preds, "mean", risk=0.1, delta=0.1))
-
-
-@pytest.fixture
-def score_into(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> Score:
-    """Return a function that scores images, in chunks of 16, into a file, and returns the summary and the rows."""
-
-    def run(name: str = "scores.parquet", data: Any = images, policy: Any = policy, **options: Any) -> Any:
-        given = {"classifier": classifier, "part_size": 16, **options}
-        return score(policy, data, tmp_path / name, **given), read_rows(tmp_path / name)
-
-    return run
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def make_unwritable(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.mark.parametrize("kind", ["folder", "pipe", "loop", "below a loop", "read-only", "too long"])
 @pytest.mark.parametrize("target", ["a/scores.csv", "b/tasks.json", "b/tasks-config.xml"])
 def test_target_that_cannot_be_written_is_an_error_before_the_job_starts(
-    review_policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, kind: str
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, kind: str
 ) -> None:
     out, tasks = tmp_path / "a" / "scores.csv", tmp_path / "b" / "tasks.json"
     for path in (out, tasks):
@@ -191,20 +191,20 @@ def test_target_that_cannot_be_written_is_an_error_before_the_job_starts(
         tasks = unwritable.with_name(unwritable.name.replace("-config.xml", ".json"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DecisionError, match="scores to '" if out == unwritable else "export 'label-studio"):
-        score(review_policy, f"folder:{tmp_path / 'none'}", out, exports=[f"label-studio:{tasks}"])
+        score(policy, f"folder:{tmp_path / 'none'}", out, exports=[f"label-studio:{tasks}"])
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.posix
 @pytest.mark.parametrize("kind", ["pipe", "loop", "below a loop", "read-only"])
 def test_folder_of_rejected_images_that_cannot_be_written(
-    review_policy: Policy, image_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    policy: Policy, image_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
     rejected = make_unwritable(tmp_path / "rejected", kind, monkeypatch)
     with pytest.raises(DecisionError, match="rejected"):
-        review_policy.bind(brightness, allow_mismatch=True).score(
+        policy.bind(brightness, allow_mismatch=True).score(
             image_files, out / "scores.csv", review=Review(rejected=rejected)
         )
     assert not list(out.iterdir())
@@ -220,7 +220,7 @@ def test_folder_of_rejected_images_that_cannot_be_written(
     ],
 )
 def test_chunks_that_cannot_be_written_are_an_error(
-    review_policy: Policy,
+    policy: Policy,
     classifier: Classifier,
     images: Array,
     tmp_path: Path,
@@ -233,7 +233,7 @@ def test_chunks_that_cannot_be_written_are_an_error(
         path.parent.mkdir(parents=True)
         make_unwritable(path, kind, monkeypatch)
         with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
-            score(review_policy, images, tmp_path / kind / "scores.csv", classifier=classifier)
+            score(policy, images, tmp_path / kind / "scores.csv", classifier=classifier)
         assert not (tmp_path / kind / "scores.csv").exists()
 
 
@@ -376,7 +376,7 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
 
 
 def test_files_of_the_user_are_never_touched(
-    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
 ) -> None:
     folder = tmp_path / "mine"
     names = ["sub/.notes.tmp", "sub/deep/.part-000000.0123456789abcdef0123456789abcdef.tmp", ".notes.tmp", "notes.txt"]
@@ -391,18 +391,18 @@ def test_files_of_the_user_are_never_touched(
     write()
     for overwrite in (False, True):
         with pytest.raises(DecisionError, match="not a scoring job"):
-            score(review_policy, images, folder, classifier=classifier, overwrite=overwrite)
+            score(policy, images, folder, classifier=classifier, overwrite=overwrite)
         assert read_files(folder) == mine
     # In a folder of scores that the user keeps notes in, only files of the job are removed.
     shutil.rmtree(folder)
-    score(review_policy, images, folder, classifier=classifier)
+    score(policy, images, folder, classifier=classifier)
     write()
-    score(review_policy, images[:9], folder, classifier=classifier, overwrite=True)
+    score(policy, images[:9], folder, classifier=classifier, overwrite=True)
     assert read_files(folder).items() >= mine.items()
 
 
 def test_another_process_may_remove_the_folder_while_this_one_waits(
-    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder is removed between the moment it is made and the moment its lock is opened."""
     mkdir, remaining = Path.mkdir, [3]
@@ -414,6 +414,6 @@ def test_another_process_may_remove_the_folder_while_this_one_waits(
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", make_and_remove)
-    summary = score(review_policy, images, tmp_path / "scores.csv", classifier=classifier)
+    summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
     assert summary.images == len(images)
     assert remaining == [0]

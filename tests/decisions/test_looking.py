@@ -16,7 +16,6 @@ from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import Looking, LookStream, Plan, make_decisions
 from secondlook.policies import Policy
-from secondlook.predictions import collect
 from secondlook.views import View, apply_view
 from tests.decisions.conftest import (
     Counting,
@@ -107,27 +106,6 @@ def test_decisions_are_those_of_the_slow_reference(
         expected = look_slowly(classifiers, image, policy)
         assert (one.looks, one.predicted) == (expected.looks, expected.predicted)
         assert one.confidence == pytest.approx(expected.confidence, rel=1e-6)
-
-
-@settings(max_examples=60)
-@given(
-    seed=st.integers(0, 10**6),
-    batch_size=st.integers(1, 50),
-    method=st.sampled_from(["mean", "blend"]),
-    predict_from=st.sampled_from(["image", "views"]),
-)
-def test_looks_are_those_of_stored_predictions(seed: int, batch_size: int, method: str, predict_from: str) -> None:
-    """To the last bit, in any order of the images."""
-    rule = make_adaptive_rule(seed, method=method, predict_from=predict_from)
-    classifier, images = load_classifier(count_colors(), name="colors"), make_colors(seed, 30)
-    stored = rule.look(collect(classifier, images, list(make_policy(classifier, rule=rule).views)))
-    expected = [
-        Looked(int(looks), float(confidence), (int(predicted),))
-        for looks, confidence, predicted in zip(*stored, strict=True)
-    ]
-    order = np.random.default_rng(seed).permutation(len(images))
-    shuffled = look_together(classifier, images[order], rule, batch_size)
-    assert shuffled == [expected[position] for position in order]
 
 
 def test_open_images_fill_batches_again() -> None:

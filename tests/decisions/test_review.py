@@ -112,9 +112,9 @@ def test_classes_never_share_a_folder() -> None:
 
 @pytest.mark.parametrize("class_names", [("rejected.csv", ".."), ("con", "a/b"), ("crane", "crane"), ("x" * 300, "")])
 def test_any_class_name_has_a_folder(
-    review_policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, class_names: tuple[str, str]
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, class_names: tuple[str, str]
 ) -> None:
-    policy = review_policy.model_copy(update={"class_names": class_names})
+    policy = policy.model_copy(update={"class_names": class_names})
     out, rejected = tmp_path / "scores.jsonl", tmp_path / "rejected"
     summary = score(policy, images, out, classifier=classifier, review=Review(rejected=rejected))
     table = read_list(rejected)
