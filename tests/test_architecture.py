@@ -15,73 +15,23 @@ from secondlook import errors, extension
 
 PACKAGE = Path(sl.__file__).parent
 ROOMS = (
-    "sources",
-    "views",
-    "classifiers",
-    "predictions",
-    "estimators",
-    "metrics",
-    "diagnosis",
-    "evaluation",
-    "policies",
-    "decisions",
-    "monitoring",
-    "report",
-    "onnx_export",
-    "cluster",
-    "serving",
-    "cli",
+    *("sources", "views", "classifiers", "predictions", "estimators", "metrics", "diagnosis", "evaluation", "policies"),
+    *("decisions", "monitoring", "report", "onnx_export", "cluster", "serving", "cli"),
 )
 EXTENSION = {name for name in vars(extension) if not name.startswith("__")}
 CLIENTS = ("onnx_export", "cluster", "serving")
 """Rooms around the core, which know nothing of the inside of it."""
 HEAVY = (
-    "torch",
-    "numba",
-    "cv2",
-    "onnxruntime",
-    "pyarrow",
-    "pandas",
-    "sklearn",
-    "ray",
-    "transformers",
-    "scipy",
+    *("torch", "numba", "cv2", "onnxruntime", "pyarrow", "pandas", "sklearn", "ray", "transformers", "scipy"),
     "matplotlib",
 )
-EXPORTED = [
-    "Classifier",
-    "Decision",
-    "Evaluation",
-    "Execution",
-    "Monitor",
-    "Policy",
-    "Predictions",
-    "Review",
-    "Run",
-    "SecondLookError",
-    "SelectiveClassifier",
-    "Source",
-    "ViewSet",
-    "__version__",
-    "apply_views",
-    "certify",
-    "check_setup",
-    "choose_views",
-    "collect",
-    "compare",
-    "confidence",
-    "confidence_interval",
-    "create_run",
-    "evaluate",
-    "export_onnx",
-    "load_classifier",
-    "load_policy",
-    "metrics",
-    "open_run",
-    "open_source",
-    "score",
-    "write_report",
-]
+EXPORTED = (
+    *("Classifier", "Decision", "Evaluation", "Execution", "Monitor", "Policy", "Predictions", "Review", "Run"),
+    *("SecondLookError", "SelectiveClassifier", "Source", "ViewSet", "__version__", "metrics"),
+    *("apply_views", "certify", "check_setup", "choose_views", "collect", "compare", "confidence"),
+    *("confidence_interval", "create_run", "evaluate", "export_onnx", "load_classifier", "load_policy", "open_run"),
+    *("open_source", "score", "write_report"),
+)
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -120,6 +70,7 @@ def imported_rooms(path: Path) -> set[str]:
 
 
 def test_rooms_import_only_rooms_to_their_left() -> None:
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(ROOMS)
     for path in MODULES:
         if path in (PACKAGE / "__init__.py", PACKAGE / "extension.py"):
             continue
@@ -152,16 +103,8 @@ def test_clients_import_only_the_top_level_and_the_extension_module(room: str) -
 
 
 def test_extension_module_has_what_clients_use_and_nothing_more() -> None:
-    paths = [path for room in CLIENTS for path in (PACKAGE / room).rglob("*.py")]
-    used = {
-        name for path in paths for module, names in imports_of(path) for name in names if module.endswith("extension")
-    }
-    assert used == EXTENSION
-
-
-def test_every_folder_is_a_known_room() -> None:
-    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders == set(ROOMS)
+    imports = [one for room in CLIENTS for path in (PACKAGE / room).rglob("*.py") for one in imports_of(path)]
+    assert {name for module, names in imports if module.endswith("extension") for name in names} == EXTENSION
 
 
 def test_facades_export_existing_names_once_and_few_of_them() -> None:
@@ -191,16 +134,10 @@ def test_importing_a_room_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_exported_names_are_this_list() -> None:
+def test_exported_names_are_this_list_and_can_be_imported() -> None:
     assert sorted(sl.__all__) == sorted(EXPORTED)
     assert sorted(dir(sl)) == sorted(EXPORTED)
-
-
-def test_exported_names_can_be_imported() -> None:
     assert all(getattr(sl, name) is not None for name in EXPORTED)
-
-
-def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'nothing'"):
         sl.nothing  # noqa: B018
 
@@ -210,7 +147,7 @@ def test_no_room_shares_its_name_with_a_function() -> None:
         assert inspect.ismodule(getattr(sl, room)), f"{room} is both a room and something else"
 
 
-def test_every_error_is_a_secondlook_error() -> None:
+def test_every_error_is_a_secondlook_error_and_a_missing_extra_names_its_command() -> None:
     leaves = [
         value
         for value in vars(errors).values()
@@ -218,22 +155,13 @@ def test_every_error_is_a_secondlook_error() -> None:
     ]
     assert len(leaves) > 5
     assert all(issubclass(leaf, sl.SecondLookError) for leaf in leaves)
-
-
-def test_missing_extra_names_the_command_that_installs_it() -> None:
-    message = str(errors.MissingExtraError("Ray scale-out", "ray", "ray"))
-    assert "pip install 'secondlook[ray]'" in message
+    assert "pip install 'secondlook[ray]'" in str(errors.MissingExtraError("Ray scale-out", "ray", "ray"))
 
 
 def test_library_messages_name_no_command_line_options() -> None:
     for path in MODULES:
         if room_of(path) == "cli":
             continue
-        raised = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Raise)]
-        texts = [
-            part.value
-            for node in raised
-            for part in ast.walk(node)
-            if isinstance(part, ast.Constant) and isinstance(part.value, str)
-        ]
+        raised = [part for node in ast.walk(parse(path)) if isinstance(node, ast.Raise) for part in ast.walk(node)]
+        texts = [part.value for part in raised if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         assert not [text for text in texts if re.search(r"(?<!\w)--[a-z]", text)], path

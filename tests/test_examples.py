@@ -3,16 +3,10 @@
 import ast
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
-
-
-def read_notebook(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
 
 
 def run_cell(source: str, namespace: dict[str, object]) -> object:
@@ -35,16 +29,27 @@ def show(value: object) -> str:
     return repr(value)
 
 
+def test_there_is_a_notebook() -> None:
+    assert NOTEBOOKS
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_is_stored_without_outputs_and_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import matplotlib.pyplot as plt
 
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids), "format 4.5 needs unique ids"
     plt.switch_backend("agg")
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     shown: list[str] = []
-    for cell in read_notebook(path)["cells"]:
+    for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
             value = run_cell("".join(cell["source"]), namespace)
             shown += [] if value is None else [show(value)]
     for number in plt.get_fignums():
@@ -53,18 +58,3 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert any("auroc" in text for text in shown), "the evaluation is shown"
     assert list(tmp_path.iterdir()) == [], "nothing is written where the notebook runs"
     plt.close("all")
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_notebook_is_stored_without_outputs(path: Path) -> None:
-    notebook = read_notebook(path)
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
-    ids = [cell["id"] for cell in notebook["cells"]]
-    assert len(set(ids)) == len(ids), "format 4.5 needs unique ids"
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert (cell["outputs"], cell["execution_count"]) == ([], None)
-
-
-def test_there_is_a_notebook() -> None:
-    assert NOTEBOOKS

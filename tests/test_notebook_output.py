@@ -9,7 +9,6 @@ import pytest
 
 import secondlook as sl
 from secondlook.diagnosis import diagnose_views
-from secondlook.policies import Policy
 from tests.policy_maker import attach
 
 INJECTION = "<script>alert('$x$')</script>"
@@ -25,33 +24,21 @@ def preds() -> sl.Predictions:
     return sl.Predictions(logits=logits, views="identity hflip shift:1,0 shift:0,1", labels=labels, class_names=names)
 
 
-def make_policy(preds: sl.Predictions) -> Policy:
+def test_notebooks_show_what_print_shows(preds: sl.Predictions) -> None:
     model = sl.load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name=INJECTION)
     rule = sl.certify(preds, risk=0.5, delta=0.1)
-    return attach(rule, classifier=model, views=preds.views.texts, data="npz:a.npz", data_digest="0")
-
-
-def make_results(preds: sl.Predictions) -> dict[str, Any]:
-    return {
+    results: dict[str, Any] = {
         "evaluation": sl.evaluate(preds, {INJECTION: sl.confidence(preds, "mean")}, groups="class", resamples=5),
         "comparison": sl.compare({INJECTION: preds}, resamples=5),
-        "rule": sl.certify(preds, risk=0.5, delta=0.1),
+        "rule": rule,
         "rule without a guarantee": sl.certify(preds, risk=0.0001, delta=0.001),
         "diagnosis": diagnose_views(preds),
-        "policy": make_policy(preds),
+        "policy": attach(rule, classifier=model, views=preds.views.texts, data="npz:a.npz", data_digest="0"),
     }
-
-
-def words_of(text: str) -> list[str]:
-    return text.split()
-
-
-def test_notebooks_show_what_print_shows(preds: sl.Predictions) -> None:
-    for name, result in make_results(preds).items():
+    for name, result in results.items():
         shown = result._repr_html_()
         assert "<script" not in shown, name
-        told = html.unescape(re.sub(r"<[^>]*>", " ", shown))
-        assert words_of(told) == words_of(str(result)), name
+        assert html.unescape(re.sub(r"<[^>]*>", " ", shown)).split() == str(result).split(), name
 
 
 def test_view_set_is_a_numbered_list() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
 PLUGIN = '''
 import numpy as np
 
@@ -99,31 +100,24 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(site: Path, tmp_path: Path) -> Run:
-    """Run the command line in a process that finds the plugins."""
+    """Run the command line, or other code, in a process that finds the plugins."""
 
-    def run_command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run_command(*arguments: str, code: str = "from secondlook.cli import main; main()") -> Done:
         path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "150", "NO_COLOR": "1"}
-        line = [sys.executable, "-c", "from secondlook.cli import main; main()", *arguments]
+        line = [sys.executable, "-c", code, *arguments]
         return subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
 
     return run_command
 
 
-@pytest.mark.parametrize(
-    ("kind", "title", "name"),
-    [
-        ("methods", "method", "top-two"),
-        ("models", "model", "brightness"),
-        ("sources", "source", "gray"),
-        ("views", "step", "dim"),
-        ("exports", "export", "ids"),
-    ],
-)
-def test_records_of_a_plugin_are_listed_last(run: Run, kind: str, title: str, name: str) -> None:
-    done = run("list", kind, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[title][-1]["name"] == name
+def test_records_of_a_plugin_are_listed_last(run: Run) -> None:
+    names = {"methods": "top-two", "models": "brightness", "sources": "gray", "views": "dim", "exports": "ids"}
+    for kind, name in names.items():
+        done = run("list", kind, "--json")
+        assert done.returncode == 0, done.stderr
+        (records,) = json.loads(done.stdout).values()
+        assert records[-1]["name"] == name
 
 
 def test_records_of_a_plugin_work_together(run: Run, tmp_path: Path) -> None:
@@ -154,12 +148,7 @@ def test_broken_plugins_are_named_and_do_no_harm(run: Run) -> None:
     assert any("'twicetools'" in line and "'hflip'" in line for line in warnings)
 
 
-def test_known_names_load_no_plugin(site: Path) -> None:
+def test_known_names_load_no_plugin(run: Run) -> None:
     is_loaded = "print('graytools' in sys.modules)"
     code = f"import sys; from secondlook.estimators import METHODS; METHODS.find('mean'); {is_loaded}; "
-    code += f"METHODS.find('top-two'); {is_loaded}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
-    assert done.stdout.split() == ["False", "True"]
+    assert run(code=f"{code}METHODS.find('top-two'); {is_loaded}").stdout.split() == ["False", "True"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx.parser import parse_node
 
 from secondlook.classifiers import OnnxFile, load_classifier
 from secondlook.policies import Policy
@@ -50,17 +51,37 @@ def _classify(images: Any) -> Any:
     return np.stack([1 - bright, bright], axis=1)
 
 
+NODES = """
+values = Cast<to = 11>(images)
+mean = ReduceMean<keepdims = 0>(values, pixel_axes)
+bright = Div(mean, white)
+dark = Sub(one, bright)
+bright_column = Unsqueeze(bright, last_axis)
+dark_column = Unsqueeze(dark, last_axis)
+both = Concat<axis = 1>(dark_column, bright_column)
+exact = ReduceMax<keepdims = 0>(both, last_axis)
+label = ArgMax<axis = 1, keepdims = 0>(both)
+confidence = Cast<to = 1>(exact)
+accept = GreaterOrEqual(exact, threshold)
+probabilities = Cast<to = 1>(both)
+count = Shape(mean)
+looks = Expand(single, count)
+view_outputs = Unsqueeze(probabilities, last_axis)
+"""
+"""The operators of the file; a cast to 1 is one to float32, and to 11 to float64."""
+
+
 def write_decider(
     path: Path,
     policy: Policy | None = None,
     *,
-    nodes: Mapping[str, NodeProto] | None = None,
+    nodes: str = "",
     outputs: Mapping[str, tuple[int, list[Any]] | None] | None = None,
     constants: Mapping[str, Any] | None = None,
     record: Mapping[str, object] | None = None,
     metadata: Mapping[str, str | None] | None = None,
 ) -> Path:
-    """Write the file. The arguments add or replace nodes (by what they compute), outputs and metadata; None omits."""
+    """Write the file. The arguments add or replace lines of `NODES`, outputs and metadata; None omits."""
     policy = policy or make_bright_policy()
     initializers = {
         "pixel_axes": np.array([1, 2, 3]),
@@ -73,7 +94,7 @@ def write_decider(
     }
     described = {**OUTPUTS, **(outputs or {})}
     graph = helper.make_graph(
-        _sort({**make_nodes(), **(nodes or {})}),
+        _sort({line.split()[0]: parse_node(line) for line in f"{NODES}{nodes}".splitlines() if line}),
         "decide",
         [helper.make_tensor_value_info("images", TensorProto.UINT8, ["batch", 4, 4, 3])],
         [helper.make_tensor_value_info(name, *form) for name, form in described.items() if form is not None],
@@ -90,49 +111,9 @@ def write_decider(
     return path
 
 
-def make_nodes() -> dict[str, NodeProto]:
-    """Return the operators of the file by what they compute."""
-    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
-        ("Cast", ["images"], "values", {"to": TensorProto.DOUBLE}),
-        ("ReduceMean", ["values", "pixel_axes"], "mean", {"keepdims": 0}),
-        ("Div", ["mean", "white"], "bright", {}),
-        ("Sub", ["one", "bright"], "dark", {}),
-        ("Unsqueeze", ["bright", "last_axis"], "bright_column", {}),
-        ("Unsqueeze", ["dark", "last_axis"], "dark_column", {}),
-        ("Concat", ["dark_column", "bright_column"], "both", {"axis": 1}),
-        ("ReduceMax", ["both", "last_axis"], "exact", {"keepdims": 0}),
-        ("ArgMax", ["both"], "label", {"axis": 1, "keepdims": 0}),
-        ("Cast", ["exact"], "confidence", {"to": TensorProto.FLOAT}),
-        ("GreaterOrEqual", ["exact", "threshold"], "accept", {}),
-        ("Cast", ["both"], "probabilities", {"to": TensorProto.FLOAT}),
-        ("Shape", ["mean"], "count", {}),
-        ("Expand", ["single", "count"], "looks", {}),
-        ("Unsqueeze", ["probabilities", "last_axis"], "view_outputs", {}),
-    ]
-    return {result: helper.make_node(kind, inputs, [result], **options) for kind, inputs, result, options in steps}
-
-
 def _sort(nodes: Mapping[str, NodeProto]) -> list[NodeProto]:
     """Return nodes such that each comes after those whose results it uses, as far as that is possible."""
     waiting, ordered = dict(nodes), []
     while ready := [name for name, node in waiting.items() if not set(node.input) & waiting.keys()]:
         ordered += [waiting.pop(name) for name in ready]
     return [*ordered, *waiting.values()]
-
-
-def make_endless_loop() -> NodeProto:
-    """Return a loop without an end, in place of the mean pixel."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["before"], ["go_on"]), helper.make_node("Abs", ["inner"], ["next"])],
-        "body",
-        [
-            helper.make_tensor_value_info("step", TensorProto.INT64, []),
-            helper.make_tensor_value_info("before", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("inner", TensorProto.DOUBLE, None),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.DOUBLE, None),
-        ],
-    )
-    return helper.make_node("Loop", ["", "yes", "mean"], ["looped"], body=body)

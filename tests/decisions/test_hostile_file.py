@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from secondlook.onnx_export import export_onnx
 from secondlook.policies import Binding, Policy, PolicyWarning, read_policy
 from tests.classifiers.test_damaged_files import N_FILES, damage
 from tests.decisions.conftest import make_policy
-from tests.decisions.decider_files import RECORD, make_bright_policy, make_endless_loop, write_decider
+from tests.decisions.decider_files import RECORD, make_bright_policy, write_decider
 from tests.onnx_export.conftest import write_network
 
 IMAGES = np.random.default_rng(3).integers(0, 256, (9, 1, 1, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
@@ -120,19 +119,19 @@ INVALID: dict[str, dict[str, Any]] = {
     "missing output": {"outputs": {"looks": None}},
     "additional output": {"outputs": {"exact": (TensorProto.DOUBLE, ["batch"])}},
     "output of another type": {
-        "nodes": {"confidence": helper.make_node("Identity", ["exact"], ["confidence"])},
+        "nodes": "confidence = Identity(exact)",
         "outputs": {"confidence": (TensorProto.DOUBLE, ["batch"])},
     },
     "output with another number of axes": {
-        "nodes": {"label": helper.make_node("ArgMax", ["both"], ["label"], axis=1)},
+        "nodes": "label = ArgMax<axis = 1>(both)",
         "outputs": {"label": (TensorProto.INT64, ["batch", 1])},
     },
-    "unknown operator": {"nodes": {"confidence": helper.make_node("Nothing", ["exact"], ["confidence"])}},
+    "unknown operator": {"nodes": "confidence = Nothing(exact)"},
     **{
         f"preprocessing {settings}": {"policy": make_bright_policy(preprocessing=settings)}
         for settings in ({"resize": -1}, {"unknown": 1}, {"mean": {"red": 1}}, {"crop": [[1]]})
     },
-    "cycle": {"nodes": {"mean": helper.make_node("Abs", ["bright"], ["mean"])}},
+    "cycle": {"nodes": "mean = Abs(bright)"},
 }
 
 
@@ -141,79 +140,60 @@ def test_invalid_files_are_not_opened(file: Path, fault: str) -> None:
     check_not_opened(write_decider(file, **INVALID[fault]), "." if "preprocessing" in fault else r"d\.onnx")
 
 
-def cast_to_float(source: str) -> dict[str, Any]:
-    return {"confidence": helper.make_node("Cast", [source], ["confidence"], to=TensorProto.FLOAT)}
-
-
-def cast_probabilities(source: str) -> dict[str, Any]:
-    """Replace the probabilities, but not the outputs of looks."""
-    return {
-        "plain": helper.make_node("Cast", ["both"], ["plain"], to=TensorProto.FLOAT),
-        "view_outputs": helper.make_node("Unsqueeze", ["plain", "last_axis"], ["view_outputs"]),
-        "probabilities": helper.make_node("Cast", [source], ["probabilities"], to=TensorProto.FLOAT),
-    }
-
-
-LYING: dict[str, dict[str, Any]] = {
-    "accepts everything": {"nodes": {"accept": helper.make_node("GreaterOrEqual", ["exact", "dark"], ["accept"])}},
-    "rejects everything": {"nodes": {"accept": helper.make_node("Greater", ["exact", "white"], ["accept"])}},
-    "class 300": {"nodes": {"label": helper.make_node("Expand", ["many", "count"], ["label"])}},
-    "class -1": {"nodes": {"label": helper.make_node("Expand", ["few", "count"], ["label"])}},
-    "300 looks": {"nodes": {"looks": helper.make_node("Expand", ["many", "count"], ["looks"])}},
-    "no look": {"nodes": {"looks": helper.make_node("Expand", ["few", "count"], ["looks"])}},
-    "confidence that is not a number": {"nodes": cast_to_float("not_a_number")},
-    "infinite confidence": {"nodes": cast_to_float("infinite")},
-    "outputs that are not numbers": {
-        "nodes": {"probabilities": helper.make_node("Cast", ["not_numbers"], ["probabilities"], to=TensorProto.FLOAT)}
-    },
-    "probabilities that are not numbers": {"nodes": cast_probabilities("not_numbers")},
-    "infinite probabilities": {"nodes": cast_probabilities("infinite_numbers")},
-    "negative probabilities": {"nodes": cast_probabilities("negative")},
-    "one row for all images": {"nodes": {"looks": helper.make_node("Identity", ["single"], ["looks"])}},
-    "another number of classes": {"record": {"classes": 3}},
-    "no such memory": {"nodes": {"bright": helper.make_node("ConstantOfShape", ["huge"], ["bright"])}},
-    "fails": {"nodes": {"looks": helper.make_node("Gather", ["single", "count"], ["looks"])}},
+NUMBERS = """
+zero = Sub(mean, mean)
+not_a_number = Div(zero, zero)
+infinite = Div(one, zero)
+column = Unsqueeze(not_a_number, last_axis)
+not_numbers = Add(both, column)
+infinite_column = Unsqueeze(infinite, last_axis)
+infinite_numbers = Add(both, infinite_column)
+negative = Neg(both)
+"""
+PLAIN = "plain = Cast<to = 1>(both)\nview_outputs = Unsqueeze(plain, last_axis)\n"
+"""Outputs of looks that are not the probabilities."""
+LYING = {
+    "accepts everything": "accept = GreaterOrEqual(exact, dark)",
+    "rejects everything": "accept = Greater(exact, white)",
+    "class 300": "label = Expand(many, count)",
+    "class -1": "label = Expand(few, count)",
+    "300 looks": "looks = Expand(many, count)",
+    "no look": "looks = Expand(few, count)",
+    "confidence that is not a number": "confidence = Cast<to = 1>(not_a_number)",
+    "infinite confidence": "confidence = Cast<to = 1>(infinite)",
+    "outputs that are not numbers": "probabilities = Cast<to = 1>(not_numbers)",
+    "probabilities that are not numbers": f"{PLAIN}probabilities = Cast<to = 1>(not_numbers)",
+    "infinite probabilities": f"{PLAIN}probabilities = Cast<to = 1>(infinite_numbers)",
+    "negative probabilities": f"{PLAIN}probabilities = Cast<to = 1>(negative)",
+    "one row for all images": "looks = Identity(single)",
+    "another number of classes": "",
+    "no such memory": "bright = ConstantOfShape(huge)",
+    "fails": "looks = Gather(single, count)",
 }
 
 
 @pytest.mark.parametrize("fault", LYING)
 def test_invalid_results_are_an_error(file: Path, fault: str) -> None:
-    settings = LYING[fault]
     constants = {"many": np.array([300]), "few": np.array([-1]), "huge": np.array([2**45])}
-    steps = {
-        "zero": helper.make_node("Sub", ["mean", "mean"], ["zero"]),
-        "not_a_number": helper.make_node("Div", ["zero", "zero"], ["not_a_number"]),
-        "infinite": helper.make_node("Div", ["one", "zero"], ["infinite"]),
-        "column": helper.make_node("Unsqueeze", ["not_a_number", "last_axis"], ["column"]),
-        "not_numbers": helper.make_node("Add", ["both", "column"], ["not_numbers"]),
-        "infinite_column": helper.make_node("Unsqueeze", ["infinite", "last_axis"], ["infinite_column"]),
-        "infinite_numbers": helper.make_node("Add", ["both", "infinite_column"], ["infinite_numbers"]),
-        "negative": helper.make_node("Neg", ["both"], ["negative"]),
-    }
-    nodes = {**steps, **settings.get("nodes", {})}
-    write_decider(file, nodes=nodes, constants=constants, record=settings.get("record"))
+    record = {"classes": 3} if fault == "another number of classes" else {}
+    write_decider(file, nodes=NUMBERS + LYING[fault], constants=constants, record=record)
     check_not_opened(file, loads=[lambda path: open_file(path).decide_images(IMAGES)])
 
 
 def test_an_endless_loop_ends_at_the_timeout(file: Path) -> None:
-    nodes = {"looped": make_endless_loop(), "bright": helper.make_node("Div", ["looped", "white"], ["bright"])}
-    write_decider(file, nodes=nodes, constants={"yes": np.array(True)})
+    body = "graph = body (int64 step, bool before, double[] inner) => (bool go_on, double[] next)"
+    loop = f"looped = Loop<{body} {{ go_on = Identity(before) next = Abs(inner) }}>(, yes, mean)"
+    write_decider(file, nodes=f"{loop}\nbright = Div(looped, white)", constants={"yes": np.array(True)})
     with pytest.raises(DecisionError, match=r"0\.3 seconds"):
         open_file(file, timeout=0.3).decide(IMAGES[0])
 
 
 def test_loading_ends_at_the_timeout(file: Path) -> None:
     """ONNX Runtime computes what is constant while it loads a file, here products of large matrices."""
-    side, products = 700, 60
-    names = [f"product{number}" for number in range(products)]
-    nodes = {
-        "product0": helper.make_node("ConstantOfShape", ["sides"], ["product0"]),
-        **{name: helper.make_node("MatMul", [before, before], [name]) for before, name in pairwise(names)},
-        "largest": helper.make_node("ReduceMax", [names[-1]], ["largest"], keepdims=0),
-        "exact_largest": helper.make_node("Cast", ["largest"], ["exact_largest"], to=TensorProto.DOUBLE),
-        "dark": helper.make_node("Sub", ["exact_largest", "bright"], ["dark"]),
-    }
-    write_decider(file, nodes=nodes, constants={"sides": np.array([side, side])})
+    products = "\n".join(f"p{number} = MatMul(p{number - 1}, p{number - 1})" for number in range(1, 60))
+    largest = "largest = ReduceMax<keepdims = 0>(p59)\nexact_largest = Cast<to = 11>(largest)"
+    nodes = f"p0 = ConstantOfShape(sides)\n{products}\n{largest}\ndark = Sub(exact_largest, bright)"
+    write_decider(file, nodes=nodes, constants={"sides": np.array([700, 700])})
     with pytest.raises(DecisionError, match=r"d\.onnx.*0\.01 seconds"):
         open_file(file, timeout=0.01)
 

@@ -1,6 +1,6 @@
 """A small data set, and a classifier that counts the images it classifies."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +14,23 @@ from secondlook.predictions import Predictions, batching, collect
 CLASSES = 4
 
 
-class CountingFunction:
-    """Returns logits that depend on every pixel of the image and on nothing else, and counts images and batches."""
+def classify_pixels(batch: Array) -> Array:
+    """Return logits that depend on every pixel of the image and on nothing else. [N, H, W, 3] -> [N, CLASSES]"""
+    weights = np.random.default_rng(0).normal(size=(batch[0].size, CLASSES)) / 64
+    return np.asarray(np.stack([image.reshape(-1) @ weights for image in batch.astype(np.float64)]))
 
-    def __init__(self, classes: int = CLASSES) -> None:
-        self.classes = classes
+
+class CountingFunction:
+    """Classifies pixels, and counts images and batches."""
+
+    def __init__(self) -> None:
         self.images = 0
         self.batch_sizes: list[int] = []
 
     def __call__(self, batch: Array) -> Array:
         self.images += len(batch)
         self.batch_sizes.append(len(batch))
-        weights = np.random.default_rng(0).normal(size=(batch[0].size, self.classes)) / 64
-        return np.asarray(np.stack([image.reshape(-1) @ weights for image in batch.astype(np.float64)]))
+        return classify_pixels(batch)
 
     def load(self, name: str = "counting") -> Classifier:
         return load_classifier(self, name=name, output="logits")
@@ -71,9 +75,14 @@ def labels() -> Array:
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 16 images of 6 x 6 pixels."""
-    monkeypatch.setattr(batching, "CHUNK_BYTES", 16 * 6 * 6 * 3)
+def set_chunk_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let chunks have 16 images of 6 x 6 pixels, and return a function that sets another size."""
+
+    def set_size(n_bytes: int) -> None:
+        monkeypatch.setattr(batching, "CHUNK_BYTES", n_bytes)
+
+    set_size(16 * 6 * 6 * 3)
+    return set_size
 
 
 @pytest.fixture

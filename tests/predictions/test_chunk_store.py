@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from secondlook.errors import DecisionError
 from secondlook.file_systems import open_location
 from secondlook.predictions import BrokenChunkError, ChunkStore, LocalStorage
-from secondlook.predictions.chunk_store import Storage
 
 
 def encode(number: int, value: object, job: str = "job") -> bytes:
@@ -21,7 +20,7 @@ def encode(number: int, value: object, job: str = "job") -> bytes:
 
 
 @pytest.fixture(params=["local", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "local":
         return LocalStorage(tmp_path)
     make_bucket: Callable[[str], Any] = request.getfixturevalue("s3")
@@ -29,7 +28,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return open_location("s3://parts/some/where", DecisionError)
 
 
-def test_chunks_are_found_again(storage: Storage) -> None:
+def test_chunks_are_found_again(storage: Any) -> None:
     chunks = ChunkStore(storage, "job")
     for number in (3, 0, 1_234_567):
         assert number not in chunks
@@ -47,7 +46,7 @@ def test_chunks_are_found_again(storage: Storage) -> None:
     assert ChunkStore(storage, "job").numbers == [0, 1_234_567]
 
 
-def test_a_chunk_replaces_another_of_its_number(storage: Storage) -> None:
+def test_a_chunk_replaces_another_of_its_number(storage: Any) -> None:
     chunks = ChunkStore(storage, "job")
     for value in ("before", "after", "after"):
         chunks.write(5, encode(5, value))
@@ -55,29 +54,21 @@ def test_a_chunk_replaces_another_of_its_number(storage: Storage) -> None:
     assert ChunkStore(storage, "job").read(5)["value"].to_pylist() == ["after"]
 
 
-def write_two_of_one_number(storage: Storage) -> None:
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_of_two_files_of_one_number_one_is_used_and_kept_unless_shared(storage: Any, is_shared: bool) -> None:
     ChunkStore(storage, "job").write(5, encode(5, "one"))
     (one,) = storage.list_names()
     storage.delete(one)
     ChunkStore(storage, "job").write(5, encode(5, "other"))
     storage.write_bytes(one, encode(5, "one"))
     assert len(storage.list_names()) == 2
+    first = ChunkStore(storage, "job", is_shared=is_shared)
+    assert first.numbers == [5]
+    assert first.read(5).equals(ChunkStore(storage, "job", is_shared=is_shared).read(5))
+    assert len(storage.list_names()) == (2 if is_shared else 1)
 
 
-def test_two_files_of_one_number_become_one(storage: Storage) -> None:
-    write_two_of_one_number(storage)
-    assert ChunkStore(storage, "job").numbers == [5]
-    assert len(storage.list_names()) == 1
-
-
-def test_two_files_of_a_shared_store_are_kept_and_the_same_is_used(storage: Storage) -> None:
-    write_two_of_one_number(storage)
-    first = ChunkStore(storage, "job", is_shared=True)
-    assert first.read(5).equals(ChunkStore(storage, "job", is_shared=True).read(5))
-    assert len(storage.list_names()) == 2
-
-
-def test_chunks_of_other_processes_are_found_in_a_shared_store(storage: Storage) -> None:
+def test_chunks_of_other_processes_are_found_in_a_shared_store(storage: Any) -> None:
     one, other = (ChunkStore(storage, "job", is_shared=True) for _ in range(2))
     one.write(0, encode(0, "a"))
     assert other.read(0)["value"].to_pylist() == ["a"]
@@ -86,12 +77,20 @@ def test_chunks_of_other_processes_are_found_in_a_shared_store(storage: Storage)
     assert 1 in other
 
 
-@pytest.mark.parametrize(("job", "number"), [("another", 0), ("job", 1)])
-def test_a_misplaced_chunk_is_broken(tmp_path: Path, job: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (encode(0, "value", "another"), "another, chunk 0"),
+        (encode(1, "value"), "job, chunk 1"),
+        (b"", None),
+        (b"no Parquet", None),
+    ],
+)
+def test_misplaced_and_other_files_are_broken(tmp_path: Path, content: bytes, fault: str | None) -> None:
     chunks = ChunkStore(LocalStorage(tmp_path), "job")
-    chunks.write(0, encode(number, "value", job))
+    chunks.write(0, content)
     for read in (chunks.read, chunks.open):
-        with pytest.raises(BrokenChunkError, match=f"{job}, chunk {number}"):
+        with pytest.raises(BrokenChunkError, match=fault):
             read(0)
 
 
@@ -104,15 +103,6 @@ def test_a_changed_bit_is_damage(tmp_path_factory: pytest.TempPathFactory, posit
     Path(chunks.locate(0)).write_bytes(content)
     for read in (chunks.read, chunks.open):
         with pytest.raises(BrokenChunkError, match="checksum"):
-            read(0)
-
-
-@pytest.mark.parametrize("content", [b"", b"no Parquet"])
-def test_a_file_that_is_not_parquet_is_broken(tmp_path: Path, content: bytes) -> None:
-    chunks = ChunkStore(LocalStorage(tmp_path), "job")
-    chunks.write(0, content)
-    for read in (chunks.read, chunks.open):
-        with pytest.raises(BrokenChunkError):
             read(0)
 
 

@@ -1,48 +1,51 @@
-"""Collecting: every view of every image is classified once, and never again."""
+"""Collecting: every view of every image is classified once, here or on an engine, and never again."""
 
 import errno
 import re
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from secondlook.arrays import Array
+from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.errors import PredictionsError, SecondLookError
-from secondlook.predictions import ClassNamesWarning, Execution, Predictions, collect
-from secondlook.sources import open_source
+from secondlook.predictions import ClassNamesWarning, DamagedChunkWarning, Execution, Predictions, collect
+from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
+from tests.predictions.conftest import CountingFunction, classify_pixels, read_files, write_images
 
 VIEWS = ViewSet("identity hflip shift:1,0")
 SHARED = Path(__file__).resolve().parents[3] / "shared"
+SKIP = Execution(on_error="skip")
+Counting = CountingFunction
 
 
-class Counting(Protocol):
-    images: int
-    batch_sizes: list[int]
-
-    def __call__(self, batch: Array) -> Array: ...
-    def load(self, name: str = "counting") -> Classifier: ...
-
-
-def reference_logits(function: Counting, images: Array, views: ViewSet) -> Array:
+def reference_logits(function: Callable[[Array], Array], images: Array, views: ViewSet) -> Array:
     """Classify every view of every image separately."""
     transformed = apply_views(images, views)
     return np.stack([[function(view[None])[0] for view in image] for image in transformed]).astype(np.float32)
 
 
+def halves(batch: Array) -> Array:
+    return np.full((len(batch), 2), 0.5)
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "on disk"])
+def optional_store(request: pytest.FixtureRequest, store: Path) -> Path | None:
+    return store if request.param else None
+
+
 @pytest.mark.parametrize("batch_size", [1, 7, 16, 100, "auto"])
-@pytest.mark.parametrize("on_disk", [False, True])
 def test_collect_returns_the_outputs_of_the_classifier(
-    counting: Counting, images: Array, labels: Array, tmp_path: Path, batch_size: int, on_disk: bool
+    counting: Counting, images: Array, labels: Array, optional_store: Path | None, batch_size: Any
 ) -> None:
-    store = tmp_path if on_disk else None
-    preds = collect(
-        counting.load(), images, VIEWS, labels=labels, store=store, execution=Execution(batch_size=batch_size)
-    )
+    execution = Execution(batch_size=batch_size)
+    preds = collect(counting.load(), images, VIEWS, labels=labels, store=optional_store, execution=execution)
     assert counting.images == 50 * 3
     assert preds.shape == (50, 3, 4)
     assert preds.has_logits
@@ -52,44 +55,42 @@ def test_collect_returns_the_outputs_of_the_classifier(
     assert preds.views == VIEWS
 
 
-def test_outputs_of_a_plain_function_are_probabilities(images: Array) -> None:
-    preds = collect(lambda batch: np.full((len(batch), 2), 0.5), images, "identity hflip")
+def test_outputs_and_images_are_not_converted(images: Array) -> None:
+    preds = collect(halves, images, "identity hflip")
     assert not preds.has_logits
     assert preds.probabilities.tolist() == np.full((50, 2, 2), 0.5).tolist()
-
-
-def test_float_images_are_not_converted(images: Array) -> None:
     floats = (images / 255).astype(np.float32)
     preds = collect(load_classifier(lambda batch: batch[:, 0, 0], output="logits"), floats, "identity hflip")
     np.testing.assert_array_equal(preds.logits[:, 0], floats[:, 0, 0])
     np.testing.assert_array_equal(preds.logits[:, 1], floats[:, 0, -1])
 
 
-def test_collecting_again_computes_nothing(counting: Counting, another: Counting, images: Array, store: Path) -> None:
-    first = collect(counting.load(), images, VIEWS, store=store)
-    again = collect(another.load(), images, VIEWS, store=store)
-    assert another.images == 0
-    np.testing.assert_array_equal(first.logits, again.logits)
-
-
-@pytest.mark.parametrize(("n_images", "batch_size", "sizes"), [(1, "auto", [3]), (5, "auto", [15]), (5, 10, [10, 5])])
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_views_of_few_images_fill_a_batch(
-    counting: Counting, images: Array, store: Path, n_images: int, batch_size: Any, sizes: list[int], on_disk: bool
+@pytest.mark.parametrize(
+    ("n_images", "batch_size", "sizes"),
+    [(1, "auto", [3]), (5, "auto", [15]), (5, 10, [10, 5]), (50, 32, [32, 16] * 3 + [6])],
+)
+def test_views_of_few_images_fill_a_batch_within_a_chunk(
+    counting: Counting, images: Array, optional_store: Path | None, n_images: int, batch_size: Any, sizes: list[int]
 ) -> None:
-    few = images[:n_images]
-    preds = collect(
-        counting.load(), few, VIEWS, store=store if on_disk else None, execution=Execution(batch_size=batch_size)
-    )
+    few, execution = images[:n_images], Execution(batch_size=batch_size)
+    preds = collect(counting.load(), few, VIEWS, store=optional_store, execution=execution)
     assert counting.batch_sizes == sizes
     np.testing.assert_array_equal(preds.logits, reference_logits(counting, few, VIEWS))
 
 
-def test_only_new_views_are_computed(counting: Counting, images: Array, store: Path) -> None:
-    collect(counting.load(), images, VIEWS, store=store)
-    counting.images = 0
-    more = collect(counting.load(), images, "identity vflip shift:1,0", store=store)
-    assert counting.images == 50
+def test_chunks_are_divided_by_the_size_of_inputs(counting: Counting) -> None:
+    large, resized = np.zeros((40, 40, 40, 3), np.uint8), load_classifier(counting, output="logits", resize=(6, 6))
+    collect(resized, large, "identity", execution=Execution(batch_size=32))
+    assert counting.batch_sizes == [16, 16, 8]
+
+
+def test_only_new_views_are_computed(counting: Counting, another: Counting, images: Array, store: Path) -> None:
+    first = collect(counting.load(), images, VIEWS, store=store)
+    again = collect(another.load(), images, VIEWS, store=store)
+    assert another.images == 0
+    np.testing.assert_array_equal(first.logits, again.logits)
+    more = collect(another.load(), images, "identity vflip shift:1,0", store=store)
+    assert another.images == 50
     assert more.views.texts == ("identity", "vflip", "shift:1,0")
     np.testing.assert_array_equal(more.logits, reference_logits(counting, images, more.views))
     assert Predictions.open(store).views.texts == ("identity", "hflip", "shift:1,0", "vflip")
@@ -103,21 +104,18 @@ def test_views_added_by_another_process_are_kept(counting: Counting, images: Arr
         return counting(batch)
 
     interrupted_classifier = load_classifier(interrupted, name="counting", output="logits")
-    collect(
-        interrupted_classifier, images, VIEWS, store=store, execution=Execution(batch_size=16)
-    )  # a view of a chunk at a time
+    one_view_of_a_chunk = Execution(batch_size=16)
+    collect(interrupted_classifier, images, VIEWS, store=store, execution=one_view_of_a_chunk)
     assert set(Predictions.open(store).views.texts) == {"identity", "hflip", "shift:1,0", "vflip"}
     assert counting.images < 50 * 5, "the identity was stored before it was needed"
 
 
 def test_each_classifier_output_preprocessing_and_data_has_its_own_entry(
-    counting: Counting, images: Array, labels: Array, store: Path
+    counting: Counting, images: Array, store: Path
 ) -> None:
     changed = images.copy()
     changed[49, 0, 0, 0] ^= 1
-    other_output = load_classifier(
-        lambda batch: np.full((len(batch), 4), 0.25), name="counting", output="probabilities"
-    )
+    other_output = load_classifier(lambda batch: np.full((len(batch), 4), 0.25), name="counting")
     smaller = load_classifier(counting, name="counting", output="logits", crop=4)
     entries = [
         collect(counting.load(), images, VIEWS, store=store),
@@ -153,81 +151,79 @@ def test_ensemble_shares_the_entries_of_its_members(
     np.testing.assert_array_equal(in_memory.probabilities, together.probabilities)
 
 
-def write_images(folder: Path, count: int, broken: list[int]) -> None:
-    folder.mkdir()
-    for number in range(count):
-        pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
-    for number in broken:
-        (folder / f"{number:02d}.png").write_bytes(b"not an image")
-
-
-@pytest.mark.parametrize("broken", [[0], [3, 17, 18], list(range(16, 32)), list(range(16))])
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_unreadable_images_are_skipped_and_listed(
-    counting: Counting, tmp_path: Path, broken: list[int], on_disk: bool
-) -> None:
-    write_images(tmp_path / "images", 40, broken)
-    source = f"folder:{tmp_path / 'images'}"
-    store = tmp_path / "store" if on_disk else None
-    preds = collect(counting.load(), source, VIEWS, store=store, execution=Execution(on_error="skip"))
-    good = [number for number in range(40) if number not in broken]
-    assert list(preds.ids) == [f"{number:02d}.png" for number in good]
-    assert [name for name, _ in preds.skipped] == [f"{number:02d}.png" for number in broken]
-    pixels = np.stack([np.asarray(Image.open(tmp_path / "images" / name)) for name in preds.ids])
-    np.testing.assert_array_equal(preds.logits, reference_logits(counting, pixels, VIEWS))
-    if store:
-        assert Predictions.open(store).skipped == preds.skipped
-        classified = counting.images
-        assert (
-            collect(counting.load(), source, VIEWS, store=store, execution=Execution(on_error="skip")).skipped
-            == preds.skipped
-        )
-        assert counting.images == classified
-        with pytest.raises(SecondLookError, match=rf"{broken[0]:02d}\.png.*on_error='skip'"):
-            collect(counting.load(), source, VIEWS, store=store)
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_source_without_readable_images_is_rejected(counting: Counting, tmp_path: Path, on_disk: bool) -> None:
-    write_images(tmp_path / "images", 3, [0, 1, 2])
-    store = tmp_path / "store" if on_disk else None
-    with pytest.raises(PredictionsError, match=r"3 images .*'00\.png'"):
-        collect(
-            counting.load(), f"folder:{tmp_path / 'images'}", VIEWS, store=store, execution=Execution(on_error="skip")
-        )
-
-
-def test_unreadable_image_is_an_error_by_default(counting: Counting, tmp_path: Path) -> None:
-    write_images(tmp_path / "images", 40, [33])
-    with pytest.raises(SecondLookError, match=r"33\.png"):
-        collect(counting.load(), f"folder:{tmp_path / 'images'}", VIEWS)
-
-
 def test_function_without_a_name_cannot_be_stored(images: Array, store: Path) -> None:
     with pytest.raises(PredictionsError, match=r"name=.*store="):
-        collect(lambda batch: np.full((len(batch), 2), 0.5), images, VIEWS, store=store)
+        collect(halves, images, VIEWS, store=store)
     assert not store.exists()
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_wrong_labels_and_class_counts_are_rejected_at_the_first_output(
-    counting: Counting, images: Array, tmp_path: Path, on_disk: bool
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "big", True])
+def test_invalid_batch_size_is_rejected(counting: Counting, images: Array, batch_size: Any) -> None:
+    with pytest.raises(PredictionsError, match=re.escape(repr(batch_size))):
+        collect(counting.load(), images, VIEWS, execution=Execution(batch_size=batch_size))
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
+def test_accuracy_of_a_real_classifier_on_real_images(store: Path) -> None:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    model = load_classifier(f"onnx:{SHARED / 'cifar10' / 'resnet20.onnx'}", output="logits", mean=mean, std=std)
+    preds = collect(model, f"npz:{SHARED / 'cifar10' / 'test.npz'}?limit=300", VIEWS, store=store)
+    assert preds.class_names is not None
+    assert preds.class_names[3] == "cat"
+    assert 0.88 < preds.correct().mean() < 0.97
+    assert 0.88 < preds.correct(predict_from="views").mean() < 0.97
+    assert preds.correct(top_k=5).mean() > 0.98
+
+
+# --- Unreadable images ---
+
+
+@pytest.mark.parametrize("broken", [[0], [3, 17, 18], list(range(16, 32)), list(range(16)), range(40)])
+def test_unreadable_images_are_skipped_and_listed(
+    counting: Counting, images: Array, tmp_path: Path, broken: list[int], optional_store: Path | None
 ) -> None:
-    store = tmp_path / "store" if on_disk else None
+    source = write_images(tmp_path / "images", images[:40], broken)
+    names = np.array([f"{number:03d}.png" for number in range(40)])
+    with pytest.raises(SecondLookError, match=rf"{names[broken[0]]}"):
+        collect(counting.load(), source, VIEWS)
+    if len(broken) == 40:
+        with pytest.raises(PredictionsError, match=r"40 images .*'000\.png'"):
+            collect(counting.load(), source, VIEWS, store=optional_store, execution=SKIP)
+        return
+    preds = collect(counting.load(), source, VIEWS, store=optional_store, execution=SKIP)
+    good = np.delete(np.arange(40), broken)
+    assert list(preds.ids) == names[good].tolist()
+    assert [name for name, _ in preds.skipped] == names[broken].tolist()
+    np.testing.assert_array_equal(preds.logits, reference_logits(counting, images[good], VIEWS))
+    if optional_store:
+        assert Predictions.open(optional_store).skipped == preds.skipped
+        classified = counting.images
+        again = collect(counting.load(), source, VIEWS, store=optional_store, execution=SKIP)
+        assert again.skipped == preds.skipped
+        assert counting.images == classified
+        with pytest.raises(SecondLookError, match=rf"{names[broken[0]]}.*on_error='skip'"):
+            collect(counting.load(), source, VIEWS, store=optional_store)
+
+
+# --- Classes and labels ---
+
+
+def test_wrong_labels_and_class_counts_are_rejected_at_the_first_output(
+    counting: Counting, images: Array, optional_store: Path | None
+) -> None:
+    few = Execution(batch_size=5)
     with pytest.raises(PredictionsError, match=r"labels\[0\] is 9.* 0 to 3"):
-        collect(counting.load(), images, VIEWS, labels=np.full(50, 9), store=store, execution=Execution(batch_size=5))
+        collect(counting.load(), images, VIEWS, labels=np.full(50, 9), store=optional_store, execution=few)
     assert counting.images == 5
     named = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
     with pytest.raises(PredictionsError, match=r"2 classes \(cat, dog\).*'counting'.* 4"):
-        collect(counting.load(), named, VIEWS, store=store)
+        collect(counting.load(), named, VIEWS, store=optional_store)
 
 
 def write_classes(folder: Path, names: tuple[str, ...]) -> str:
     """Write two images of each class, in a folder per class, and return the spec."""
-    folder.mkdir(exist_ok=True)
-    for name in names:
-        write_images(folder / name, 2, [])
+    for number, name in enumerate(names):
+        write_images(folder / name, np.full((2, 6, 6, 3), 9 * number, np.uint8))
     return f"folder:{folder}"
 
 
@@ -245,26 +241,27 @@ def test_folder_with_too_few_or_too_many_classes_is_rejected(counting: Counting,
 
 
 def make_named_classifier(names: tuple[str, ...] | None, name: str = "named") -> Classifier:
-    classifier = load_classifier(lambda batch: np.full((len(batch), 2), 0.5), name=name)
+    classifier = load_classifier(halves, name=name)
     classifier.class_names = names
     return classifier
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("names", [("dog", "cat"), ("Dog", "_CAT")])
-def test_class_names_in_a_different_order_are_rejected(tmp_path: Path, names: tuple[str, ...], on_disk: bool) -> None:
-    data, store = write_classes(tmp_path / "val", ("cat", "dog")), tmp_path / "store" if on_disk else None
+def test_class_names_in_a_different_order_are_rejected(
+    tmp_path: Path, names: tuple[str, ...], optional_store: Path | None
+) -> None:
+    data = write_classes(tmp_path / "val", ("cat", "dog"))
     member = make_named_classifier(("cat", "dog"), "right")
     for classifier in (make_named_classifier(names), Ensemble([member, make_named_classifier(names)])):
         with pytest.raises(PredictionsError, match="order") as raised:
-            collect(classifier, data, VIEWS, store=store)
+            collect(classifier, data, VIEWS, store=optional_store)
         for value in (repr(names[0]), "'cat'", "'named'", repr(data), "?classes=FILE"):
             assert value in str(raised.value)
-    assert store is None or not store.exists(), "names are checked before anything is computed"
+    assert optional_store is None or not optional_store.exists(), "names are checked before anything is computed"
     (tmp_path / "names.txt").write_text("dog\ncat\n")
-    ordered = collect(make_named_classifier(names), f"{data}?classes={tmp_path}/names.txt", VIEWS, store=store)
+    ordered = collect(make_named_classifier(names), f"{data}?classes={tmp_path}/names.txt", VIEWS, store=optional_store)
     assert ordered.labels.tolist() == [1, 1, 0, 0]
-    assert collect(make_named_classifier(names), f"{data}?labels=none", VIEWS, store=store).n_images == 4
+    assert collect(make_named_classifier(names), f"{data}?labels=none", VIEWS, store=optional_store).n_images == 4
 
 
 @pytest.mark.parametrize(
@@ -272,18 +269,17 @@ def test_class_names_in_a_different_order_are_rejected(tmp_path: Path, names: tu
     [("cat", "dog"), ("Cat", "DOG"), ("c_a-t", "d o g"), ("n02123045 tabby cat", "n02085620 dog"), None, ("cat",)],
 )
 def test_matching_or_incomparable_class_names_are_accepted(
-    images: Array, names: tuple[str, ...] | None, recwarn: pytest.WarningsRecorder
+    images: Array, labels: Array, names: tuple[str, ...] | None, recwarn: pytest.WarningsRecorder
 ) -> None:
-    source = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
+    source = open_source(images, labels=labels % 2, class_names=("cat", "dog"))
     collect(make_named_classifier(names), source, "identity")
     assert not recwarn.list
 
 
-def test_different_class_names_cause_one_warning(images: Array) -> None:
-    labeled = open_source(images, labels=np.zeros(50, dtype=int), class_names=("cat", "dog"))
-    ensemble = Ensemble(
-        [make_named_classifier(names) for names in (("cat", "dog"), ("cat", "hound"), ("feline", "dog"))]
-    )
+def test_different_class_names_cause_one_warning(images: Array, labels: Array) -> None:
+    labeled = open_source(images, labels=labels % 2, class_names=("cat", "dog"))
+    names = (("cat", "dog"), ("cat", "hound"), ("feline", "dog"))
+    ensemble = Ensemble([make_named_classifier(each) for each in names])
     with pytest.warns(ClassNamesWarning) as warned:
         collect(ensemble, labeled, VIEWS)
     (message,) = [str(warning.message) for warning in warned]
@@ -292,36 +288,19 @@ def test_different_class_names_cause_one_warning(images: Array) -> None:
     collect(ensemble, open_source(images, class_names=("cat", "dog")), VIEWS)
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "big", True])
-def test_invalid_batch_size_is_rejected(counting: Counting, images: Array, batch_size: object) -> None:
-    with pytest.raises(PredictionsError, match=re.escape(repr(batch_size))):
-        collect(counting.load(), images, VIEWS, execution=Execution(batch_size=batch_size))  # type: ignore[arg-type]
+# --- Errors ---
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_errors_of_the_classifier_are_raised(images: Array, tmp_path: Path, on_disk: bool) -> None:
-    def failing(batch: Array) -> Array:
-        raise ZeroDivisionError("on purpose")
+@pytest.mark.parametrize("error", [ZeroDivisionError("on purpose"), ConnectionRefusedError(111, "Connection refused")])
+def test_errors_of_the_classifier_are_not_those_of_the_store(
+    images: Array, optional_store: Path | None, error: Exception
+) -> None:
+    def fail(batch: Array) -> Array:
+        raise error
 
-    with pytest.raises(ZeroDivisionError):
-        collect(load_classifier(failing, name="failing"), images, VIEWS, store=tmp_path / "store" if on_disk else None)
-
-
-@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
-def test_accuracy_of_a_real_classifier_on_real_images(store: Path) -> None:
-    model = load_classifier(
-        f"onnx:{SHARED / 'cifar10' / 'resnet20.onnx'}",
-        output="logits",
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
-    )
-    source = f"npz:{SHARED / 'cifar10' / 'test.npz'}?limit=300"
-    preds = collect(model, source, "identity hflip shift:1,0", store=store)
-    assert preds.class_names is not None
-    assert preds.class_names[3] == "cat"
-    assert 0.88 < preds.correct().mean() < 0.97
-    assert 0.88 < preds.correct(predict_from="views").mean() < 0.97
-    assert preds.correct(top_k=5).mean() > 0.98
+    with pytest.raises(type(error)) as failed:
+        collect(load_classifier(fail, name="failing"), images, VIEWS, store=optional_store)
+    assert "store" not in str(failed.value)
 
 
 @pytest.mark.parametrize("written", ["manifest.json", "images/.part-000000", "/.part-000002", "ensemble.json"])
@@ -351,10 +330,197 @@ def test_store_that_cannot_be_created_is_an_error_with_the_path(
         collect(counting.load(), images, VIEWS, store=tmp_path / "file")
 
 
-def test_system_error_of_a_classifier_is_not_one_of_the_store(images: Array, tmp_path: Path) -> None:
-    def classify(batch: Array) -> Array:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+@pytest.mark.parametrize("place", [1, 18])
+def test_images_of_mixed_sizes_are_rejected_by_name(place: int, tmp_path: Path) -> None:
+    """Image 18 is in another group of decoded images than image 0, but in the same chunk of 32."""
+    data = write_images(tmp_path / "images", [np.zeros((4 + (n == place),) * 2 + (3,), np.uint8) for n in range(20)])
+    with pytest.raises(PredictionsError, match=rf"'{place:03d}.png' .*5 x 5 x 3.*'000.png' has 4 x 4 x 3.*resize="):
+        collect(halves, data, "identity")
 
-    with pytest.raises(Exception, match="Connection refused") as failed:
-        collect(load_classifier(classify, name="remote"), images, VIEWS, store=tmp_path)
-    assert "store" not in str(failed.value)
+
+# --- Memory ---
+
+
+def measure_peak(classifier: Classifier, data: Any) -> tuple[Predictions, int]:
+    """Return predictions, and the largest memory in bytes while they are collected."""
+    collect(classifier, open_source(data, limit=1), "identity")  # loads libraries
+    tracemalloc.start()
+    try:
+        return collect(classifier, data, "identity"), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files that decode to 12 MB each: without a limit, 16 of them were held together."""
+    for number in range(18):
+        Image.new("1", (2000, 2000)).save(tmp_path / f"{number:02d}.png")
+    (tmp_path / "18.png").write_bytes((tmp_path / "00.png").read_bytes()[:100])
+    Image.new("1", (4200, 2000)).save(tmp_path / "19.png")
+    monkeypatch.setattr("secondlook.sources.image_files.STRIP_PIXELS", 2**16)
+    data = f"folder:{tmp_path}?max_bytes=25000000&on_error=skip"
+    predictions, peak = measure_peak(load_classifier(halves, resize=(8, 8)), data)
+    assert len(predictions.ids) == 18
+    skipped = dict(predictions.skipped)
+    assert list(skipped) == ["18.png", "19.png"]
+    assert "above the limit of 25000000" in skipped["19.png"]
+    assert peak < 30_000_000
+
+
+def test_huge_images_are_held_one_at_a_time() -> None:
+    """A chunk used to hold at least 16 inputs, whatever their size."""
+    predictions, peak = measure_peak(load_classifier(halves), np.zeros((40, 600, 600, 3), dtype=np.uint8))
+    assert predictions.n_images == 40
+    assert peak < 20_000_000, "a few images of 1.08 MB in each stage, not all of them"
+
+
+# --- Resuming ---
+
+
+@pytest.mark.parametrize("at", [*range(1, 12), 25])
+def test_interrupted_collecting_loses_at_most_one_chunk(
+    counting: Counting, images: Array, tmp_path: Path, at: int
+) -> None:
+    def interrupt(batch: Array) -> Array:
+        if len(counting.batch_sizes) + 1 == at:
+            raise KeyboardInterrupt
+        return counting(batch)
+
+    four = Execution(batch_size=4)  # chunks have 16 images, so each is four batches
+    interrupted = load_classifier(interrupt, name="counting", output="logits")
+    with pytest.raises(KeyboardInterrupt):
+        collect(interrupted, images, "identity hflip", store=tmp_path / "interrupted", execution=four)
+    done, counting.images = counting.images, 0
+    resumed = collect(counting.load(), images, "identity hflip", store=tmp_path / "interrupted", execution=four)
+    assert 0 <= done + counting.images - 2 * len(images) < 16
+    whole = collect(counting.load(), images, "identity hflip", store=tmp_path / "whole", execution=four)
+    np.testing.assert_array_equal(resumed.logits, whole.logits)
+    assert read_files(tmp_path / "interrupted") == read_files(tmp_path / "whole")
+
+
+def test_only_needed_chunks_are_decoded_and_classified(
+    counting: Counting, images: Array, store: Path, set_chunk_bytes: Callable[[int], None]
+) -> None:
+    """An entry keeps the division into chunks that it was created with."""
+
+    class Recorded(ArraySource):
+        def read_block(self, positions: range | IntArray) -> Any:
+            read.append(positions)
+            return super().read_block(positions)
+
+    read: list[range | IntArray] = []
+    collect(counting.load(), Recorded(images), "identity", store=store)
+    for chunk in store.glob("*/*/part-000001-*.parquet"):
+        chunk.unlink()
+    set_chunk_bytes(4 * 6 * 6 * 3)
+    counting.images = 0
+    read.clear()
+    collect(counting.load(), Recorded(images), "identity", store=store)
+    assert {index for indices in read for index in indices if len(indices) > 1} == set(range(16, 32))
+    assert counting.images == 16
+    resumed = collect(counting.load(), images, "identity hflip", store=store)
+    assert counting.images == 16 + 50
+    np.testing.assert_array_equal(resumed.logits, reference_logits(counting, images, ViewSet("identity hflip")))
+
+
+# --- On an engine ---
+
+
+def classify_otherwise(batch: Array) -> Array:
+    return classify_pixels(255 - batch)
+
+
+def load(function: Any = classify_pixels) -> Classifier:
+    return load_classifier(function, output="logits", name=function.__name__)
+
+
+@pytest.fixture
+def expected(images: Array, labels: Array, tmp_path: Path) -> dict[str, bytes]:
+    """The files of a store that is filled in this process."""
+    collect(load(), images, VIEWS, labels=labels, store=tmp_path / "expected")
+    return read_files(tmp_path / "expected")
+
+
+@pytest.fixture
+def collect_on_engine(images: Array, labels: Array, store: Path, pickled_engine: Any) -> Callable[..., Predictions]:
+    def run(**options: Any) -> Predictions:
+        execution = Execution(engine=pickled_engine)
+        return collect(load(), images, VIEWS, **{"labels": labels, "store": store, "execution": execution, **options})
+
+    return run
+
+
+def test_engine_writes_the_same_files_and_resumes(
+    store: Path, labels: Array, expected: dict[str, bytes], collect_on_engine: Any, pickled_engine: Any
+) -> None:
+    pickled_engine.dies_after = 2
+    with pytest.raises(KeyboardInterrupt):
+        collect_on_engine()
+    pickled_engine.dies_after = None
+    preds = collect_on_engine()
+    assert sorted(pickled_engine.numbers) == [0, 1, 2, 3], "no chunk is computed twice"
+    assert read_files(store) == expected
+    assert preds.ids == Predictions.open(store).ids
+    np.testing.assert_array_equal(collect_on_engine().labels, labels)
+    assert len(pickled_engine.numbers) == 4, "nothing is computed again"
+
+
+def test_damaged_and_missing_chunks_are_computed_again(
+    store: Path, expected: dict[str, bytes], collect_on_engine: Any, pickled_engine: Any
+) -> None:
+    collect_on_engine(execution=Execution())
+    one, other = sorted(store.rglob("part-000001-*"))[0], sorted(store.rglob("part-000003-*"))[1]
+    one.write_bytes(one.read_bytes()[:-30])
+    other.unlink()
+    with pytest.warns(DamagedChunkWarning):
+        collect_on_engine()
+    assert sorted(pickled_engine.numbers) == [1, 3]
+    assert read_files(store) == expected
+
+
+def test_new_views_only_are_classified(
+    images: Array, labels: Array, store: Path, collect_on_engine: Any, pickled_engine: Any
+) -> None:
+    collect(load(), images, "identity hflip", labels=labels, store=store)
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("part-*")}
+    preds = collect_on_engine()
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [load_worker.keywords["needed"] for load_worker in pickled_engine.loads] == [{2}]
+    np.testing.assert_array_equal(preds.logits, reference_logits(classify_pixels, images, VIEWS))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_outputs_of_engines_are_the_same(
+    images: Array, labels: Array, optional_store: Path | None, tmp_path: Path, members: int, pickled_engine: Any
+) -> None:
+    model = Ensemble([load(), load(classify_otherwise)]) if members == 2 else load()
+    here = None if optional_store is None else tmp_path / "here"
+    expected = collect(model, images, VIEWS, labels=labels, store=here)
+    execution = Execution(engine=pickled_engine)
+    found = collect(model, images, VIEWS, labels=labels, store=optional_store, execution=execution)
+    assert len(pickled_engine.numbers) == 4 * members
+    np.testing.assert_array_equal(found.probabilities, expected.probabilities)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    if optional_store and here:
+        assert read_files(optional_store) == read_files(here)
+
+
+def test_engines_skip_unreadable_images_by_default(images: Array, tmp_path: Path, pickled_engine: Any) -> None:
+    broken = [0, 3, *range(16, 32), 49]  # the second chunk has no other images
+    spec = write_images(tmp_path / "images", images, broken)
+    skip = Execution(engine=pickled_engine, on_error="skip")
+    found = collect(load(), spec, VIEWS, store=tmp_path / "found", execution=skip)
+    expected = collect(load(), spec, VIEWS, store=tmp_path / "expected", execution=SKIP)
+    by_default = collect(load(), spec, VIEWS, execution=Execution(engine=pickled_engine))
+    assert found.skipped == expected.skipped == by_default.skipped
+    assert [id_ for id_, _ in found.skipped] == [f"{number:03d}.png" for number in broken]
+    assert read_files(tmp_path / "found") == read_files(tmp_path / "expected")
+    for data, on_error in ((spec, "fail"), (f"{spec}?on_error=fail", None)):
+        with pytest.raises(SecondLookError, match=r"000\.png"):
+            collect(load(), data, VIEWS, execution=Execution(engine=pickled_engine, on_error=on_error))  # type: ignore[arg-type]
+
+
+def test_engines_reject_wrong_labels_at_the_first_chunk(collect_on_engine: Any, pickled_engine: Any) -> None:
+    with pytest.raises(PredictionsError, match="labels"):
+        collect_on_engine(labels=np.full(50, 4), store=None)
+    assert len(pickled_engine.numbers) == 1

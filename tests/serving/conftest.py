@@ -56,9 +56,8 @@ def sqlite(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, sqlite: Database, tmp_path: Path) -> Iterator[Database]:
     """An empty database of either kind, for the tests of the store."""
-    url = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    opened = open_database(tmp_path, url)
+    opened = sqlite if request.param == "sqlite" else open_database(tmp_path, request.getfixturevalue("postgres_url"))
     yield opened
     opened.close()

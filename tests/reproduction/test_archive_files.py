@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from reproduction import archive_files
 from reproduction.archive_files import read_pickle
-from secondlook.arrays import Array
 from secondlook.errors import SourceError
 from secondlook.sources import open_source
+from tests.reproduction.conftest import write_cifar10, write_svhn
 from tests.sources.test_hostile_files import check_only_source_errors, every_kind, save
 
 ROWS = np.zeros((2, 3072), dtype=np.uint8)
 ARRAY = np.arange(6, dtype=np.uint8).reshape(2, 3)
+FORGED = pickle.dumps({b"data": ARRAY}, protocol=3).replace(b"K\x02K\x03\x86", b"K\x09K\x03\x86")
 
 
 class Attack:
@@ -66,48 +68,51 @@ def test_anything_else_is_rejected_by_name(
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("content", "found"),
     [
-        b"c_codecs\nencode\n(X\x02\x00\x00\x00hiX\x03\x00\x00\x00bz2tR.",
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(K\x00tX\x01\x00\x00\x00btR.",
+        # Allowed names with other arguments.
+        (b"\x80\x02c_codecs\nencode\n(X\x02\x00\x00\x00hiX\x03\x00\x00\x00bz2tR.", ""),
+        (b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(cnumpy\ndtype\n(K\x00tX\x01\x00\x00\x00btR.", ""),
+        (b"", ""),
+        (b"hello", ""),
+        (pickle.dumps({b"a": ARRAY}, protocol=2)[:-20], ""),
+        (b"\x80\x02}q\x00h\x07.", ""),
+        (FORGED, ".*cannot reshape array of size 6"),
+        (pickle.dumps([1, 2]), ".*list"),
     ],
 )
-def test_allowed_names_with_other_arguments_are_rejected(tmp_path: Path, call: bytes) -> None:
-    (tmp_path / "a").write_bytes(b"\x80\x02" + call)
-    with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a")))):
-        read_pickle(tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"hello", pickle.dumps({b"a": ARRAY}, protocol=2)[:-20], b"\x80\x02}q\x00h\x07."]
-)
-def test_damaged_pickle_is_rejected(tmp_path: Path, content: bytes) -> None:
+def test_damaged_or_forged_pickle_is_rejected(tmp_path: Path, content: bytes, found: str) -> None:
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a")))):
+    with pytest.raises(SourceError, match=re.escape(repr(str(tmp_path / "a"))) + found):
         read_pickle(tmp_path / "a")
 
 
-def test_forged_array_is_rejected(tmp_path: Path) -> None:
-    content = pickle.dumps({b"data": ARRAY}, protocol=3)
-    assert content.count(b"K\x02K\x03\x86") == 1
-    (tmp_path / "a").write_bytes(content.replace(b"K\x02K\x03\x86", b"K\x09K\x03\x86"))
-    with pytest.raises(SourceError, match="cannot reshape array of size 6"):
-        read_pickle(tmp_path / "a")
-
-
-def test_other_content_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(pickle.dumps([1, 2]))
-    with pytest.raises(SourceError, match="list"):
-        read_pickle(tmp_path / "a")
-
-
-def test_pickle_is_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_cifar10: Callable[[Path, Array, list[int]], None]
+@pytest.mark.posix
+@pytest.mark.parametrize(("scheme", "file"), [("cifar10", "test_batch"), ("svhn", "test_32x32.mat")])
+def test_files_are_limited_to_four_gigabytes(
+    tmp_path: Path, samples: Callable[[str], str], scheme: str, file: str
 ) -> None:
-    write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), dtype=np.uint8), [0, 1])
-    monkeypatch.setattr("reproduction.archive_files.MAX_FILE_BYTES", 1000)
-    with pytest.raises(SourceError, match=r"test_batch'.*above the limit of 1000"):
-        open_source(f"cifar10:{tmp_path}")
+    spec = samples(scheme)
+    os.truncate(tmp_path / file, 2**32 + 1)  # a hole, which takes no space
+    with pytest.raises(SourceError, match=rf"{file}'.*above the limit of 4294967296"):
+        open_source(spec)
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize(
+    ("limit", "value", "found"),
+    [
+        ("MAT_READER_SECONDS", 0.01, "took more than 0 seconds"),
+        ("MAT_READER_BYTES", 2**20 - archive_files.MAX_FILE_BYTES, ""),
+    ],
+)
+def test_time_and_memory_for_reading_a_mat_file_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, found: str
+) -> None:
+    write_svhn(tmp_path, np.zeros((3, 32, 32, 3), dtype=np.uint8), [10, 1, 9])
+    monkeypatch.setattr(archive_files, limit, value)
+    with pytest.raises(SourceError, match=rf"test_32x32\.mat'.*{found}"):
+        open_source(f"svhn:{tmp_path}")
 
 
 @pytest.mark.posix
@@ -136,8 +141,8 @@ def test_file_of_an_archive_must_be_regular(
         open_source(spec)
 
 
-def test_mutated_pickles(tmp_path: Path, dump: Callable[[Path, object], None]) -> None:
-    dump(tmp_path / "batches.meta", {"label_names": ["a", "b"]})
+def test_mutated_pickles(tmp_path: Path) -> None:
+    write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), dtype=np.uint8), [0, 1])
     samples = [pickle.dumps({b"data": ROWS, b"labels": [0, 1]}, protocol=number) for number in (0, 2, 3)]
     check_only_source_errors(samples, 500, (tmp_path / "test_batch").write_bytes, f"cifar10:{tmp_path}")
 
