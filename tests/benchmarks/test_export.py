@@ -63,11 +63,11 @@ def test_the_classifier_of_photographs_averages_blocks_of_pixels(tmp_path: Path)
     write_pooled_model(source, pooled)
     inputs = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)
     large = inputs.repeat(POOLING, axis=2).repeat(POOLING, axis=3)
-    outputs = []
+    outputs: list[Any] = []
     for path, given in ((pooled, large), (source, inputs)):
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         outputs.append(session.run(None, {session.get_inputs()[0].name: given})[0])
-    np.testing.assert_allclose(*outputs, atol=1e-4)
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
 
 
 @needs_cifar10

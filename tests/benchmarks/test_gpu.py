@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,14 +183,16 @@ def test_kernels_are_grouped(kernel: str, is_of_model: bool, group: str) -> None
 def test_parts_replace_their_own_rows_only_and_go_on_where_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def measure(value: float, _: object) -> Iterator[Row]:
+        yield gpu_jobs.make_value("what", "measure", value)
+
     def fail(_: object) -> Iterator[Row]:
-        yield gpu_jobs.make_value("what", "measure", 0)
+        yield from measure(0, _)
         raise RuntimeError("out of luck")
 
     options = argparse.Namespace(out=tmp_path, rounds=2)
     for part, value in {"adaptive-small": 1, "memory": 2e-9}.items():
-        rows = [gpu_jobs.make_value("what", "measure", value)]
-        monkeypatch.setitem(benchmark.PARTS, part, lambda _, rows=rows: rows)
+        monkeypatch.setitem(benchmark.PARTS, part, partial(measure, value))
     monkeypatch.setitem(benchmark.PARTS, "agreement", fail)
     monkeypatch.setitem(benchmark.PARTS, "precision", lambda _: [])
     parts = ["agreement", "precision", "memory", "adaptive-small"]
