@@ -107,6 +107,13 @@ HOSTILE_FIELDS: dict[str, list[Any]] = {
 HOSTILE_FILES: list[dict[str, Any]] = [
     {"data": ["%%%"]}, {"data": ["é"]}, {"data": [3]}, {"data": "AAEC"}, {"data": ["AAEC", "AAEC"]}, {"shape": [1, 1]}
 ]  # fmt: skip
+HOSTILE_DOCUMENTS: list[dict[str, Any]] = [
+    {"parameters": "ids"}, {"parameters": {"ids": []}}, {"parameters": {"ids": "a"}}, {"parameters": {"ids": [1]}},
+    {"id": 3}, {"outputs": "label"}, {"outputs": ["label"]}, {"outputs": [{"name": "logits"}]}, {"outputs": [{}]},
+    {"outputs": [{"name": "label"}, {"name": "label"}]},
+    {"outputs": [{"name": "label", "parameters": {"classification": 3}}]},
+    {"outputs": [{"name": "label", "parameters": 3}]},
+]  # fmt: skip
 ONE_PIXEL = b'{"inputs": [{"name": "image", "datatype": "%b", "shape": [1, 1, 1, 1], "data": %b}]}'
 HOSTILE_REQUESTS: dict[str, Any] = {
     **{f"{field} {place}": infer(**{field: value}) for field, values in HOSTILE_FIELDS.items()
@@ -131,13 +138,7 @@ HOSTILE_REQUESTS: dict[str, Any] = {
     "a list": [],
     "no inputs": {},
     **{f"inputs {place}": {"inputs": value} for place, value in enumerate(["image", [], [None], [UINT8, UINT8]])},
-    **{f"document {place}": {**infer(), **changes} for place, changes in enumerate([
-        {"parameters": "ids"}, {"parameters": {"ids": []}}, {"parameters": {"ids": "a"}}, {"parameters": {"ids": [1]}},
-        {"id": 3}, {"outputs": "label"}, {"outputs": ["label"]}, {"outputs": [{"name": "logits"}]}, {"outputs": [{}]},
-        {"outputs": [{"name": "label"}, {"name": "label"}]},
-        {"outputs": [{"name": "label", "parameters": {"classification": 3}}]},
-        {"outputs": [{"name": "label", "parameters": 3}]},
-    ])},
+    **{f"document {place}": infer() | changes for place, changes in enumerate(HOSTILE_DOCUMENTS)},
 }  # fmt: skip
 
 

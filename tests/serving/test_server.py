@@ -260,14 +260,14 @@ class TestCertificates:
         context = ssl.create_default_context(cafile=certificate)
 
         def ask(sent: bytes, end: bytes | None = None) -> Reply:
-            with connect(url) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+            with connect(address) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
                 connection.sendall(sent)
                 return read_reply(connection, end)
 
         with bind_sockets(ServiceOptions(tmp_path, port=0)) as sockets:
             made = make_server(running[1], certificate=certificate, key=key)
             thread = start_thread(lambda: made.run(sockets))
-            url = f"https://127.0.0.1:{sockets[0].getsockname()[1]}"
+            address = f"https://127.0.0.1:{sockets[0].getsockname()[1]}"
             try:
                 large = ask(HEADERS + b"Content-Length: 100000000\r\n\r\n" + b"x" * 100_000, end=b"}}")
                 page = ask(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/html\r\nConnection: close\r\n\r\n")

@@ -163,7 +163,7 @@ class TestReviews:
             clock.now += 6 if place < 2 else 0
         queue.label(numbers[4], 0, BEN)
         pace = queue.pace(ANNA.session)
-        assert (pace.own, pace.everyone) == (pytest.approx(10), pytest.approx(15))
+        assert [pace.own, pace.everyone] == pytest.approx([10, 15])
         assert queue.pace("nobody").own is None
         clock.now += 3600
         assert queue.pace(ANNA.session).everyone is None
