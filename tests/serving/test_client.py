@@ -61,9 +61,9 @@ def read_query(request: bytes) -> dict[str, list[str]]:
     return parse_qs(urlsplit(request.split(b" ")[1].decode()).query, keep_blank_values=True)
 
 
-def decide(respond: Respond, image: object = b"file", **options: Any) -> tuple[Any, list[bytes]]:
+def decide(respond: Respond, image: object = b"file", timeout: float = 240, **options: Any) -> tuple[Any, list[bytes]]:
     """Send an image to a server; returns the decision, or the error, and what the server received."""
-    with serve_loopback(respond) as server, Client(f"http://{server.host}", **options) as service:
+    with serve_loopback(respond) as server, Client(f"http://{server.host}", timeout=timeout, **options) as service:
         try:
             return service.decide(image), server.requests
         except (ServingError, SourceError) as raised:
@@ -71,7 +71,8 @@ def decide(respond: Respond, image: object = b"file", **options: Any) -> tuple[A
 
 
 def test_decision_of_one_image() -> None:
-    with serve_loopback(respond(decision())) as server, Client(f"http://{server.host}/digits/") as service:
+    with serve_loopback(respond(decision())) as server:
+        service = Client(f"http://{server.host}/digits/", timeout=240)
         made = service.decide(b"the bytes of a file", id="a")
     (request,) = server.requests
     assert request.startswith(b"POST /digits/v1/decide?id=a "), "below a path of a proxy"
@@ -126,7 +127,7 @@ def test_what_is_no_image_is_an_error_before_anything_is_sent(image: object) -> 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 def test_any_id_arrives_as_it_is(id_: str) -> None:
     with serve_loopback(respond(decision())) as server:
-        service = Client(f"http://{server.host}")
+        service = Client(f"http://{server.host}", timeout=240)
         service.decide(b"file", id=id_)
         service.get(id_)
     assert read_query(server.requests[0])["id"] == [id_]
@@ -150,7 +151,7 @@ def test_any_id_arrives_as_it_is(id_: str) -> None:
     ids=["hangs up", "cut body", "cut head", "nonsense", "busy", "stopping", "stopping without time", "proxy"],
 )
 def test_a_request_is_repeated_with_the_same_id(failure: bytes | None) -> None:
-    made, requests = decide(respond(failure, failure, decision()), timeout=240)
+    made, requests = decide(respond(failure, failure, decision()))
     assert made.label == 3
     assert len(requests) == 3
     assert len({read_query(request)["id"][0] for request in requests}) == 1
@@ -213,7 +214,7 @@ def test_all_attempts_together_are_bounded() -> None:
 )
 def test_a_response_that_is_no_decision_is_an_error(shown: str, bodies: tuple[bytes, ...]) -> None:
     for body in bodies:
-        raised, _ = decide(respond(http(body)), timeout=240)
+        raised, _ = decide(respond(http(body)))
         assert isinstance(raised, ServingError)
         assert shown in str(raised)
 
@@ -267,7 +268,7 @@ def test_decisions_about_many_images_come_in_their_order() -> None:
 def test_an_image_that_is_refused_ends_the_others() -> None:
     with serve_loopback(respond(error("422 Unprocessable", "unreadable_image"))) as server:
         with pytest.raises(RequestError):
-            Client(f"http://{server.host}").decide_many([b"file"] * 1000)
+            Client(f"http://{server.host}", timeout=240).decide_many([b"file"] * 1000)
         assert len(server.requests) < 1000
 
 

@@ -270,7 +270,7 @@ OUTPUTS = ("label", "class", "confidence", "accept", "low", "high", "looks", "id
 
 
 def connect(url: str) -> Any:
-    return triton.InferenceServerClient(url.removeprefix("http://"))
+    return triton.InferenceServerClient(url.removeprefix("http://"), connection_timeout=240, network_timeout=240)
 
 
 def make_input(values: Array, *, binary: bool = True) -> Any:

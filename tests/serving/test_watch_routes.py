@@ -47,7 +47,7 @@ def test_status_has_what_was_decided(server: Server, digits: Digits) -> None:
     assert (status["decisions"]["accepted"], status["monitor"]["accepted"]) == (accepted, accepted)
     waiting = sum(reply.json["review"] == "waiting" for reply in replies)
     assert status["reviews"] == {"waiting": waiting, "leased": 0, "done": 0, "expired": 0}
-    assert status["throughput"]["minute"]["images"] == 60
+    assert status["throughput"]["hour"]["images"] == 60
     assert status["policy"]["checksum"] == read_policy(digits.policy).checksum
     assert status["monitor"]["in_burn_in"]
     monitor = Monitor(read_policy(digits.policy))
