@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from secondlook.errors import PredictionsError, SourceError
-from secondlook.file_systems import FileEntry, Location, is_url, open_location, reject_credentials
+from secondlook.file_systems import FileEntry, Location, _explain, is_url, open_location, reject_credentials
 
 S3 = Callable[[str], Any]
 
@@ -25,14 +25,9 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return open_location(root.as_uri() if request.param == "file" else str(root), SourceError)
 
 
-@pytest.mark.parametrize("text", ["s3://bucket", "gs://b/x", "abfs://c@a/x", "hdfs://host:8020/x", "file:///x"])
-def test_urls(text: str) -> None:
-    assert is_url(text)
-
-
-@pytest.mark.parametrize("text", ["C:\\x", "C://x", "folder", "/x/s3://y", "folder:s3://bucket", "", "s3:bucket"])
-def test_other_texts_are_no_urls(text: str) -> None:
-    assert not is_url(text)
+def test_urls_are_told_from_other_texts() -> None:
+    assert all(map(is_url, ["s3://bucket", "gs://b/x", "abfs://c@a/x", "hdfs://host:8020/x", "file:///x"]))
+    assert not any(map(is_url, ["C:\\x", "C://x", "folder", "/x/s3://y", "folder:s3://bucket", "", "s3:bucket"]))
 
 
 def test_what_is_written_is_listed_and_read(empty: Location) -> None:
@@ -50,13 +45,21 @@ def test_what_is_written_is_listed_and_read(empty: Location) -> None:
     assert empty.find("b/2.bin") == files[1]
     assert empty.find("b") is None
     assert empty.read_bytes("a.bin") == b"first"
-    with empty.open("a.bin") as file:
-        assert file.read() == b"first"
+    with empty.open("a.bin") as opened:
+        assert opened.read() == b"first"
     empty.write_bytes("a.bin", b"replaced")
     assert empty.read_bytes("a.bin") == b"replaced"
     empty.delete("a.bin")
     empty.delete("a.bin")
     assert [file.name for file in empty.list_files()] == ["b/2.bin"]
+    file = open_location(f"{empty.url.rstrip('/')}/b/2.bin", SourceError)
+    assert file.find() == FileEntry("", 6, empty.list_files()[0].mtime_ns)
+    assert file.name == "2.bin"
+    assert file.parent.read_bytes("2.bin") == b"second"
+    assert empty.find() is None
+    with pytest.raises(SourceError, match=r"a\.bin") as caught:
+        empty.read_bytes("a.bin")
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 @pytest.mark.posix
@@ -65,22 +68,6 @@ def test_link_to_a_parent_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "a" / "up").symlink_to(tmp_path)
     (tmp_path / "a" / "b.bin").write_bytes(b"first")
     assert [file.name for file in open_location(str(tmp_path), SourceError).list_files()] == ["a/b.bin"]
-
-
-def test_location_of_a_file_and_its_parent(empty: Location) -> None:
-    empty.write_bytes("b/2.bin", b"second")
-    file = open_location(f"{empty.url.rstrip('/')}/b/2.bin", SourceError)
-    assert file.find() == FileEntry("", 6, empty.list_files()[0].mtime_ns)
-    assert file.name == "2.bin"
-    assert file.parent.read_bytes("2.bin") == b"second"
-    assert empty.find() is None
-
-
-def test_missing_file_is_the_given_error_and_tells_its_cause(empty: Location) -> None:
-    empty.write_bytes("a.bin", b"first")
-    with pytest.raises(SourceError, match=r"b\.bin") as caught:
-        empty.read_bytes("b.bin")
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 def test_location_is_small_when_pickled_and_opens_its_files_in_another_process(empty: Location) -> None:
@@ -170,17 +157,14 @@ def test_url_that_cannot_be_opened(url: str, found: str) -> None:
         open_location(url, PredictionsError)
 
 
-def test_denied_permission_tells_how_to_give_credentials() -> None:
-    from secondlook.file_systems import _explain
-
-    location = Location("s3://bucket/x", SourceError, path="bucket/x")
-    problem = OSError("When reading: AWS Error ACCESS_DENIED during HeadObject operation: No response body.")
-    assert "AWS_ACCESS_KEY_ID" in _explain(problem, location)
-    redirect = OSError("AWS Error UNKNOWN (HTTP status 301) during ListObjectsV2 operation: moved (Request ID: 3)")
-    assert "region=" in _explain(redirect, location)
-    other = OSError("When reading: AWS Error SLOW_DOWN during X operation: Reduce your rate. (Request ID: 3)")
-    assert "Reduce your rate;" in _explain(other, location)
-    gone = OSError(
-        "google::cloud::Status(UNAVAILABLE: CURL error [7]=Could not connect to server error_info={reason=})"
-    )
-    assert "(Could not connect to server)" in _explain(gone, location)
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        ("When reading: AWS Error ACCESS_DENIED during HeadObject operation: No response body.", "AWS_ACCESS_KEY_ID"),
+        ("AWS Error UNKNOWN (HTTP status 301) during ListObjectsV2 operation: moved (Request ID: 3)", "region="),
+        ("AWS Error SLOW_DOWN during X operation: Reduce your rate. (Request ID: 3)", "Reduce your rate;"),
+        ("google::Status(UNAVAILABLE: CURL error [7]=Could not connect error_info={reason=})", "(Could not connect)"),
+    ],
+)
+def test_problem_of_a_server_is_told_with_its_repair(problem: str, told: str) -> None:
+    assert told in _explain(OSError(problem), Location("s3://bucket/x", SourceError, path="bucket/x"))

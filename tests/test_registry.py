@@ -1,12 +1,11 @@
 """The registry: unique names, errors that list the known names, and rows for tables."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
-from secondlook.errors import MetricError, SecondLookError
+from secondlook.errors import MetricError
 from secondlook.registry import Registry, did_you_mean
 
 
@@ -34,25 +33,19 @@ def shapes() -> Registry[Shape]:
     return registry
 
 
-def test_records_are_kept_in_order_of_registration(shapes: Registry[Shape]) -> None:
-    assert list(shapes) == ["square", "circle"]
-    assert len(shapes) == 2
-    assert shapes["square"].sides == 4
-    assert "circle" in shapes
+def test_records_are_kept_once_in_order_of_registration(shapes: Registry[Shape]) -> None:
     assert "triangle" not in shapes
     assert shapes.get("triangle") is None
-
-
-def test_add_returns_the_record(shapes: Registry[Shape]) -> None:
+    with pytest.raises(KeyError, match="triangle"):
+        shapes["triangle"]
     triangle = Shape("triangle", "three sides", 3)
-    assert shapes.add(triangle) is triangle
-    assert shapes.find("triangle") is triangle
-
-
-def test_a_duplicate_is_rejected(shapes: Registry[Shape]) -> None:
+    assert shapes.add(triangle) is shapes.find("triangle") is triangle
     with pytest.raises(MetricError, match="'square'"):
         shapes.add(Shape("square", "again"))
     assert shapes["square"].summary == "four equal sides"
+    assert list(shapes) == ["square", "circle", "triangle"]
+    assert len(shapes) == 3
+    assert repr(shapes) == "Registry('shape': square, circle, triangle)"
 
 
 def test_an_unknown_name_lists_the_known_and_suggests_the_closest(shapes: Registry[Shape]) -> None:
@@ -60,17 +53,9 @@ def test_an_unknown_name_lists_the_known_and_suggests_the_closest(shapes: Regist
         shapes.find("sqare", " in 'sqare:3'")
     for expected in ("shape 'sqare' in 'sqare:3'", "square:SIZE, circle:SIZE", "Did you mean 'square'?"):
         assert expected in str(raised.value)
-
-
-def test_an_unknown_name_that_is_not_similar_gets_no_suggestion(shapes: Registry[Shape]) -> None:
-    with pytest.raises(SecondLookError, match=re.escape("'zzz'")) as raised:
+    with pytest.raises(MetricError, match="'zzz'") as raised:
         shapes.find("zzz")
     assert "Did you mean" not in str(raised.value)
-
-
-def test_indexing_an_unknown_name_is_a_key_error(shapes: Registry[Shape]) -> None:
-    with pytest.raises(KeyError, match="triangle"):
-        shapes["triangle"]
 
 
 def test_rows_contain_the_plain_fields_only(shapes: Registry[Shape]) -> None:
@@ -85,10 +70,6 @@ def test_rows_contain_the_plain_fields_only(shapes: Registry[Shape]) -> None:
         "parts": (),
     }
     assert set(circle) == {"name", "form", "summary", "sides", "colors"}
-
-
-def test_the_names_are_printed(shapes: Registry[Shape]) -> None:
-    assert repr(shapes) == "Registry('shape': square, circle)"
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,8 @@ def test_escaped_text_is_no_formula_and_can_be_restored(text: str) -> None:
 
 
 def test_only_formulas_are_escaped() -> None:
-    assert [escape_formula(cell) for cell in (-1, -0.5, None, "a=1", "'a", "", "1-2")] == [
-        *(-1, -0.5, None, "a=1", "'a", "", "1-2")
-    ]
+    cells = [-1, -0.5, None, "a=1", "'a", "", "1-2"]
+    assert [escape_formula(cell) for cell in cells] == cells
     assert format_csv_row(["=a", -1.5, None, "b,c"]) == '\'=a,-1.5,,"b,c"\n'
 
 
@@ -46,19 +45,17 @@ def test_cells_are_read_as_they_were_written(cells: list[str | int]) -> None:
     assert [unescape_formula(text) for text in read] == [str(cell) for cell in cells]
 
 
-def test_differences_keep_the_digits_that_matter() -> None:
-    values = (0.0, 1e-17, -1e-17, 0.00003, -0.00003, 0.0123, 2e-9)
-    assert [format_difference(value) for value in values] == [
-        *("same", "same", "same", "+3.0e-5", "-3.0e-5", "+0.0123", "+2.0e-9")
-    ]
-    assert [format_difference(value) for value in (0.00123, -0.000512, 0.25)] == ["+0.0012", "-0.00051", "+0.2500"]
-    assert [format_value(value) for value in (0.0, 1.0, 0.99997, 0.00002, 0.12345)] == [
-        *("0.0000", "1.0000", "0.99997", "2.00e-5", "0.1235")
-    ]
-    small = (0.0123, 0.00123, 0.0099996, 0.000405, -0.0123)
-    assert [format_value(value) for value in small] == ["0.0123", "0.00123", "0.0100", "4.05e-4", "-0.0123"]
+def test_numbers_keep_the_digits_that_matter() -> None:
+    differences = (0.0, 1e-17, -1e-17, 0.00003, -0.00003, 0.0123, 2e-9, 0.00123, -0.000512, 0.25)
+    shown = "same same same +3.0e-5 -3.0e-5 +0.0123 +2.0e-9 +0.0012 -0.00051 +0.2500"
+    assert [format_difference(value) for value in differences] == shown.split()
+    values = (0.0, 1.0, 0.99997, 0.00002, 0.12345, 0.0123, 0.00123, 0.0099996, 0.000405, -0.0123)
+    shown = "0.0000 1.0000 0.99997 2.00e-5 0.1235 0.0123 0.00123 0.0100 4.05e-4 -0.0123"
+    assert [format_value(value) for value in values] == shown.split()
     assert format_difference_interval(-0.01, 0.0) == "[-0.0100, 0]"
     assert format_difference_interval(0.0, 1e-18) == ""
+    shares = ((0.4, 5), (0.112, 1000), (0.06612, 10_000))
+    assert [format_image_share(*one) for one in shares] == ["40 %", "11.2 %", "6.61 %"], "no more digits than images"
 
 
 @given(st.floats(-1, 1))
@@ -78,14 +75,6 @@ def test_values_keep_three_digits_and_four_decimals(value: float) -> None:
     assert float(text) == float(f"{value:.2e}") or abs(float(text) - value) <= 0.5e-4
     assert abs(float(text) - value) <= 0.006 * value
     assert len(text) <= 7, "so that tables fit"
-
-
-def test_shares_have_no_more_digits_than_images() -> None:
-    assert [format_image_share(0.4, 5), format_image_share(0.112, 1000), format_image_share(0.06612, 10_000)] == [
-        "40 %",
-        "11.2 %",
-        "6.61 %",
-    ]
 
 
 class Collector(HTMLParser):
