@@ -154,14 +154,6 @@ def test_the_interval_of_certain_outputs_is_exactly_one(n_views: int) -> None:
         assert (high == 1).all()
 
 
-def test_the_interval_of_an_image_does_not_depend_on_other_images() -> None:
-    logits = 5 * np.random.default_rng(0).normal(size=(300, 13, 4))
-    preds = Predictions(logits=logits, views=["identity", *(f"shift:{step},0" for step in range(1, 13))])
-    together = confidence(preds, "bootstrap-lower")
-    alone = [confidence(preds.select(images=[image]), "bootstrap-lower")[0] for image in range(300)]
-    np.testing.assert_array_equal(together, alone)
-
-
 def test_images_with_equal_outputs_share_their_rank() -> None:
     outputs = np.random.default_rng(0).dirichlet(np.ones(3), size=(20, 4))
     outputs[[3, 7, 8]] = outputs[3]

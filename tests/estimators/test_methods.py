@@ -60,13 +60,6 @@ def test_registering_a_name_twice_is_rejected() -> None:
             return np.zeros(preds.n_images)
 
 
-def test_a_parameter_may_contain_colons(predictions: Maker) -> None:
-    assert find_method("view:hflip+shift:1,0") is METHODS["view"]
-    preds = predictions()
-    expected = preds.probabilities[:, 2].astype(float).max(axis=1)
-    np.testing.assert_allclose(confidence(preds, "view:shift:1,0"), expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("text", "plain", "options"),
     [
@@ -89,6 +82,7 @@ def test_options_may_follow_the_name_of_a_method(text: str, plain: str, options:
 def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> None:
     preds = predictions()
     assert find_method("max-logit-pnorm?p=3&on=views") is METHODS["max-logit-pnorm"]
+    assert find_method("view:hflip+shift:1,0") is METHODS["view"]
     for text, plain, options in (
         ("max-logit-pnorm?p=3&on=views", "max-logit-pnorm", {"p": 3, "on": "views"}),
         ("view:shift:1,0?temperature=2.5", "view:shift:1,0", {"temperature": 2.5}),
@@ -280,5 +274,5 @@ def test_confident_images_do_not_tie() -> None:
     logits = np.zeros((20, 2, 3), dtype=np.float32)
     logits[:, :, 0] = np.linspace(17, 30, 20)[:, None]
     preds = Predictions(logits=logits, views=["identity", "hflip"])
-    for name in ("msr", "mean", "bootstrap"):
+    for name in ("msr", "mean", "bootstrap", "blend"):
         assert (np.diff(confidence(preds, name)) > 0).all()

@@ -20,10 +20,6 @@ def compute_running(
     return compile_method(method, options, predict_from=predict_from, top_k=top_k).running(preds)
 
 
-def test_the_known_means_over_views_are_covered() -> None:
-    assert MEANS == ["blend", "learned", "mean"]
-
-
 @pytest.mark.parametrize("method", MEANS)
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("top_k", [1, 2])
