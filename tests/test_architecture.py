@@ -32,6 +32,8 @@ EXPORTED = (
     *("confidence_interval", "create_run", "evaluate", "export_onnx", "load_classifier", "load_policy", "open_run"),
     *("open_source", "score", "write_report"),
 )
+MOST_FILES_BELOW_FACADES = 67
+"""Test files that may import a module of a room, for laws that no public name can show."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -88,6 +90,16 @@ def test_rooms_are_imported_through_their_init() -> None:
         assert len(parts) == 2, f"{path}: import {module} through secondlook.{parts[1]}"
         facade = __import__(module, fromlist=["__all__"])
         assert set(names) <= set(facade.__all__), f"{path}: {module} does not export all of {names}"
+
+
+def test_few_tests_import_below_a_facade() -> None:
+    below: set[str] = set()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        for parts in [module.split(".") for module, _ in imports_of(path)]:
+            if parts[0] == "secondlook" and len(parts) > 2 and parts[1] in ROOMS[:-1]:
+                below.add(path.relative_to(Path(__file__).parent).as_posix())
+    told = f"{len(below)} files of tests import below a room's façade; import through it (secondlook.ROOM)"
+    assert len(below) <= MOST_FILES_BELOW_FACADES, f"{told}: {sorted(below)}"
 
 
 @pytest.mark.parametrize("room", CLIENTS)
