@@ -181,7 +181,7 @@ def test_invalid_results_are_an_error(file: Path, fault: str) -> None:
 
 
 def test_an_endless_loop_ends_at_the_timeout(file: Path) -> None:
-    body = "graph = body (int64 step, bool before, double[] inner) => (bool go_on, double[] next)"
+    body = "body = steps (int64 step, bool before, double[] inner) => (bool go_on, double[] next)"
     loop = f"looped = Loop<{body} {{ go_on = Identity(before) next = Abs(inner) }}>(, yes, mean)"
     write_decider(file, nodes=f"{loop}\nbright = Div(looped, white)", constants={"yes": np.array(True)})
     with pytest.raises(DecisionError, match=r"0\.3 seconds"):
