@@ -1,14 +1,18 @@
-"""Metrics are plain functions with a registered record; texts name a metric with its parameter."""
+"""Metrics: registered plain functions, texts that name them, input validation, sorting and harmonic sums."""
 
 import inspect
+import math
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 
 from secondlook import metrics
 from secondlook.errors import MetricError
 from secondlook.metrics import METRICS, parse_metric, parse_metrics
 from secondlook.metrics.definitions import Metric
+from secondlook.metrics.ranking import harmonic_sums
 
 FORMS = {
     *("accuracy", "auroc", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"),
@@ -67,3 +71,61 @@ def test_duplicate_metrics_are_rejected() -> None:
 def test_registering_a_name_twice_is_rejected() -> None:
     with pytest.raises(MetricError, match=re.escape("'auroc'")):
         metrics.metric("auroc", better="higher", summary="again")(lambda ranking: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("correct", "confidence", "offending"),
+    [
+        ([True, False], [0.1], "[1]"),
+        ([[True]], [[0.1]], "[1, 1]"),
+        ([1, 0], [0.1, 0.2], "int64"),
+        ([True, False], [0.1, np.nan], "index 1"),
+        ([True, False], ["a", "b"], "dtype <U1"),
+        (np.zeros(0, dtype=bool), np.zeros(0), "empty"),
+        ([True, [False]], [0.1, 0.2], "correct cannot be converted"),
+        ([True, False], [[0.1], [0.2, 0.3]], "confidence cannot be converted"),
+        ([True, False], np.array([0.1, None], dtype=object), "object"),
+        ([True, False], np.ma.masked_array([0.1, 0.2], mask=[True, False]), "masked at index [0]"),
+        (np.ma.masked_array([True, False], mask=[False, True]), [0.1, 0.2], "masked at index [1]"),
+        ([True, False], np.array([1, 2], dtype="m8[s]"), "timedelta64"),
+    ],
+)
+def test_invalid_arrays_are_rejected(correct: Any, confidence: Any, offending: str) -> None:
+    with pytest.raises(MetricError, match=re.escape(offending)):
+        metrics.auroc(correct, confidence)
+
+
+@pytest.mark.parametrize("value", ["a", None, True, math.nan, -0.1, 1.5])
+def test_invalid_coverage_and_risk_are_rejected(value: Any) -> None:
+    for function in (metrics.risk_at, metrics.coverage_at):
+        with pytest.raises(MetricError, match=repr(value)):
+            function([True, False], [0.9, 0.1], value)
+
+
+def test_images_are_grouped_by_equal_confidence() -> None:
+    ranking = metrics.rank([True, False, False, True], [0.2, 0.7, 0.2, 0.9])
+    assert ranking.confidences.tolist() == [0.9, 0.7, 0.2]
+    assert ranking.accepted.tolist() == [1, 2, 4]
+    assert ranking.errors.tolist() == [0, 1, 2]
+    assert ranking.tie_sizes.tolist() == [1, 1, 2]
+    assert ranking.tie_errors.tolist() == [0, 1, 1]
+    assert (4 * ranking.risk_coverage(joint=True).risk).tolist() == [0.0, 1.0, 1.5, 2.0]
+
+
+def test_infinite_confidences_can_be_ranked_but_are_no_probabilities() -> None:
+    correct, confidence = [True, True, False], [np.inf, 0.0, -np.inf]
+    assert metrics.auroc(correct, confidence) == 1.0
+    with pytest.raises(MetricError, match="inf"):
+        metrics.nll(correct, confidence)
+
+
+def test_positive_and_negative_zero_are_tied() -> None:
+    assert metrics.auroc([True, False], [0.0, -0.0]) == 0.5
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 40, 1000])
+@pytest.mark.parametrize("before", [0, 1, 5, 31, 32, 33, 100, 10**4, 10**7, 10**9])
+def test_harmonic_sums_are_precise(before: int, size: int) -> None:
+    expected = math.fsum(1 / n for n in range(before + 1, before + size + 1))
+    (found,) = harmonic_sums(np.array([before]), np.array([size]))
+    assert found == pytest.approx(expected, rel=3e-14, abs=0)
