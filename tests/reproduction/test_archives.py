@@ -94,7 +94,7 @@ def test_missing_files_are_reported_with_the_archive_to_unpack(
         ({b"data": ROWS}, "'labels'"),
         ({b"data": ROWS, b"labels": [0, 3]}, "label 3 of image 1"),
         ({b"data": ROWS, b"labels": [0, [1]]}, "'labels'"),
-        (None, "test_batch' cannot be read (No such file"),
+        (None, "test_batch'"),
     ],
 )
 def test_malformed_cifar_batch_is_rejected(tmp_path: Path, content: object, value: str) -> None:

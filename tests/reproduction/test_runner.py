@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import secondlook as sl
 from reproduction import ReproductionError, reproduce
+from tests.reproduction.conftest import write_data
 
 FILES = {"results.csv", "tables.md", "tables.tex", "page.html", "circumstances.json"}
 
@@ -76,9 +76,7 @@ def test_missing_inputs_are_listed_once(tmp_path: Path, stand_ins: dict[str, sl.
     assert text.count("ILSVRC2012_img_val.tar") == 1
 
 
-def test_available_columns_run_when_others_are_missing(
-    tmp_path: Path, write_data: Callable[[Path, str], None], stand_ins: dict[str, sl.Classifier]
-) -> None:
+def test_available_columns_run_when_others_are_missing(tmp_path: Path, stand_ins: dict[str, sl.Classifier]) -> None:
     root = tmp_path / "data"
     root.mkdir()
     write_data(root, "cifar10")
@@ -89,7 +87,7 @@ def test_available_columns_run_when_others_are_missing(
     assert "data set SVHN" in str(done)
 
 
-def test_damaged_file_is_listed(tmp_path: Path, write_data: Callable[[Path, str], None]) -> None:
+def test_damaged_file_is_listed(tmp_path: Path) -> None:
     root = tmp_path / "data"
     root.mkdir()
     write_data(root, "cifar10")
