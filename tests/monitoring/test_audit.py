@@ -101,7 +101,7 @@ def test_verdicts_equal_the_slow_version(
         log_capital = slow_capital(n_images, audited, max(bound, 1e-9), above=above)
         assert log_capital < math.log(40) if bound == trivial else log_capital == pytest.approx(math.log(40), abs=1e-5)
     reviewed = [one for one in audited if one.wrong is not None]
-    wrong, weights = [one.wrong for one in reviewed], [1 / one.probability for one in reviewed]
+    wrong, weights = [bool(one.wrong) for one in reviewed], [1 / one.probability for one in reviewed]
     assert verdict.estimate == pytest.approx(np.dot(wrong, weights) / sum(weights))
     assert (verdict.labels, verdict.pending) == (len(reviewed), len(audited) - len(reviewed))
     assert verdict.path[-1] == (n_images, verdict.low, verdict.high)
@@ -250,7 +250,7 @@ def test_reviewed_audits_decide(error_rate: float, verdict: str) -> None:
     assert before.audit is not None
     assert before.audit.verdict == "undecided"
     assert monitor.audit_path() == [], "nothing is known without labels"
-    smallest = 0.2
+    smallest, status = 0.2, before
     for is_planned in (False, True):
         if is_planned:
             smallest = plan.smallest

@@ -172,7 +172,7 @@ def test_unusable_input_is_an_error() -> None:
     plain = [{key: value for key, value in row.items() if "audit" not in key} for row in rows]
     # The tests start at the present threshold and above, where there may be no images.
     low, low_labels = make_rows(POLICY, np.full(500, POLICY.threshold - 0.01))
-    cases: list[tuple[list[object], dict[str, int], dict[str, float], str]] = [
+    cases: list[tuple[list[object], dict[str, int], dict[str, Any], str]] = [
         ([rows], {"unknown": 0}, {}, "'unknown'"),
         ([rows, rows], {}, {}, "several tables"),
         ([], {}, {}, "no images"),

@@ -53,7 +53,7 @@ def test_every_class_has_its_threshold(named: Predictions) -> None:
         assert group.coverage == accept[chosen].mean()
     assert rule.threshold == min(group.threshold for group in rule.groups)
     counts = known(rule.calibration)
-    assert (counts.accepted, counts.errors) == (accept.sum(), np.sum(accept & ~correct))
+    assert (counts.accepted, counts.errors) == (accept.sum(), int(np.sum(accept & ~correct)))
     assert rule.coverage == accept.mean()
 
 
@@ -166,12 +166,14 @@ def test_numbers_can_be_groups(named: Predictions) -> None:
 
 
 def test_duplicates_and_tuning_images_are_left_out(named: Predictions) -> None:
-    labels, given = np.where(np.arange(2000) % 2, "odd", "even"), {"risk": 0.2, "delta": 0.05}
-    rule = certify(named, "mean", **given, groups=labels, duplicates=named.ids[:100], tuning=range(100, 301))
+    labels = np.where(np.arange(2000) % 2, "odd", "even")
+    rule = certify(
+        named, "mean", risk=0.2, delta=0.05, groups=labels, duplicates=named.ids[:100], tuning=range(100, 301)
+    )
     assert [(group.name, group.images) for group in rule.groups] == [("even", 849), ("odd", 850)]
     assert (known(rule.calibration).duplicates, known(rule.calibration).tuning) == (100, 201)
     kept = named.select(images=np.arange(301, 2000))
-    assert certify(kept, "mean", **given, groups=labels[301:]).groups == rule.groups
+    assert certify(kept, "mean", risk=0.2, delta=0.05, groups=labels[301:]).groups == rule.groups
 
 
 @pytest.mark.parametrize(

@@ -271,9 +271,10 @@ def test_edited_file_loses_its_guarantee(policy: Policy, tmp_path: Path, edit: E
 
 def test_edited_content_loses_its_guarantee_wherever_it_is_read(policy: Policy) -> None:
     content = json.loads(policy.model_dump_json()) | {"threshold": 0.469}
-    for read in (Policy.model_validate, lambda content: Policy(**content)):
-        with pytest.warns(PolicyWarning, match="changed"):
-            check_guarantee_is_lost(read(content))
+    with pytest.warns(PolicyWarning, match="changed"):
+        check_guarantee_is_lost(Policy.model_validate(content))
+    with pytest.warns(PolicyWarning, match="changed"):
+        check_guarantee_is_lost(Policy(**content))
 
 
 def test_policy_changed_in_python_keeps_its_guarantee(policy: Policy, tmp_path: Path) -> None:

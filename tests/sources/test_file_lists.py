@@ -78,7 +78,7 @@ def test_flat_folder_and_all_images_of_a_folder_have_no_labels(picture_folder: P
     flat, whole = open_source(f"folder:{picture_folder / 'cat'}"), open_source(f"folder:{picture_folder}?labels=none")
     assert flat.ids == ("0.png", "1.png")
     assert whole.ids == ("stray.png", "cat/0.png", "cat/1.png", "dog/2.png", "dog/3.png")
-    assert flat.labels is flat.class_names is whole.labels is None
+    assert (flat.labels, flat.class_names, whole.labels) == (None, None, None)
 
 
 def test_classes_file_sets_the_order_of_classes(picture_folder: Path, tmp_path: Path) -> None:

@@ -299,7 +299,8 @@ def test_damaged_bytes_are_decoded_or_rejected(kind: str, damage: list[tuple[flo
             image = decode(bytes(content))
         except UnreadableImageError:
             return
-    assert (image.dtype, image.ndim, image.shape[2]) == (np.uint8, 3, 3)
+    assert image.dtype == np.uint8
+    assert (image.ndim, image.shape[2]) == (3, 3)
 
 
 def add_scans(content: bytes, count: int) -> bytes:

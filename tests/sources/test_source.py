@@ -4,6 +4,7 @@ import re
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -328,7 +329,8 @@ def test_invalid_array_is_rejected(images: Array, value: str) -> None:
 )
 def test_invalid_labels_class_names_and_ids_are_rejected(options: dict[str, Any], value: str) -> None:
     options = {"class_names": ["cat", "dog"]} | options
-    for open_with in [ArraySource] if "ids" in options else [open_source, ArraySource]:
+    doors: list[Callable[..., Any]] = [ArraySource] if "ids" in options else [open_source, ArraySource]
+    for open_with in doors:
         with pytest.raises(SourceError, match=re.escape(value)):
             open_with(IMAGES, **options)
 
