@@ -49,7 +49,8 @@ def test_damaged_model_files(
 ) -> None:
     torch = pytest.importorskip("torch")
     set_threads(1)  # which would wait for those of other processes, at each of the many models
-    file, model, options = tmp_path / kind, f"torch:{tmp_path / kind}", {}
+    file, options = tmp_path / kind, dict[str, Any]()
+    model: object = f"torch:{file}"
     if kind == "m.onnx":
         file.write_bytes(make_onnx().read_bytes())
         model = f"onnx:{file}"

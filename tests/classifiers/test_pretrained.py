@@ -44,8 +44,7 @@ def processors() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def saved(processors: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import transformers
-
+    transformers = pytest.importorskip("transformers")
     path = tmp_path_factory.mktemp("saved")
     torch.manual_seed(0)
     config = transformers.ResNetConfig(
