@@ -1,5 +1,6 @@
 """A small data set, and a classifier that counts the images it classifies."""
 
+import threading
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
@@ -40,6 +41,10 @@ def read_files(folder: Path) -> dict[str, bytes]:
     """Return the content of all files below a folder, except locks."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def reading_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("secondlook-read-ahead")]
 
 
 def write_images(folder: Path, images: Iterable[Array], broken: Container[int] = ()) -> str:

@@ -1,4 +1,8 @@
-"""Batch, chunk and block sizes, and what happens when memory runs out."""
+"""Batch, chunk and block sizes, what happens when memory runs out, and reading ahead in a thread."""
+
+import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -8,7 +12,7 @@ from hypothesis import strategies as st
 from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError
-from secondlook.predictions import Inference, batching
+from secondlook.predictions import Inference, batching, read_ahead
 from secondlook.predictions.batching import (
     Chunking,
     block_rows,
@@ -16,6 +20,7 @@ from secondlook.predictions.batching import (
     chunk_rows,
     is_out_of_memory,
 )
+from tests.predictions.conftest import reading_threads
 
 
 def make_image(side: int) -> Array:
@@ -46,18 +51,18 @@ def test_chunks_cover_all_images_once(images: int, rows: int) -> None:
     assert all(0 < len(chunking.indices_of(number)) <= rows for number in chunking.numbers)
 
 
-def test_cause_of_an_error_is_checked() -> None:
-    wrapped = ClassifierError("the classifier failed")
-    wrapped.__cause__ = MemoryError()
-    assert is_out_of_memory(wrapped)
-    assert not is_out_of_memory(ClassifierError("the classifier failed"))
-
-
-def test_failed_allocation_in_onnxruntime_is_recognized() -> None:
-    error = ClassifierError("classifier 'm' failed on an input")
-    error.__cause__ = RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")
-    assert is_out_of_memory(error)
-    assert not is_out_of_memory(ClassifierError("classifier 'm' has no memory of that"))
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc"), True),
+        (None, False),
+    ],
+)
+def test_cause_of_an_error_is_checked(cause: Exception | None, expected: bool) -> None:
+    error = ClassifierError("classifier 'm' has no memory of that")
+    error.__cause__ = cause
+    assert is_out_of_memory(error) == expected
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 64))
@@ -66,3 +71,58 @@ def test_groups_of_views_fill_a_batch(views: int, images: int, batch_size: int) 
     assert [view for group in groups for view in group] == list(range(views))
     assert all(len(group) == 1 or len(group) * images <= batch_size for group in groups)
     assert all((len(group) + 1) * max(1, images) > batch_size for group in groups[:-1]), "one more would not fit"
+
+
+@pytest.mark.parametrize("depth", [1, 3, 100])
+def test_items_are_yielded_in_order(depth: int) -> None:
+    assert list(read_ahead(lambda: range(50), depth)) == list(range(50))
+    assert reading_threads() == []
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_error_is_raised_in_the_consumer(at: int) -> None:
+    def fail() -> Iterator[int]:
+        yield from range(at)
+        raise ZeroDivisionError("on purpose")
+
+    items = read_ahead(fail, 2)
+    assert [next(items) for _ in range(at)] == list(range(at))
+    with pytest.raises(ZeroDivisionError, match="on purpose"):
+        next(items)
+    assert reading_threads() == []
+
+
+def test_thread_is_at_most_depth_items_ahead() -> None:
+    made: list[int] = []
+    ahead: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(20):
+            made.append(item)
+            ahead.append(len(made) - requested)
+            yield item
+
+    used, deadline = read_ahead(items, 2), time.monotonic() + 300
+    for requested in range(1, 11):
+        next(used)
+        while len(made) < requested + 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    used.close()
+    assert max(ahead) == 2
+
+
+def test_closing_stops_the_thread_and_closes_the_items() -> None:
+    closed = threading.Event()
+
+    def endless() -> Iterator[int]:
+        try:
+            while True:
+                yield 0
+        finally:
+            closed.set()
+
+    items = read_ahead(endless, 1)
+    next(items)
+    items.close()
+    assert closed.is_set()
+    assert reading_threads() == []

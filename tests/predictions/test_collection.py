@@ -17,7 +17,7 @@ from secondlook.errors import PredictionsError, SecondLookError
 from secondlook.predictions import ClassNamesWarning, DamagedChunkWarning, Execution, Predictions, collect
 from secondlook.sources import ArraySource, open_source
 from secondlook.views import ViewSet, apply_views
-from tests.predictions.conftest import CountingFunction, classify_pixels, read_files, write_images
+from tests.predictions.conftest import CountingFunction, classify_pixels, read_files, reading_threads, write_images
 
 VIEWS = ViewSet("identity hflip shift:1,0")
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -220,6 +220,14 @@ def test_wrong_labels_and_class_counts_are_rejected_at_the_first_output(
         collect(counting.load(), named, VIEWS, store=optional_store)
 
 
+def test_labels_are_checked_once(images: Array, labels: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    record = "secondlook.predictions.validation.as_labels"
+    monkeypatch.setattr(record, lambda labels, images, classes: checked.append(images))
+    collect(halves, images, VIEWS, labels=labels % 2, execution=Execution(batch_size=7))
+    assert checked == [50]
+
+
 def write_classes(folder: Path, names: tuple[str, ...]) -> str:
     """Write two images of each class, in a folder per class, and return the spec."""
     for number, name in enumerate(names):
@@ -418,6 +426,7 @@ def test_only_needed_chunks_are_decoded_and_classified(
     collect(counting.load(), Recorded(images), "identity", store=store)
     assert {index for indices in read for index in indices if len(indices) > 1} == set(range(16, 32))
     assert counting.images == 16
+    assert reading_threads() == []
     resumed = collect(counting.load(), images, "identity hflip", store=store)
     assert counting.images == 16 + 50
     np.testing.assert_array_equal(resumed.logits, reference_logits(counting, images, ViewSet("identity hflip")))

@@ -180,7 +180,7 @@ def test_images_of_several_dtypes_are_not_rounded() -> None:
 
 def test_files_are_fitted_by_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = make_classifier(resize=6, crop=6)
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=300)
     fit = type(classifier.preprocessing).fit
 
     def fit_together(preprocessing: Any, images: Any) -> Array:

@@ -111,10 +111,9 @@ def test_temporary_files_are_kept_while_processes_run(collect_again: Collect, st
 
 
 def test_missing_stores_and_views_are_rejected(counting: CountingFunction, images: Array, store: Path) -> None:
-    for create in (lambda: None, store.mkdir):
-        create()
-        with pytest.raises(PredictionsError, match=re.escape(repr(str(store)))):
-            Predictions.open(store)
+    for folder in (store, store.parent):  # missing, and empty
+        with pytest.raises(PredictionsError, match=re.escape(repr(str(folder)))):
+            Predictions.open(folder)
     collect(counting.load(), images, VIEWS, store=store)
     with pytest.raises(PredictionsError, match="'vflip'"):
         Predictions.open(store, views="identity vflip")

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import secondlook as sl
-from reproduction import ReproductionError, reproduce
-from tests.reproduction.conftest import write_data
+from reproduction import Reproduction, ReproductionError, reproduce
+from tests.reproduction.conftest import RecordingNetwork, make_networks, make_stand_ins, write_data
 
 FILES = {"results.csv", "tables.md", "tables.tex", "page.html", "circumstances.json"}
 
@@ -21,15 +22,32 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_table2_runs_on_official_files(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:
-    done = reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins)
+@pytest.fixture(scope="module")
+def table2(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
+    """Table 2 with another seed, and the folder of its files."""
+    out, classifiers = tmp_path_factory.mktemp("out"), make_stand_ins(make_networks())
+    return reproduce("table2", data_root, out, classifiers=classifiers, seed=3), out / "table2"
+
+
+@pytest.fixture
+def run(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> Callable[..., Reproduction]:
+    """Return a function that reproduces an experiment into `out`."""
+
+    def reproduce_into_folder(name: str, out: str = "out", **options: Any) -> Reproduction:
+        return reproduce(name, data_root, tmp_path / out, **{"classifiers": stand_ins, **options})
+
+    return reproduce_into_folder
+
+
+def test_table2_runs_on_official_files(table2: tuple[Reproduction, Path]) -> None:
+    done, out = table2
     assert done.has_run
     assert not done.missing
     text = str(done)
     for expected in ("CIFAR-10 VGG-8", "CIFAR-100 VGG-8", "SVHN VGG-8", "MSR(digits)", "0.938", "joint risk"):
         assert expected in text
-    assert {path.name for path in (tmp_path / "out" / "table2").iterdir()} >= FILES
-    rows = csv_rows(tmp_path / "out" / "table2" / "results.csv")
+    assert {path.name for path in out.iterdir()} >= FILES
+    rows = csv_rows(out / "results.csv")
     assert [row["method"] for row in rows] == ["MSR(x)", "MSR(D)", "BS(D)"] * 3 + ["MSR(digits)"]
     assert {row["images"] for row in rows} == {"54", "52"}  # a tenth and an eighth of 60 are experimental
     assert rows[1]["published"] == "0.941000"
@@ -37,11 +55,10 @@ def test_table2_runs_on_official_files(data_root: Path, stand_ins: dict[str, sl.
 
 
 def test_numbers_equal_a_plain_computation(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+    table2: tuple[Reproduction, Path], data_root: Path, stand_ins: dict[str, sl.Classifier]
 ) -> None:
-    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins)
-    value = float(csv_rows(tmp_path / "out" / "table2" / "results.csv")[1]["value"])
-    source = sl.open_source(f"cifar10:{data_root}", subset="evaluation", count=6, seed=0)
+    value = float(csv_rows(table2[1] / "results.csv")[1]["value"])
+    source = sl.open_source(f"cifar10:{data_root}", subset="evaluation", count=6, seed=3)
     images = np.stack([source.read(index) for index in range(len(source))])
     views = sl.ViewSet("cifar10-released")
     outputs = np.stack([stand_ins["cifar10-vgg8"](batch) for batch in sl.apply_views(images, views).swapaxes(0, 1)])
@@ -98,108 +115,90 @@ def test_damaged_file_is_listed(tmp_path: Path) -> None:
 
 
 def test_no_image_is_classified_twice_across_experiments(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], networks: dict[str, Any], tmp_path: Path
+    run: Callable[..., Reproduction], networks: dict[str, RecordingNetwork], tmp_path: Path
 ) -> None:
     names = ("table2", "supplement", "figure-rc", "table1", "figure-aorc")
     for name in names:
-        reproduce(name, data_root, tmp_path / "out", classifiers=stand_ins, store=tmp_path / "store", limit=12)
+        run(name, store=tmp_path / "store", limit=12)
     images = [image.tobytes() for batch in networks["svhn-vgg8"].batches for image in batch]
     assert len(images) == len(set(images)) > 0
     for network in networks.values():
         network.batches.clear()
     for name in names:
-        reproduce(name, data_root, tmp_path / "again", classifiers=stand_ins, store=tmp_path / "store", limit=12)
+        run(name, "again", store=tmp_path / "store", limit=12)
     assert not any(network.batches for network in networks.values())
 
 
 def test_each_view_of_each_image_is_classified_once(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], networks: dict[str, Any], tmp_path: Path
+    run: Callable[..., Reproduction],
+    stand_ins: dict[str, sl.Classifier],
+    networks: dict[str, RecordingNetwork],
+    tmp_path: Path,
 ) -> None:
-    store = tmp_path / "store"
     chosen = {"cifar100-vgg8": stand_ins["cifar100-vgg8"]}
     for name in ("table2", "table1", "supplement"):
-        reproduce(name, data_root, tmp_path / "out", classifiers=chosen, store=store, progress=False)
+        run(name, classifiers=chosen, store=tmp_path / "store", progress=False)
     views = set(sl.ViewSet("cifar100-released").texts)
     single = {"hflip", "shift:0,-5", "shift:0,5", "hflip+shift:0,5", "rotate:-3", "vflip", "channels:gbr", "identity"}
     # 54 evaluation and 6 experimental images, each with their own views.
     assert networks["cifar100-vgg8"].n_images == 54 * len(views) + 6 * len(single)
 
 
-def test_rerun_from_the_store_writes_the_same_csv(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
-) -> None:
+def test_rerun_from_the_store_writes_the_same_csv(run: Callable[..., Reproduction], tmp_path: Path) -> None:
     texts = []
     for out in ("first", "second"):
-        reproduce("table5", data_root, tmp_path / out, classifiers=stand_ins, store=tmp_path / "store")
+        run("table5", out, store=tmp_path / "store")
         texts.append((tmp_path / out / "table5" / "results.csv").read_bytes())
     assert texts[0] == texts[1]
 
 
 def test_indices_files_define_the_experimental_subset(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], networks: dict[str, Any], tmp_path: Path
+    run: Callable[..., Reproduction], data_root: Path, networks: dict[str, RecordingNetwork], tmp_path: Path
 ) -> None:
     (tmp_path / "indices").mkdir()
+    done = run("table2", indices=tmp_path / "indices")
+    assert not done.has_run
+    assert "cifar10.npy" in done.missing[0].reason
     for key in ("cifar10", "cifar100", "svhn"):
         (tmp_path / "indices" / f"{key}.txt").write_text("0 1 2 59")
-    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, indices=tmp_path / "indices")
-    rows = csv_rows(tmp_path / "out" / "table2" / "results.csv")
-    assert {row["images"] for row in rows} == {"56"}
+    run("table2", indices=tmp_path / "indices")
+    assert {row["images"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"56"}
     whole = sl.open_source(f"cifar10:{data_root}")
     first_batch = networks["cifar10-vgg8"].batches[0]
     assert np.array_equal(first_batch[0], whole.read(3))
     assert np.array_equal(first_batch[55], whole.read(58))  # the other views of these images may follow
 
 
-def test_missing_indices_file_is_listed(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:
-    (tmp_path / "indices").mkdir()
-    done = reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, indices=tmp_path / "indices")
-    assert not done.has_run
-    assert "cifar10.npy" in done.missing[0].reason
-
-
-def test_limit_reduces_the_number_of_images(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
-) -> None:
-    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, limit=20)
+def test_limit_reduces_the_number_of_images(run: Callable[..., Reproduction], tmp_path: Path) -> None:
+    run("table2", limit=20)
     assert {row["images"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"20"}
 
 
-def test_circumstances_are_written_without_paths(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
-) -> None:
-    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins, seed=3)
-    text = (tmp_path / "out" / "table2" / "circumstances.json").read_text()
+def test_circumstances_are_written_without_paths(table2: tuple[Reproduction, Path], data_root: Path) -> None:
+    text = (table2[1] / "circumstances.json").read_text()
     facts = json.loads(text)
     assert facts["seed"] == 3
     assert {"date", "commit", "machine", "versions", "digests"} <= set(facts)
     assert facts["predictions"]["svhn-vgg8 on svhn, evaluation"]["numpy"] == np.__version__
-    assert str(tmp_path) not in text
+    assert str(table2[1].parent) not in text
+    assert str(data_root) not in text
 
 
-def test_page_is_self_contained(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> None:
-    reproduce("table2", data_root, tmp_path / "out", classifiers=stand_ins)
-    page = (tmp_path / "out" / "table2" / "page.html").read_text()
+def test_page_is_self_contained(table2: tuple[Reproduction, Path]) -> None:
+    page = (table2[1] / "page.html").read_text()
     assert 'src="data:image/png;base64,' in page
     assert 'src="http' not in page
     assert "<link" not in page
     assert "artifacts of these labels" in page
 
 
-def test_absent_data_root_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ReproductionError, match=re.escape(str(tmp_path / "nowhere"))):
-        reproduce("table2", tmp_path / "nowhere", tmp_path / "out")
-
-
-def test_unknown_classifier_is_rejected_with_the_closest_name(
-    tmp_path: Path, stand_ins: dict[str, sl.Classifier]
-) -> None:
-    with pytest.raises(ReproductionError, match=r"'cifar10-vg8'.*'cifar10-vgg8'"):
-        reproduce("table2", tmp_path, tmp_path / "out", classifiers={"cifar10-vg8": stand_ins["cifar10-vgg8"]})
-
-
-def test_unwritable_out_folder_is_rejected(
-    data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path
+def test_wrong_folders_and_classifiers_are_rejected(
+    run: Callable[..., Reproduction], stand_ins: dict[str, sl.Classifier], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
+    with pytest.raises(ReproductionError, match=re.escape(str(tmp_path / "nowhere"))):
+        reproduce("table2", tmp_path / "nowhere", tmp_path / "out")
+    with pytest.raises(ReproductionError, match=r"'cifar10-vg8'.*'cifar10-vgg8'"):
+        run("table2", classifiers={"cifar10-vg8": stand_ins["cifar10-vgg8"]})
     with pytest.raises(ReproductionError, match=re.escape(str(tmp_path / "file"))):
-        reproduce("table2", data_root, tmp_path / "file", classifiers=stand_ins, store=tmp_path / "store")
+        run("table2", "file", store=tmp_path / "store")
