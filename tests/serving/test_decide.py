@@ -31,7 +31,6 @@ from tests.serving.running import (
     Digits,
     Reply,
     Server,
-    fail_with,
     make_bomb,
     make_noise,
     read_rows,
@@ -388,9 +387,16 @@ class TestFaults:
     def test_whatever_fails_the_worker_goes_on(
         self, bench: Bench, digits: Digits, part: str, step: str, error: Exception, expected: tuple[int, str] | None
     ) -> None:
+        failed = threading.Event()
+
+        def fail(*_: object, **__: object) -> None:
+            failed.set()
+            raise error
+
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr(getattr(bench.service, part), step, fail_with(error))
+            broken.setattr(getattr(bench.service, part), step, fail)
             (result,) = bench.decide([SubmittedImage(digits.files[0], "a")])
+            assert failed.wait(PATIENCE), "what is stored is counted after the response"
         if expected is None:
             assert isinstance(result, list)
         else:

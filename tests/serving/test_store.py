@@ -168,6 +168,15 @@ class TestReviews:
         clock.now += 3600
         assert queue.pace(ANNA.session).everyone is None
 
+    def test_undo_takes_a_skip_back(self, store: DecisionStore, queue: ReviewStore) -> None:
+        """A sequence that the state machine seldom tries."""
+        number, _ = add_images(store, 0.1, 0.2)
+        for skips in (1, 2):
+            queue.lease(ANNA.session, 2)
+            queue.skip(number, ANNA.session)
+            assert queue.read(number).skips == skips
+        assert [queue.undo(number, ANNA).skips for _ in range(2)] == [1, 1], "once"
+
     def test_labels_are_imported_together_or_not_at_all(self, store: DecisionStore, queue: ReviewStore) -> None:
         a, *_ = add_images(store, 0.1, 0.2, 0.3)
         store.add([make_new("accepted", accept=True)], 1)
