@@ -509,6 +509,8 @@ def test_outputs_of_engines_are_the_same(
     found = collect(model, images, VIEWS, labels=labels, store=optional_store, execution=execution)
     assert len(pickled_engine.numbers) == 4 * members
     np.testing.assert_array_equal(found.probabilities, expected.probabilities)
+    for one, other in zip(found.members or [found], expected.members or [expected], strict=True):
+        np.testing.assert_array_equal(one.logits, other.logits)
     np.testing.assert_array_equal(found.labels, expected.labels)
     if optional_store and here:
         assert read_files(optional_store) == read_files(here)
