@@ -91,7 +91,7 @@ def test_verdicts_equal_the_slow_version(
     """One in `pending` audits is not reviewed."""
     audited = draw_audited(n_images, error_rate, probabilities=probabilities)
     audited = [one._replace(wrong=None) if i % pending == pending - 1 else one for i, one in enumerate(audited)]
-    verdict = judge_audits(n_images, audited, risk=RISK)
+    verdict = judge_audits(n_images, audited, risk=RISK, smallest=min(one.probability for one in audited))
     broken_at = slow_break(n_images, audited, RISK, 0.05)
     holds = slow_capital(n_images, audited, RISK, above=False) >= math.log(20)
     expected = "undecided" if broken_at is None else "broken"
@@ -109,7 +109,7 @@ def test_verdicts_equal_the_slow_version(
 
 def test_path_has_the_bounds_at_earlier_moments() -> None:
     audited = draw_audited(300, 0.3, probabilities=(0.5,))
-    path = judge_audits(300, audited, risk=RISK).path
+    path = judge_audits(300, audited, risk=RISK, smallest=0.5).path
     assert [moment for moment, _, _ in path] == list(range(10, 301, 10))
     for moment, low, high in path[::7]:
         then = judge_audits(moment, [one for one in audited if one.accepted <= moment], risk=RISK, smallest=0.5)
@@ -119,7 +119,7 @@ def test_path_has_the_bounds_at_earlier_moments() -> None:
 def test_a_risk_that_grows_late_is_found() -> None:
     """3,000 audits without an error would weigh against any later one if all capital were bet from the start."""
     audited = [AuditedImage(10 * i, 0.1, i > 3000 and i % 3 == 0) for i in range(1, 3101)]
-    verdict = judge_audits(31_000, audited, risk=RISK)
+    verdict = judge_audits(31_000, audited, risk=RISK, smallest=0.1)
     assert verdict.verdict == "broken"
     assert verdict.broken_at is not None
     assert verdict.broken_at > 30_000
@@ -156,6 +156,21 @@ def test_false_verdicts_are_as_rare_as_stated(probabilities: tuple[float, ...]) 
     assert held <= binom.ppf(1 - 1e-6, 100, 0.2)
 
 
+def test_errors_where_audits_are_rare_do_not_hold() -> None:
+    """All errors, 1.5 times the risk, are among images that are hardly ever drawn; the drawn ones tell nothing."""
+    rng, verdicts = np.random.default_rng(0), []
+    for _ in range(100):
+        is_rare = rng.random(1000) < 1.5 * RISK
+        probability = np.where(is_rare, 0.001, 0.2)
+        places = np.flatnonzero(rng.random(1000) < probability)
+        audited = [AuditedImage(int(i) + 1, float(probability[i]), bool(is_rare[i])) for i in places]
+        least = min(one.probability for one in audited)
+        verdicts.append([judge_audits(1000, audited, risk=RISK, smallest=one).verdict for one in (0.001, least)])
+    designed, observed = ([one == "holds" for one in each] for each in zip(*verdicts, strict=True))
+    assert sum(designed) <= binom.ppf(1 - 1e-6, 100, 0.05)
+    assert sum(observed) > 50, "so the smallest probability must be that of the design"
+
+
 # ---- Labels that are missing or late
 
 labels = st.lists(st.tuples(st.integers(1, 20), st.sampled_from([0.1, 0.3, 1.0]), st.booleans()), max_size=60)
@@ -187,7 +202,7 @@ def test_missing_labels_never_make_a_verdict_bolder(drawn: list[tuple[int, float
 def test_without_labels_nothing_is_decided() -> None:
     pending = [AuditedImage(i, 0.1, None) for i in range(1, 200)]
     for accepted, audited in ((0, []), (5000, []), (5000, pending)):
-        verdict = judge_audits(accepted, audited, risk=RISK)
+        verdict = judge_audits(accepted, audited, risk=RISK, smallest=0.1)
         assert (verdict.verdict, verdict.estimate, verdict.more_labels) == ("undecided", None, None)
         assert (verdict.labels, verdict.pending) == (0, len(audited))
         assert (verdict.low, verdict.high, verdict.path) == (0.0, 1.0, ())
@@ -202,7 +217,7 @@ def test_predicted_number_of_labels_is_about_right(every: int) -> None:
     audited = [AuditedImage(10 * i, 0.1, every > 0 and i % every == 0) for i in range(1, 2001)]
 
     def judge(n: int) -> AuditVerdict:
-        return judge_audits(10 * n, audited[:n], risk=RISK)
+        return judge_audits(10 * n, audited[:n], risk=RISK, smallest=0.1)
 
     if every == 10:
         assert (judge(1000).verdict, judge(1000).more_labels) == ("undecided", None)
@@ -232,7 +247,7 @@ def test_designed_audits_need_fewer_labels_than_even_ones() -> None:
             probability = plan.probabilities(confidence)
             places = np.flatnonzero(rng.random(len(probability)) < probability)
             audited = [AuditedImage(int(i) + 1, float(probability[i]), bool(wrong[i])) for i in places]
-            broken_at = judge_audits(50_000, audited, risk=0.05).broken_at or 50_000
+            broken_at = judge_audits(50_000, audited, risk=0.05, smallest=plan.smallest).broken_at or 50_000
             needed.append(int(np.searchsorted(places, broken_at)))
         mean_labels.append(np.mean(needed))
     assert mean_labels[0] < 0.8 * mean_labels[1]

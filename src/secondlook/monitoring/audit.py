@@ -61,7 +61,7 @@ class AuditVerdict(FrozenRecord):
 
 
 def judge_audits(
-    accepted: int, audited: Sequence[AuditedImage], *, risk: float, alpha: float = 0.05, smallest: float | None = None
+    accepted: int, audited: Sequence[AuditedImage], *, risk: float, smallest: float, alpha: float = 0.05
 ) -> AuditVerdict:
     """Judge whether the error rate among accepted images is at most `risk`, at any moment of a stream.
 
@@ -70,7 +70,8 @@ def judge_audits(
     a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable.
 
     `accepted` counts the images that could have been audited, `audited` are in the order of the stream, and `smallest`
-    is the smallest probability of an audit, known before the stream; by default that of the audited images.
+    is the smallest probability that an audit can have by its design. That of the images that happened to be audited
+    must not stand for it: images that are rarely drawn may hide the errors.
     """
     labels = sum(image.wrong is not None for image in audited)
     if not labels:
@@ -79,22 +80,21 @@ def judge_audits(
     probabilities = np.array([image.probability for image in audited], dtype=np.float64)
     is_reviewed = np.array([image.wrong is not None for image in audited], dtype=np.bool_)
     is_wrong = np.array([bool(image.wrong) for image in audited], dtype=np.bool_)
-    least = float(probabilities.min()) if smallest is None else smallest
     log_limit, moments = -math.log(alpha), np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
     found = _count_errors(positions, probabilities, is_wrong, moments)
     possible = _count_errors(positions, probabilities, is_wrong | ~is_reviewed, moments)
     # The smallest and the largest risk that the bets do not refute, each at alpha / 2.
     limit = math.log(2 / alpha)
-    low, _ = _bisect(lambda tried: _average(_bet_above(found, least, tried)) < limit, len(moments))
-    _, high = _bisect(lambda tried: _average(_bet_below(possible, least, tried)) >= limit, len(moments))
+    low, _ = _bisect(lambda tried: _average(_bet_above(found, smallest, tried)) < limit, len(moments))
+    _, high = _bisect(lambda tried: _average(_bet_below(possible, smallest, tried)) >= limit, len(moments))
     excess = _test_break(positions, probabilities, is_wrong, risk)
     reached = np.flatnonzero(excess >= log_limit)
-    shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], least, risk)
+    shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], smallest, risk)
     is_decided, more_labels = len(reached) > 0 or shortfall >= log_limit, None
     if not is_decided:
         # If the best bet so far continues to grow as it did; never if none grows.
         total, at = _count_errors(positions, probabilities, is_wrong, np.array([accepted])), np.array([risk])
-        above, below = (float(bet(total, least, at).max()) for bet in (_bet_above, _bet_below))
+        above, below = (float(bet(total, smallest, at).max()) for bet in (_bet_above, _bet_below))
         growth, log_capital = max((above, float(excess[-1])), (below, shortfall))
         more_labels = math.ceil(labels * (log_limit - log_capital) / growth) if growth > 0 else None
     return AuditVerdict(

@@ -348,10 +348,10 @@ class Monitor:
     def _judge(self) -> AuditVerdict | None:
         """Return what the audits tell about the guaranteed risk; None without audits, or without a guarantee."""
         auditable, guarantee = self._count("auditable"), self.policy.guarantee
-        if not auditable or guarantee is None:
+        smallest = self._smallest_probability
+        if not auditable or guarantee is None or smallest is None:
             return None
         audited = [AuditedImage(one.accepted, one.probability, one.wrong) for one in self._audited.values()]
-        smallest = self._smallest_probability
         return judge_audits(auditable, audited, risk=guarantee.risk, alpha=self.alpha, smallest=smallest)
 
     def _estimate(self, windows: Sequence[WindowSums]) -> AccuracyEstimate | None:
