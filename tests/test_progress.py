@@ -50,7 +50,7 @@ def watched_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def wait_for(text: str, terminal: Terminal) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while text not in terminal.getvalue():
         assert time.monotonic() < deadline, terminal.getvalue()
         time.sleep(0.01)

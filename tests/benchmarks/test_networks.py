@@ -102,6 +102,7 @@ def test_network_moves_like_any_module(tiny_file: Path) -> None:
     np.testing.assert_allclose(outputs, run_torch(network, IMAGES), atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.parametrize("make", [load_network, lambda _: make_wide_resnet(10, 1)], ids=["onnx", "wide_resnet"])
 def test_networks_are_traced_whole(make: Any, tiny_file: Path) -> None:
     network = make(tiny_file)

@@ -227,11 +227,10 @@ def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
     line += ["--out", "run", "--batch-size", "4", "--views", "digits", "--resamples", "10"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as started:
-        waited_until = time.monotonic() + 60
-        while not list(tmp_path.rglob("part-*.parquet")) and time.monotonic() < waited_until:
+        while not list(tmp_path.rglob("part-*.parquet")) and started.poll() is None:
             time.sleep(0.05)
         started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=60)
+        _, err = started.communicate(timeout=300)
     assert started.returncode == 130
     assert "resume" in err
     assert "Traceback" not in err

@@ -248,7 +248,7 @@ def test_damaged_files_with_a_new_checksum_work_or_are_an_error(file: Path) -> N
     for number in range(N_FILES):
         file.write_bytes(OnnxFile.seal(damage(content, number)))
         try:
-            open_file(file, timeout=5).decide_images(IMAGES)
+            open_file(file, timeout=120).decide_images(IMAGES)
         except DecisionError as error:
             messages.append(str(error))
     assert len(messages) > N_FILES / 4

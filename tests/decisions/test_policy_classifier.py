@@ -326,10 +326,14 @@ def policy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_relative_model_is_found_beside_the_policy(policy_folder: Path) -> None:
+def test_relative_model_is_found_beside_the_policy(policy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the policy is in the working directory."""
     digits = np.zeros((3, 16, 16, 1), dtype=np.uint8)
     for path in (policy_folder / "policy.json", "../shipped/policy.json"):
         assert score(path, digits, "scores.csv").images == 3
+    with monkeypatch.context() as patch:
+        patch.chdir(policy_folder)
+        assert score("policy.json", digits, "scores.csv").images == 3
     with pytest.raises(DecisionError, match=r"model\.onnx.*classifier="):
         resolve(read_policy(policy_folder / "policy.json"))  # a policy without a file
 

@@ -82,7 +82,7 @@ def change_settings(path: Path, **settings: object) -> None:
 
 
 def wait_until_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             if send(f"{url}/v2/health/ready").status == 200:

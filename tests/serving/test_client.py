@@ -197,11 +197,11 @@ def test_all_attempts_together_are_bounded() -> None:
         over.wait(next(replies))
         return []
 
-    raised, _ = decide(respond_slowly, timeout=5.0)
+    raised, _ = decide(respond_slowly, timeout=15.0)
     over.set()
     waited = re.search(r"within ([\d.]+) seconds", str(raised))
     assert waited is not None
-    assert float(waited[1]) <= 4.0, "the rest of the time"
+    assert float(waited[1]) <= 14.0, "the rest of the time"
 
 
 @pytest.mark.parametrize(
