@@ -90,11 +90,11 @@ def test_missing_files_are_reported_with_the_archive_to_unpack(
 @pytest.mark.parametrize(
     ("content", "value"),
     [
-        ({b"data": np.zeros((2, 100), dtype=np.uint8), b"labels": [0, 1]}, "uint8 [2, 100]"),
+        ({b"data": np.zeros((2, 100), dtype=np.uint8), b"labels": [0, 1]}, r"uint8 \[2, 100\]"),
         ({b"data": ROWS}, "'labels'"),
         ({b"data": ROWS, b"labels": [0, 3]}, "label 3 of image 1"),
         ({b"data": ROWS, b"labels": [0, [1]]}, "'labels'"),
-        (None, "No such file"),
+        (None, "test_batch'.*No such file"),
     ],
 )
 def test_malformed_cifar_batch_is_rejected(tmp_path: Path, content: object, value: str) -> None:
@@ -102,9 +102,8 @@ def test_malformed_cifar_batch_is_rejected(tmp_path: Path, content: object, valu
     (tmp_path / "test_batch").unlink()
     if content is not None:
         (tmp_path / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(SourceError, match=re.escape(value)) as raised:
+    with pytest.raises(SourceError, match=value):
         open_source(f"cifar10:{tmp_path}")
-    assert "test_batch'" in str(raised.value)
 
 
 def test_svhn_label_10_is_the_digit_0(tmp_path: Path) -> None:
