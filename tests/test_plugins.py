@@ -112,12 +112,17 @@ def run(site: Path, tmp_path: Path) -> Run:
 
 
 def test_records_of_a_plugin_are_listed_last(run: Run) -> None:
-    names = {"methods": "top-two", "models": "brightness", "sources": "gray", "views": "dim", "exports": "ids"}
-    for kind, name in names.items():
+    names = {
+        ("methods", "method"): "top-two",
+        ("models", "model"): "brightness",
+        ("sources", "source"): "gray",
+        ("views", "step"): "dim",
+        ("exports", "export"): "ids",
+    }
+    for (kind, title), name in names.items():
         done = run("list", kind, "--json")
         assert done.returncode == 0, done.stderr
-        (records,) = json.loads(done.stdout).values()
-        assert records[-1]["name"] == name
+        assert json.loads(done.stdout)[title][-1]["name"] == name
 
 
 def test_records_of_a_plugin_work_together(run: Run, tmp_path: Path) -> None:
