@@ -3,7 +3,6 @@
 import json
 import pickle
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 DATA = "folder:val/?limit=60"
 
 FUNCTION = """
@@ -37,8 +36,7 @@ def write_estimator(path: Path) -> None:
 def evaluate(here: Here, *models: str) -> None:
     given = [word for model in models for word in ("--model", model)]
     line = ("--data", DATA, "--views", "identity shift:1,0", "--out", "run", "--resamples", "5", "--quiet")
-    done = here("evaluate", *given, *line)
-    assert done.code == 0, done.err
+    here.ok("evaluate", *given, *line)
 
 
 @pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
@@ -57,13 +55,11 @@ def test_next_command_works_as_printed(here: Here, models: list[str]) -> None:
     if models[0].startswith("sklearn:"):
         write_estimator(Path("my model.pkl"))
     evaluate(here, *models)
-    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--out", "my policy.json")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", "--run", "run", "--coverage", "0.5", "--out", "my policy.json")
     command = shlex.split(done.out.partition("Next: ")[2])
     assert command[:2] == ["secondlook", "score"]
     assert ("--model" in command) == any(not model.startswith("onnx:") for model in models)
-    scored = here(*command[1:])
-    assert scored.code == 0, scored.err
+    scored = here.ok(*command[1:])
     assert scored.out.startswith("40 images: ")
 
 
@@ -72,56 +68,46 @@ def test_classifier_made_in_python_is_scored_in_python(here: Here) -> None:
     exec(FUNCTION, module)
     model = sl.load_classifier(module["predict"], name="my function")
     sl.create_run(model, DATA, out="run", views="identity", resamples=5, execution=sl.Execution(progress=False))
-    done = here("calibrate", "--run", "run", "--coverage", "0.5")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", "--run", "run", "--coverage", "0.5")
     assert "secondlook.score('policy.json'" in done.out
     assert "Next: secondlook" not in done.out
 
 
-def test_another_policy_is_replaced_only_by_force(here: Here) -> None:
-    evaluate(here, "onnx:model.onnx")
+def test_another_policy_is_replaced_only_by_force(here: Here, run: Path) -> None:
     calibrate = ("calibrate", "--run", "run", "--coverage")
-    assert here(*calibrate, "0.5").code == 0
+    here.ok(*calibrate, "0.5")
     first = Path("policy.json").read_bytes()
     made = json.loads(first)["made"]
-    refused = here(*calibrate, "0.9")
-    assert refused.code == 2
+    refused = here.fail(*calibrate, "0.9")
     for value in ("'policy.json'", "another policy", made, "--force", "another name"):
         assert value in refused.err
     assert "overwrite" not in refused.err
     assert Path("policy.json").read_bytes() == first
     assert here(*calibrate, "0.5").code == 0, "the same policy may be written again"
-    assert here(*calibrate, "0.9", "--force").code == 0
+    here.ok(*calibrate, "0.9", "--force")
     assert sl.load_policy("policy.json").threshold < json.loads(first)["threshold"]
 
 
-def test_repeated_calibration_may_be_written_again(here: Here) -> None:
+def test_repeated_calibration_may_be_written_again(here: Here, run: Path) -> None:
     """Another one in between changes the joint failure probability, but not the policy."""
-    evaluate(here, "onnx:model.onnx")
     calibrate = ("calibrate", "--run", "run", "--risk", "0.3", "--delta", "0.1", "--method")
-    assert here(*calibrate, "mean").code == 0
-    assert here(*calibrate, "msr", "--out", "other.json").code == 0
-    assert here(*calibrate, "mean").code == 0
+    here.ok(*calibrate, "mean")
+    here.ok(*calibrate, "msr", "--out", "other.json")
+    here.ok(*calibrate, "mean")
     assert sl.load_policy("policy.json").calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
 
 
-def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here) -> None:
-    evaluate(here, "onnx:model.onnx")
+def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here, run: Path) -> None:
     Path("notes.json").write_text("{}")
     Path("empty.json").touch()
     line = ("calibrate", "--run", "run", "--coverage", "0.5", "--out")
-    refused = here(*line, "notes.json")
-    assert refused.code == 2
-    assert "'notes.json'" in refused.err
+    here.fail(*line, "notes.json", told="'notes.json'")
     assert Path("notes.json").read_text() == "{}"
-    assert here(*line, "notes.json", "--force").code == 0
-    assert here(*line, "empty.json").code == 0
+    here.ok(*line, "notes.json", "--force")
+    here.ok(*line, "empty.json")
 
 
-def test_suggestion_is_not_a_calibration(here: Here) -> None:
-    evaluate(here, "onnx:model.onnx")
-    refused = here("calibrate", "--run", "run", "--risk", "0.01")
-    assert refused.code == 2
-    assert "roughly" in refused.err
+def test_suggestion_is_not_a_calibration(here: Here, run: Path) -> None:
+    here.fail("calibrate", "--run", "run", "--risk", "0.01", told="roughly")
     ledger = json.loads(Path("run/calibrations.json").read_text())
     assert [(one["risk"], one["delta"]) for one in ledger["calibrations"]] == [(0.01, 0.001)]

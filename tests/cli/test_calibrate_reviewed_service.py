@@ -1,9 +1,7 @@
 """`secondlook calibrate --reviewed service/`: the next policy from what the reviewers of a service found."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,11 +9,11 @@ from secondlook.monitoring import recertify
 from secondlook.policies import Policy, read_policy
 from secondlook.serving.database import Database, open_database
 from secondlook.serving.store import DecisionStore, ReviewStore
+from tests.cli.conftest import Here
 from tests.monitoring.streams import RISK, make_policy
 from tests.serving.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
 from tests.serving.streams import REVIEWER, FakeService, make_stream, review_all
 
-Here = Callable[..., Any]
 CALIBRATE = ("calibrate", "--reviewed", "service", "--out", "next.json")
 
 
@@ -44,8 +42,7 @@ def test_next_policy_is_that_of_the_rows_and_labels(
     url = request.getfixturevalue("postgres_url") if kind == "postgresql" else None
     database = open_database(tmp_path / "service", url)
     service = review_stream(database, tmp_path / "service")
-    done = here("calibrate", "--reviewed", url or "service", "--out", "next.json")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", "--reviewed", url or "service", "--out", "next.json")
     made = read_policy(tmp_path / "next.json")
     expected = expect(database, service.live.deployment.policy)
     assert (made.threshold, made.guarantee) == (expected.threshold, expected.guarantee)
@@ -69,13 +66,9 @@ def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path) -
     database = open_database(tmp_path / "service")
     before = FakeService(database, tmp_path / "service", make_policy())
     before.add(make_stream(100, first=5000, audit=None))
-    without = here(*CALIBRATE)
-    assert without.code == 2
-    assert "98 images" in without.err
-    assert "serve with secondlook serve --audit 0.05" in without.err
+    here.refuse(*CALIBRATE, told=("98 images", "serve with secondlook serve --audit 0.05"))
     service = review_stream(database, tmp_path / "service")
-    done = here(*CALIBRATE)
-    assert done.code == 0, done.err
+    done = here.ok(*CALIBRATE)
     assert "98 decided without audits are left out" in done.out
     expected = expect(database, service.live.deployment.policy)
     assert read_policy(tmp_path / "next.json").threshold == expected.threshold
@@ -89,8 +82,7 @@ def test_only_the_policy_in_force_counts(here: Here, tmp_path: Path) -> None:
     service = FakeService(database, tmp_path / "service", make_policy(risk=0.1), audit=1.0)
     service.add(make_stream(600, first=1000, audit=1.0))
     review_all(service, 0.0)
-    done = here(*CALIBRATE)
-    assert done.code == 0, done.err
+    here.ok(*CALIBRATE)
     made = read_policy(tmp_path / "next.json")
     assert made.guarantee is not None
     assert made.guarantee.risk == 0.1 != RISK
@@ -106,10 +98,7 @@ def test_too_few_or_wrong_reviews_say_what_would_be_needed(here: Here, tmp_path:
     service.add(make_stream(500, audit=1.0))
     for item in service.reviews.lease(REVIEWER.session, 20):
         service.reviews.label(item.number, item.label, REVIEWER)
-    done = here(*CALIBRATE)
-    assert done.code == 2
-    assert "no threshold guarantees" in done.err
-    assert "not reviewed yet" in done.err
+    done = here.refuse(*CALIBRATE, told=("no threshold guarantees", "not reviewed yet"))
     assert not (tmp_path / "next.json").exists()
     assert len(done.err.strip().splitlines()) == 1
     database.close()
@@ -130,17 +119,12 @@ def test_too_few_or_wrong_reviews_say_what_would_be_needed(here: Here, tmp_path:
 )
 def test_mistakes_are_named(here: Here, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     (tmp_path / "empty").mkdir()
-    done = here("calibrate", *arguments)
-    assert done.code == 2, done.out
-    assert said in done.err
+    done = here.refuse("calibrate", *arguments, told=said)
     assert "secret" not in done.err
-    assert len(done.err.strip().splitlines()) == 1
     assert not list((tmp_path / "empty").iterdir()), "nothing is made"
 
 
 def test_database_without_a_policy_is_an_error(here: Here, tmp_path: Path) -> None:
     (tmp_path / "service").mkdir()
     open_database(tmp_path / "service").close()
-    done = here(*CALIBRATE)
-    assert done.code == 2
-    assert "service.db" in done.err
+    here.refuse(*CALIBRATE, told="service.db")

@@ -1,7 +1,6 @@
 """`secondlook compare`: runs are paired on the same images, with the prediction settings of the first run."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import pytest
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.cli.demo import digit_images, split_digits
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 Evaluate = Callable[..., None]
 PLACES = split_digits()[1]
 
@@ -26,8 +25,7 @@ def evaluate(here: Here) -> Evaluate:
 
     def run(archive: str, out: str, *more: str) -> None:
         line = f"evaluate --model onnx:model.onnx --data npz:{archive} --views digits --resamples 5 --quiet --out {out}"
-        done = here(*line.split(), *more)
-        assert done.code == 0, done.err
+        here.ok(*line.split(), *more)
 
     return run
 
@@ -39,10 +37,7 @@ def test_different_images_with_the_same_ids_are_rejected(here: Here, evaluate: E
     evaluate("b.npz", "run-b")
     labels = digit_images()[1]
     differ = int(np.sum(labels[PLACES[:60]] != labels[PLACES[60:120]]))
-    done = here("compare", "run-a", "run-b")
-    assert done.code == 2
-    assert "'run-b'" in done.err
-    assert f"{differ} of 60" in done.err
+    here.refuse("compare", "run-a", "run-b", told=("'run-b'", f"{differ} of 60"))
 
 
 def test_subset_of_the_same_images_is_paired(here: Here, evaluate: Evaluate) -> None:
@@ -50,8 +45,7 @@ def test_subset_of_the_same_images_is_paired(here: Here, evaluate: Evaluate) -> 
     write_archive("first.npz", PLACES[:40])
     evaluate("all.npz", "run-a")
     evaluate("first.npz", "run-b")
-    done = here("compare", "run-a", "run-b", "--resamples", "5", "--json")
-    assert done.code == 0, done.err
+    done = here.ok("compare", "run-a", "run-b", "--resamples", "5", "--json")
     assert done.json["n_images"] == 40
     assert {row["method"].split()[0] for row in done.json["rows"]} == {"run-a", "run-b"}
 
@@ -82,10 +76,9 @@ def test_prediction_settings_are_those_of_the_first_run_by_default(here: Here, e
 def test_images_set_apart_by_a_run_are_not_compared(here: Here, evaluate: Evaluate) -> None:
     write_archive("a.npz", PLACES[:80])
     line = "evaluate --model onnx:model.onnx --data npz:a.npz --resamples 5 --no-check --quiet --out run-a"
-    assert here(*line.split()).code == 0
+    here.ok(*line.split())
     evaluate("a.npz", "run-b")
     apart = len(sl.open_run("run-a").record.tuning)
     assert apart == 20
-    done = here("compare", "run-a", "run-b", "--resamples", "5", "--metric", "accuracy")
-    assert done.code == 0, done.err
+    done = here.ok("compare", "run-a", "run-b", "--resamples", "5", "--metric", "accuracy")
     assert "20 images set apart for tuning, 60 judged" in done.out

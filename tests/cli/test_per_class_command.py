@@ -2,27 +2,18 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import secondlook as sl
-from tests.cli.conftest import calibrate, create_digits_run
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
 
 
-@pytest.fixture(scope="module")
-def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on 400 digits with two views."""
-    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", "identity shift:1,0")
-
-
 def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None:
-    done = calibrate(here, *RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001", "--json")
+    done = here.calibrate(*RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001", "--json")
     rule = sl.certify(
         sl.open_run("run").predictions, "mean", risk={"*": 0.2, "3": 0.4, "8": 0.001}, delta=0.1, groups="class"
     )
@@ -35,7 +26,7 @@ def test_policy_has_the_thresholds_of_the_library(here: Here, run: Path) -> None
 
 
 def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
-    told = calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001").out
+    told = here.calibrate(*RISK, "--per-class", "--class-risk", "8=0.001").out
     policy = sl.load_policy("policy.json")
     assert "jointly with 90 % confidence" in told
     assert str(policy.list_tables()[0]) in told
@@ -48,7 +39,7 @@ def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
 
 
 def test_compared_methods_are_printed(here: Here, run: Path) -> None:
-    told = calibrate(here, "--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
+    told = here.calibrate("--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
     policy = sl.load_policy("policy.json")
     assert len(policy.compared) == 2
     assert str(policy.list_tables()[1]) in told
@@ -57,9 +48,8 @@ def test_compared_methods_are_printed(here: Here, run: Path) -> None:
 
 
 def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
-    calibrate(here, *RISK, "--per-class", "--class-risk", "8=0.001")
-    done = here("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
-    assert done.code == 0, done.err
+    here.calibrate(*RISK, "--per-class", "--class-risk", "8=0.001")
+    here.ok("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
     rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
     groups = sl.load_policy("policy.json").groups
     for row in rows:
@@ -68,7 +58,7 @@ def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
 
 
 def test_report_of_a_calibration_per_class(here: Here, run: Path) -> None:
-    calibrate(here, *RISK, "--per-class")
+    here.calibrate(*RISK, "--per-class")
     told = here("report", "run", "--json").json
     assert told["guarantees"].endswith("for mean, with a threshold for each class")
     assert any("threshold for each predicted class" in note for note in told["notes"])
@@ -79,8 +69,7 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
     Path("settings.toml").write_text(
         '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nper-class = true\nclass-risk = ["3=0.4"]\n'
     )
-    done = here("calibrate", "--config", "settings.toml")
-    assert done.code == 0, done.err
+    here.ok("calibrate", "--config", "settings.toml")
     assert sl.load_policy("policy.json").groups[3].risk == 0.4
 
 
@@ -100,8 +89,6 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
     ],
 )
 def test_invalid_options_are_one_sentence(here: Here, run: Path, words: str, told: str) -> None:
-    done = here("calibrate", "--run", "run", *words.split())
-    assert done.code == 2
-    assert told in done.err
+    done = here.refuse("calibrate", "--run", "run", *words.split(), told=told)
     assert "groups=" not in done.err
     assert not Path("policy.json").exists()

@@ -2,22 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import secondlook as sl
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 LINE = "evaluate --model onnx:model.onnx --data folder:val --metric auroc --resamples 5 --no-check --out run"
 EVALUATE = LINE.split()
 HARMFUL = "identity hflip shift:1,0"
 
 
 def test_harmful_views_are_warned_of_at_the_top_of_the_page(here: Here) -> None:
-    assert here(*EVALUATE, "--views", HARMFUL, "--method", "mean", "--quiet").code == 0
-    done = here("report", "run", "--no-galleries")
-    assert done.code == 0, done.err
+    here.ok(*EVALUATE, "--views", HARMFUL, "--method", "mean", "--quiet")
+    done = here.ok("report", "run", "--no-galleries")
     assert "hflip" in done.err
     assert "the views 'auto' leave out harmful ones" in done.err
     page = Path("run/report.html").read_text(encoding="utf-8")
@@ -31,11 +28,10 @@ def test_harmful_views_are_warned_of_at_the_top_of_the_page(here: Here) -> None:
 
 
 def test_images_set_apart_by_the_run_are_not_reported(here: Here) -> None:
-    assert here(*EVALUATE, "--method", "msr", "--method", "blend", "--quiet").code == 0
+    here.ok(*EVALUATE, "--method", "msr", "--method", "blend", "--quiet")
     apart = len(sl.open_run("run").record.tuning)
     assert apart == 100, "views were chosen on them"
-    done = here("report", "run")
-    assert done.code == 0, done.err
+    here.ok("report", "run")
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "<dt>Images set apart</dt><dd>100</dd>" in page
     assert "Of 300 images" in page
@@ -47,8 +43,9 @@ def test_images_set_apart_by_the_run_are_not_reported(here: Here) -> None:
 
 def test_recommendation_names_the_option(here: Here) -> None:
     """Without the views 'identity' is the worst."""
-    done = here(*EVALUATE, "--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views", "--method", "mean")
-    assert done.code == 0, done.err
+    done = here.ok(
+        *EVALUATE, "--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views", "--method", "mean"
+    )
     assert "Predict from the image: " in done.out
     assert "Options to add: --predict-from image" in done.out
     assert "predict_from" not in done.out

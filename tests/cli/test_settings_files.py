@@ -1,13 +1,12 @@
 """`--config`: options from a TOML file."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-Here = Callable[..., Any]
+from tests.cli.conftest import Here
+
 NATURAL = """
 [evaluate]
 model = "onnx:model.onnx"
@@ -25,8 +24,7 @@ out = "run"
 @pytest.mark.parametrize("more", ['model-option = "threads=1"', 'model_options = ["threads=1"]'])
 def test_lists_and_single_values_are_accepted(here: Here, more: str) -> None:
     Path("settings.toml").write_text(f"{NATURAL}{more}\n")
-    done = here("evaluate", "--config", "settings.toml", "--json")
-    assert done.code == 0, done.err
+    done = here.ok("evaluate", "--config", "settings.toml", "--json")
     assert {(row["method"], row["metric"]) for row in done.json["rows"]} == {("msr", "auroc"), ("msr", "aurc")}
     record = json.loads(Path("run/run.json").read_text())
     assert record["views"] == ["identity", "shift:1,0", "hflip"]
@@ -46,17 +44,16 @@ def test_options_have_the_names_that_help_shows(here: Here) -> None:
 
 def test_unknown_option_lists_the_known_ones(here: Here) -> None:
     Path("settings.toml").write_text("[evaluate]\nmodel-opton = 'threads=1'\n")
-    done = here("evaluate", "--config", "settings.toml")
-    assert done.code == 2
-    assert "model-option, no-check, no-progress" in done.err
-    assert "Did you mean 'model-option'?" in done.err
+    done = here.refuse(
+        "evaluate",
+        "--config",
+        "settings.toml",
+        told=("model-option, no-check, no-progress", "Did you mean 'model-option'?"),
+    )
     assert "config" not in done.err.partition("known: ")[2]
 
 
 @pytest.mark.parametrize("value", ["[1, 2]", "'many'"])
 def test_invalid_number_is_named(here: Here, value: str) -> None:
     Path("settings.toml").write_text(f"[evaluate]\nmodel = 'm'\ndata = 'd'\nout = 'o'\nseed = {value}\n")
-    done = here("evaluate", "--config", "settings.toml")
-    assert done.code == 2
-    assert "--seed" in done.err
-    assert "Traceback" not in done.err
+    here.fail("evaluate", "--config", "settings.toml", told="--seed")

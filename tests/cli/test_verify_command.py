@@ -2,9 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,23 +11,16 @@ from onnx import numpy_helper
 
 import secondlook as sl
 from secondlook.onnx_export import verify_export
-from tests.cli.conftest import calibrate, create_digits_run
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 VERIFY = ("verify", "decide.onnx", "--policy", "policy.json", "--data", "folder:val", "--no-progress")
-
-
-@pytest.fixture(scope="module")
-def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on 400 digits."""
-    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", "identity shift:1,0 shift:-1,0")
 
 
 @pytest.fixture
 def exported(here: Here, run: Path) -> Here:
     """A folder with a policy, and the file that it was exported to."""
-    calibrate(here, "--coverage", "0.7", "--quiet")
-    assert here("export", "--policy", "policy.json", "--out", "decide.onnx", "--quiet").code == 0
+    here.calibrate("--coverage", "0.7", "--quiet")
+    here.ok("export", "--policy", "policy.json", "--out", "decide.onnx", "--quiet")
     return here
 
 
@@ -43,8 +34,7 @@ def write_changed_model() -> None:
 
 
 def test_the_file_passes(exported: Here) -> None:
-    done = exported(*VERIFY)
-    assert done.code == 0, done.err
+    done = exported.ok(*VERIFY)
     assert "400 images compared" in done.out
     assert "passed" in done.out
     told = exported(*VERIFY, "--limit", "50", "--tolerance", "1e-5", "--json").json
@@ -64,7 +54,7 @@ def test_the_file_passes(exported: Here) -> None:
 def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
     write_changed_model()
     export = ("export", "--policy", "policy.json", "--out", "decide.onnx", "--force")
-    assert exported(*export, "--model", "onnx:changed.onnx", "--allow-mismatch").code == 0
+    exported.ok(*export, "--model", "onnx:changed.onnx", "--allow-mismatch")
     done = exported(*VERIFY)
     assert done.code == 3
     assert "failed" in done.out
@@ -73,7 +63,7 @@ def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
     assert told.json["passed"] is False
     assert told.json["differing_decisions"] > 0
     assert told.json["differing"][0]["id"] in done.out
-    assert exported(*VERIFY, "--tolerance", "1").code == 0
+    exported.ok(*VERIFY, "--tolerance", "1")
 
 
 def test_help_tells_the_default_tolerance(here: Here) -> None:
@@ -92,17 +82,11 @@ def test_help_tells_the_default_tolerance(here: Here) -> None:
 )
 def test_errors_are_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
     write_changed_model()
-    calibrate(exported, "--coverage", "0.6", "--out", "other.json", "--quiet")
-    done = exported(*VERIFY, *words)
-    assert done.code == 2
-    assert told in done.err
+    exported.calibrate("--coverage", "0.6", "--out", "other.json", "--quiet")
+    exported.refuse(*VERIFY, *words, told=told)
 
 
 def test_the_model_may_be_elsewhere(exported: Here) -> None:
     Path("model.onnx").rename("moved.onnx")
-    missing = exported(*VERIFY)
-    assert missing.code == 2
-    assert "model.onnx" in missing.err
-    assert "--model" in missing.err
-    done = exported(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")
-    assert done.code == 0, done.err
+    exported.refuse(*VERIFY, told=("model.onnx", "--model"))
+    exported.ok(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")
