@@ -169,25 +169,6 @@ def test_bad_input_is_named_and_exits_with_code_2(here: Here, line: str, value: 
     here.fail(*line.split(), told=value)
 
 
-@pytest.mark.parametrize(
-    ("line", "value"),
-    [
-        ("--risk 0.1 --coverage 0.5", "--coverage"),
-        ("", "--coverage"),
-        ("--risk 7", "7.0"),
-        ("--risk 0.0001", "0.01 %"),
-        ("--risk 0.1 --method bootstrap", "'bootstrap'"),
-        ("--risk 0.1 --out absent/policy.json", "'absent/policy.json'"),
-        ("--risk 0.1 --method mean,mean", "'mean'"),
-        ("--risk 0.1 --method mean,meen", "Did you mean 'mean'?"),
-        ("--coverage 0.5 --method mean,msr", "'mean,msr'"),
-        ("--risk 0.1 --delta inf", "--delta inf"),
-    ],
-)
-def test_impossible_policy_is_rejected(here: Here, run: Path, line: str, value: str) -> None:
-    here.refuse("calibrate", "--run", "run", *line.split(), told=value)
-
-
 def test_damaged_chunk_of_a_run_is_named(here: Here, run: Path) -> None:
     chunk = next(run.rglob("part-*.parquet"))
     chunk.write_bytes(chunk.read_bytes()[:-40])

@@ -3,6 +3,10 @@
 import csv
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -43,11 +47,23 @@ def training() -> ModuleType:
     return module
 
 
-def test_demo_runs_twice(here: Here) -> None:
-    first = here.ok("demo")
-    assert first.out.count("$ secondlook") == 4
-    for line in demo.CLOSING.format(command=demo.find_command()).strip().splitlines():
-        assert line in first.out
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the demo ran once; out.txt has what it printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    with (folder / "out.txt").open("w") as file:
+        program = Path(sys.executable).with_name("secondlook")
+        path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+        subprocess.run([program, "demo"], cwd=folder, stdout=file, check=True, env={**os.environ, "PATH": path})
+    return folder
+
+
+def test_demo_runs_twice(here: Here, shown: Path) -> None:
+    printed = (shown / "out.txt").read_text(encoding="utf-8")
+    shutil.copytree(shown / "demo", "demo")
+    assert printed.count("$ secondlook") == 4
+    for line in demo.CLOSING.format(command="secondlook").strip().splitlines():
+        assert line in printed
     made = {path.name for path in Path("demo").iterdir()}
     assert made == {"labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "rejected"}
     assert Path("demo/run/report.html").stat().st_size > 100_000
@@ -62,8 +78,8 @@ def test_demo_does_not_touch_a_folder_that_is_not_its_own(here: Here) -> None:
     assert [path.name for path in Path("mine").rglob("*")] == ["rejected", "thesis.txt"]
 
 
-def test_numbers_of_the_demo_are_correct(here: Here) -> None:
-    here.ok("demo", "--quiet")
+def test_numbers_of_the_demo_are_correct(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shown)
     images, labels = digit_images()
     unseen = split_digits()[1]
     half = unseen[: len(unseen) // 2]
@@ -89,8 +105,8 @@ def test_numbers_of_the_demo_are_correct(here: Here) -> None:
     assert all((float(row["confidence"]) >= threshold) == (row["accept"].lower() == "true") for row in scores)
 
 
-def test_demo_of_an_earlier_version_is_replaced(here: Here) -> None:
-    here.ok("demo", "--quiet")
+def test_demo_of_an_earlier_version_is_replaced(here: Here, shown: Path) -> None:
+    shutil.copytree(shown / "demo", "demo")
     policy, scores = Path("demo/policy.json"), Path("demo/scores.csv")
     intended = scores.read_bytes()
     here.ok("calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", str(policy), "--force")

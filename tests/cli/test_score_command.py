@@ -55,6 +55,7 @@ def place(here: Here, tmp_path: Path, policy: Policy) -> Path:
 
 
 GIVEN = ("--policy", "policy.json", "--data", "folder:new/")
+SCORE = ("score", *GIVEN, "--out", "scores.csv")
 
 
 def save_for(policy: Policy, path: Path, **classifier: str) -> None:
@@ -99,8 +100,8 @@ def test_json_quiet_and_settings_file(here: Here, place: Path) -> None:
 
 def test_skipped_images_are_listed(here: Here, place: Path) -> None:
     (place / "new" / "broken.png").write_bytes(b"no picture")
-    here.refuse("score", *GIVEN, "--out", "scores.csv", told="broken.png")
-    done = here.ok("score", *GIVEN, "--out", "scores.csv", "--on-error", "skip")
+    here.refuse(*SCORE, told="broken.png")
+    done = here.ok(*SCORE, "--on-error", "skip")
     assert "1 skipped" in done.out
     assert "broken.png" in done.out
     here.ok("score", "--policy", "policy.json", "--data", "folder:new/?on_error=skip", "--out", "b.csv")
@@ -110,9 +111,9 @@ def test_skipped_images_are_listed(here: Here, place: Path) -> None:
 def test_moved_model_can_be_given(here: Here, place: Path, policy: Policy) -> None:
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
     save_for(policy, place / "policy.json", name="onnx:gone.onnx?output=logits")
-    here.refuse("score", *GIVEN, "--out", "scores.csv", told=("gone.onnx", "--model"))
+    here.refuse(*SCORE, told=("gone.onnx", "--model"))
     model = "onnx:moved.onnx?output=logits&gray=luminance"
-    here.ok("score", *GIVEN, "--out", "scores.csv", "--model", model)
+    here.ok(*SCORE, "--model", model)
 
 
 def test_moved_model_inherits_the_options_of_the_policy(here: Here, place: Path) -> None:
@@ -126,9 +127,9 @@ def test_moved_model_inherits_the_options_of_the_policy(here: Here, place: Path)
     attach(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json", overwrite=True)
     here.ok("score", *GIVEN, "--out", "first.csv")
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
-    here.ok("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx")
+    here.ok(*SCORE, "--model", "onnx:moved.onnx")
     assert (place / "scores.csv").read_bytes() == (place / "first.csv").read_bytes()
-    done = here.refuse("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx?gray=luminance&mean=0.2")
+    done = here.refuse(*SCORE, "--model", "onnx:moved.onnx?gray=luminance&mean=0.2")
     assert "0.2" in done.err, "given options are used as they are"
     with (place / "moved.onnx").open("ab") as file:
         file.write(b"\x32\x01x")  # another description of the model, and so another digest
@@ -142,14 +143,14 @@ def test_moved_model_inherits_the_options_of_the_policy(here: Here, place: Path)
     [("--link", "--rejected"), ("--export-all", "--export"), ("--image-prefix=https://a.b/", "--export")],
 )
 def test_option_without_its_partner_is_rejected(here: Here, place: Path, option: str, partner: str) -> None:
-    here.refuse("score", *GIVEN, "--out", "scores.csv", option, told=(option.partition("=")[0], partner))
+    here.refuse(*SCORE, option, told=(option.partition("=")[0], partner))
     assert not (place / "scores.csv").exists()
 
 
 def test_another_model_needs_allow_mismatch(here: Here, place: Path, policy: Policy) -> None:
     save_for(policy, place / "policy.json", digest="0" * 64)
-    here.refuse("score", *GIVEN, "--out", "scores.csv", told=("000000000000", "--allow-mismatch"))
-    done = here.ok("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch")
+    here.refuse(*SCORE, told=("000000000000", "--allow-mismatch"))
+    done = here.ok(*SCORE, "--allow-mismatch")
     assert "guarantee: none" in done.out
 
 
@@ -160,7 +161,7 @@ def test_edited_policy_has_no_guarantee(here: Here, place: Path) -> None:
     content["threshold"] -= 0.2
     (place / "policy.json").write_text(json.dumps(content))
     for given in ((), ("--model", MODEL)):
-        done = here.ok("score", *GIVEN, "--out", "scores.csv", *given)
+        done = here.ok(*SCORE, *given)
         first, *others = done.err.splitlines()
         assert first.startswith("warning: policy 'policy.json' was changed")
         assert all("the views 'auto' leave out harmful ones" in line for line in others), (
@@ -204,12 +205,12 @@ def test_policy_from_elsewhere_does_not_act(here: Here, place: Path, policy: Pol
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/models/m?timeout=0.2&retries=0&output=logits"
         for name in (url, "sklearn:evil.pkl?trust_pickle=true"):
             save_for(policy, place / "policy.json", name=name)
-            done = here.refuse("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch", told=(name, "--model"))
+            done = here.refuse(*SCORE, "--allow-mismatch", told=(name, "--model"))
             assert "is not loaded" in done.err
             assert describe(str(place / "policy.json"))["classifier"] == name
         with pytest.raises(BlockingIOError):
             server.accept()
-    done = here.refuse("score", *GIVEN, "--out", "scores.csv", "--model", "sklearn:evil.pkl")
+    done = here.refuse(*SCORE, "--model", "sklearn:evil.pkl")
     assert "trust_pickle" in done.err, "the policy cannot trust a pickle in the name of the user"
     assert not (place / "ran").exists()
     assert not (place / "scores.csv").exists()
@@ -218,7 +219,7 @@ def test_policy_from_elsewhere_does_not_act(here: Here, place: Path, policy: Pol
 def test_harmful_views_are_warned_of(here: Here, place: Path, policy: Policy) -> None:
     views = ("identity", "shift:1,0", "shift:12,-12")
     policy.model_copy(update={"views": views}).save(place / "policy.json", overwrite=True)
-    done = here.ok("score", *GIVEN, "--out", "scores.csv")
+    done = here.ok(*SCORE)
     assert done.err.startswith("warning: ")
     assert "'shift:12,-12'" in done.err
     assert done.err.count("\n") == 1
@@ -258,4 +259,4 @@ def test_full_disk_is_an_error_message(here: Here, place: Path) -> None:
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert not [path for path in place.rglob("*") if path.name.endswith(".tmp")]
-    here.ok("score", *GIVEN, "--out", "scores.csv", "--per-view")
+    here.ok(*SCORE, "--per-view")
