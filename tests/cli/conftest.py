@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import shutil
@@ -5,7 +6,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from secondlook.progress import HUGGING_FACE_SWITCHES
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
+VIEWS = "identity shift:1,0 shift:-1,0 gamma:0.9 gamma:1.1"
 CIFAR10_JPEG = Path(__file__).resolve().parents[3] / "shared" / "cifar10-jpeg"
 
 
@@ -35,6 +37,43 @@ class Ended:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+class Here:
+    """Runs the command line in this process."""
+
+    def __init__(self, run: Callable[..., Ended]) -> None:
+        self.run = run
+
+    def __call__(self, *words: str) -> Ended:
+        return self.run(*words)
+
+    def ok(self, *words: str) -> Ended:
+        """Run a command that must succeed."""
+        done = self(*words)
+        assert done.code == 0, done.err
+        return done
+
+    def fail(self, *words: str, told: str | Sequence[str] = ()) -> Ended:
+        """Run a command that must end with a message about the user's mistake, which has some texts."""
+        done = self(*words)
+        assert done.code == 2, done.out + done.err
+        assert done.err
+        assert "Traceback" not in done.err
+        for text in [told] if isinstance(told, str) else told:
+            assert text in done.err
+        return done
+
+    def refuse(self, *words: str, told: str | Sequence[str] = ()) -> Ended:
+        """Run a command whose message must be one sentence, without warnings or the usage before it."""
+        done = self.fail(*words, told=told)
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1, done.err
+        return done
+
+    def calibrate(self, *words: str) -> Ended:
+        """Calibrate on the run of the folder."""
+        return self.ok("calibrate", "--run", "run", *words)
 
 
 @pytest.fixture
@@ -54,8 +93,8 @@ def secondlook(tmp_path: Path) -> Command:
 @pytest.fixture
 def here(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Ended]]:
-    """Run the command line in this process, in a folder of its own with a model, labeled and new images."""
+) -> Iterator[Here]:
+    """The command line in this process, in a folder of its own with a model, labeled and new images."""
     for item in digits.iterdir():
         (tmp_path / item.name).symlink_to(item)
     monkeypatch.chdir(tmp_path)
@@ -76,7 +115,7 @@ def here(
         written = capfd.readouterr()
         return Ended(int(ended.value.code or 0), written.out, written.err)
 
-    yield run
+    yield Here(run)
     warnings.showwarning = shown
     signal.signal(signal.SIGINT, handler)
 
@@ -101,36 +140,28 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def create_digits_run(digits: Path, path: Path, views: str) -> Path:
-    """Evaluate the model of the folder on its 400 labeled digits."""
-    before = Path.cwd()
-    os.chdir(digits)
-    try:
+@pytest.fixture(scope="session")
+def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 400 digits with five views that round no pixels; a quarter of the digits can be set apart."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    execution = sl.Execution(progress=False)
+    with contextlib.chdir(digits):
         sl.create_run(
             "onnx:model.onnx",
             "folder:val/",
             out=path,
-            views=views,
+            views=VIEWS,
             resamples=5,
             check_setup=False,
-            execution=sl.Execution(progress=False),
+            execution=execution,
         )
-    finally:
-        os.chdir(before)
     return path
 
 
 @pytest.fixture
-def run(here: Callable[..., Ended], stored_run: Path) -> Path:
-    """A copy of the run of a module in the folder of the test, since calibrations are recorded in it."""
+def run(here: Here, stored_run: Path) -> Path:
+    """A copy of that run in the folder of the test, since calibrations are recorded in it."""
     return Path(shutil.copytree(stored_run, "run"))
-
-
-def calibrate(here: Callable[..., Ended], *words: str) -> Ended:
-    """Calibrate on that run."""
-    done = here("calibrate", "--run", "run", *words)
-    assert done.code == 0, done.err
-    return done
 
 
 @pytest.fixture(scope="session")

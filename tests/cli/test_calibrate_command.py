@@ -1,9 +1,10 @@
-"""What `secondlook calibrate` writes, refuses to replace, and prints as the next command."""
+"""`secondlook calibrate`: what it writes, prints, refuses to replace and rejects, with each of its options."""
 
 import json
+import math
 import pickle
+import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 import secondlook as sl
+from secondlook.cli.options import refuse
+from secondlook.errors import DecisionError
+from secondlook.policies import Schedule
+from tests.cli.conftest import VIEWS, Here
 
-Here = Callable[..., Any]
 DATA = "folder:val/?limit=60"
 
 FUNCTION = """
@@ -37,8 +41,7 @@ def write_estimator(path: Path) -> None:
 def evaluate(here: Here, *models: str) -> None:
     given = [word for model in models for word in ("--model", model)]
     line = ("--data", DATA, "--views", "identity shift:1,0", "--out", "run", "--resamples", "5", "--quiet")
-    done = here("evaluate", *given, *line)
-    assert done.code == 0, done.err
+    here.ok("evaluate", *given, *line)
 
 
 @pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
@@ -57,13 +60,11 @@ def test_next_command_works_as_printed(here: Here, models: list[str]) -> None:
     if models[0].startswith("sklearn:"):
         write_estimator(Path("my model.pkl"))
     evaluate(here, *models)
-    done = here("calibrate", "--run", "run", "--coverage", "0.5", "--out", "my policy.json")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", "--run", "run", "--coverage", "0.5", "--out", "my policy.json")
     command = shlex.split(done.out.partition("Next: ")[2])
     assert command[:2] == ["secondlook", "score"]
     assert ("--model" in command) == any(not model.startswith("onnx:") for model in models)
-    scored = here(*command[1:])
-    assert scored.code == 0, scored.err
+    scored = here.ok(*command[1:])
     assert scored.out.startswith("40 images: ")
 
 
@@ -72,56 +73,319 @@ def test_classifier_made_in_python_is_scored_in_python(here: Here) -> None:
     exec(FUNCTION, module)
     model = sl.load_classifier(module["predict"], name="my function")
     sl.create_run(model, DATA, out="run", views="identity", resamples=5, execution=sl.Execution(progress=False))
-    done = here("calibrate", "--run", "run", "--coverage", "0.5")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", "--run", "run", "--coverage", "0.5")
     assert "secondlook.score('policy.json'" in done.out
     assert "Next: secondlook" not in done.out
 
 
-def test_another_policy_is_replaced_only_by_force(here: Here) -> None:
-    evaluate(here, "onnx:model.onnx")
+def test_another_policy_is_replaced_only_by_force(here: Here, run: Path) -> None:
     calibrate = ("calibrate", "--run", "run", "--coverage")
-    assert here(*calibrate, "0.5").code == 0
+    here.ok(*calibrate, "0.5")
     first = Path("policy.json").read_bytes()
     made = json.loads(first)["made"]
-    refused = here(*calibrate, "0.9")
-    assert refused.code == 2
+    refused = here.fail(*calibrate, "0.9")
     for value in ("'policy.json'", "another policy", made, "--force", "another name"):
         assert value in refused.err
     assert "overwrite" not in refused.err
     assert Path("policy.json").read_bytes() == first
     assert here(*calibrate, "0.5").code == 0, "the same policy may be written again"
-    assert here(*calibrate, "0.9", "--force").code == 0
+    here.ok(*calibrate, "0.9", "--force")
     assert sl.load_policy("policy.json").threshold < json.loads(first)["threshold"]
 
 
-def test_repeated_calibration_may_be_written_again(here: Here) -> None:
+def test_repeated_calibration_may_be_written_again(here: Here, run: Path) -> None:
     """Another one in between changes the joint failure probability, but not the policy."""
-    evaluate(here, "onnx:model.onnx")
     calibrate = ("calibrate", "--run", "run", "--risk", "0.3", "--delta", "0.1", "--method")
-    assert here(*calibrate, "mean").code == 0
-    assert here(*calibrate, "msr", "--out", "other.json").code == 0
-    assert here(*calibrate, "mean").code == 0
+    here.ok(*calibrate, "mean")
+    here.ok(*calibrate, "msr", "--out", "other.json")
+    here.ok(*calibrate, "mean")
     assert sl.load_policy("policy.json").calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
 
 
-def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here) -> None:
-    evaluate(here, "onnx:model.onnx")
+def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here, run: Path) -> None:
     Path("notes.json").write_text("{}")
     Path("empty.json").touch()
     line = ("calibrate", "--run", "run", "--coverage", "0.5", "--out")
-    refused = here(*line, "notes.json")
-    assert refused.code == 2
-    assert "'notes.json'" in refused.err
+    here.fail(*line, "notes.json", told="'notes.json'")
     assert Path("notes.json").read_text() == "{}"
-    assert here(*line, "notes.json", "--force").code == 0
-    assert here(*line, "empty.json").code == 0
+    here.ok(*line, "notes.json", "--force")
+    here.ok(*line, "empty.json")
 
 
-def test_suggestion_is_not_a_calibration(here: Here) -> None:
-    evaluate(here, "onnx:model.onnx")
-    refused = here("calibrate", "--run", "run", "--risk", "0.01")
-    assert refused.code == 2
-    assert "roughly" in refused.err
+def test_suggestion_is_not_a_calibration(here: Here, run: Path) -> None:
+    here.fail("calibrate", "--run", "run", "--risk", "0.01", told="roughly")
     ledger = json.loads(Path("run/calibrations.json").read_text())
     assert [(one["risk"], one["delta"]) for one in ledger["calibrations"]] == [(0.01, 0.001)]
+
+
+CALIBRATE = "calibrate --run run --risk 0.1 --delta 0.1 --force"
+
+
+def test_second_calibration_on_the_same_images_is_told(here: Here, run: Path) -> None:
+    assert "warning" not in here(*CALIBRATE.split()).err
+    assert "warning" not in here(*CALIBRATE.split()).err
+    done = here.ok(*CALIBRATE.split(), "--method", "msr")
+    assert "20 %" in done.err
+    assert "--method" in done.err
+    assert "20 %" in done.out
+    done = here(*CALIBRATE.split(), "--json")
+    assert done.json["calibration"]["joint_delta"] == 0.2
+    quiet = here(*CALIBRATE.split(), "--quiet")
+    assert (quiet.out, quiet.err) == ("", "")
+    assert "20 %" in str(sl.load_policy("policy.json"))
+    sl.create_run("onnx:model.onnx", "folder:val/", out="run", views=VIEWS, **SETTINGS)
+    assert "30 %" in here(*CALIBRATE.split(), "--method", "entropy").err
+
+
+def test_several_methods_share_delta(here: Here, run: Path) -> None:
+    done = here.ok(*CALIBRATE.split(), "--method", "msr, view:shift:1,0,mean")
+    assert "warning" not in done.err
+    methods = ["msr", "view:shift:1,0", "mean"]
+    rule = sl.certify(sl.Predictions.open("run/predictions"), methods, risk=0.1, delta=0.1)
+    policy = sl.load_policy("policy.json")
+    assert (policy.method, policy.threshold) == (rule.method, rule.threshold)
+    assert policy.guarantee is not None
+    assert policy.guarantee.delta == 0.1
+    Path("settings.toml").write_text('[calibrate]\nmethod = ["msr", "view:shift:1,0", "mean"]\n')
+    done = here.ok(*CALIBRATE.split(), "--config", "settings.toml")
+    assert "warning" not in done.err, "the same calibration again"
+
+
+RISK = ("--risk", "0.03", "--delta", "0.1")
+SETTINGS: dict[str, Any] = {"resamples": 5, "check_setup": False, "execution": sl.Execution(progress=False)}
+
+
+@pytest.mark.parametrize("goal", [RISK, ("--coverage", "0.8")], ids=["risk", "coverage"])
+def test_policy_has_the_schedule_of_the_library(here: Here, run: Path, goal: tuple[str, ...]) -> None:
+    done = here.calibrate(*goal, "--adaptive", "--json")
+    opened = sl.open_run("run")
+    options: dict[str, Any] = {"adaptive": True, "progress": False}
+    expected = (
+        opened.certify(risk=0.03, delta=0.1, **options)
+        if goal is RISK
+        else opened.threshold_for(coverage=0.8, **options)
+    )
+    policy = sl.load_policy("policy.json")
+    assert json.loads(policy.model_dump_json()) == done.json
+    assert policy.schedule is not None
+    assert policy.schedule == expected.schedule
+    assert policy.threshold == expected.threshold
+    assert policy.views == policy.schedule.views
+    assert policy.certified == (goal is RISK)
+    assert policy.schedule.tolerance == Schedule.DEFAULT_TOLERANCE
+    assert policy.calibration is not None
+    assert policy.calibration.mean_looks is not None
+    assert 1 <= policy.calibration.mean_looks < 5
+
+
+def test_info_tells_the_schedule(here: Here, run: Path) -> None:
+    here.calibrate(*RISK, "--adaptive", "--max-looks", "4")
+    policy = sl.load_policy("policy.json")
+    assert policy.schedule is not None
+    assert policy.calibration is not None
+    told = here("info", "policy.json").out
+    facts = here("info", "policy.json", "--json").json
+    assert f"tolerance of {100 * Schedule.DEFAULT_TOLERANCE:g} %" in facts["schedule"]
+    assert f"fitted to {policy.schedule.images} images" in facts["schedule"]
+    assert facts["summary"] == str(policy)
+    assert str(policy.schedule.make_table(policy.threshold)) in told
+    assert f"{policy.calibration.mean_looks:.2f} on average, at most 4:" in told
+    assert f"{policy.calibration.differing} of {policy.calibration.images} " in told
+    assert f"{100 * policy.calibration.differing_bound:.2g} %" in told  # type: ignore[operator]
+    here.calibrate(*RISK, "--out", "all.json")
+    assert sl.load_policy("all.json").views == tuple(VIEWS.split())
+    facts = here("info", "all.json", "--json").json
+    assert facts["schedule"] == "all views of every image"
+    assert "looks: " not in facts["summary"]
+
+
+def test_settings_file_takes_the_options(here: Here, run: Path) -> None:
+    Path("settings.toml").write_text(
+        '[calibrate]\nrun = "run"\ncoverage = 0.8\nadaptive = true\ntolerance = 0.05\nmax-looks = 3\n'
+    )
+    done = here("calibrate", "--config", "settings.toml", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    schedule = sl.load_policy("policy.json").schedule
+    assert schedule is not None
+    assert (schedule.tolerance, schedule.max_looks, schedule.full_looks) == (0.05, 3, 5)
+    here.ok("calibrate", "--config", "settings.toml", "--max-looks", "4", "--out", "other.json")
+    assert sl.load_policy("other.json").schedule.max_looks == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("data", "views", "told"),
+    [
+        ("folder:val/?limit=200", VIEWS, ("at least 100 images", "50")),
+        ("folder:val/", "identity", ("two views", "secondlook evaluate --views")),
+    ],
+    ids=["too few images", "one view"],
+)
+@pytest.mark.parametrize("goal", ["--risk 0.1", "--coverage 0.8"])
+def test_run_that_cannot_be_adaptive_is_one_sentence(
+    here: Here, data: str, views: str, told: tuple[str, ...], goal: str
+) -> None:
+    sl.create_run("onnx:model.onnx", data, out="run", views=views, **SETTINGS)
+    done = here.refuse("calibrate", "--run", "run", "--adaptive", *goal.split())
+    assert all(text in done.err for text in told), done.err
+    assert "=" not in done.err
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "", "text", 3, True])
+def test_option_that_was_given_needs_its_partner(value: object) -> None:
+    refuse({"--a": None, "--c": False, "--d": []}, "without --b")
+    with pytest.raises(DecisionError, match="--a has no effect without --b"):
+        refuse({"--a": value}, "without --b")
+
+
+def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
+    """The page takes its risk and delta, but the operating points are those of all looks."""
+    here.calibrate(*RISK, "--adaptive")
+    told = here("report", "run", "--json").json
+    assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend, adaptive"
+    assert any("with all looks" in note for note in told["notes"])
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    sentence = page.partition('id="adaptive-sentence">')[2].partition("</p>")[0]
+    policy = sl.load_policy("policy.json")
+    assert policy.calibration is not None
+    assert sentence.startswith(f"{policy.calibration.mean_looks:.1f} looks on average instead of 5 certify")
+    assert f"{100 * policy.coverage:.1f}" in sentence
+    assert "--risk 0.03 --delta 0.1 --method blend --adaptive" in page
+    assert '"calibrated":[],' in page
+    here.calibrate(*RISK, "--out", "all.json")
+    told = here("report", "run", "--json").json
+    assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend"
+    assert '"calibrated":["blend"],' in Path("run/report.html").read_text(encoding="utf-8")
+    assert not any("with all looks" in note for note in told["notes"])
+
+
+CLASS_RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
+
+
+def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Path) -> None:
+    done = here.calibrate(*CLASS_RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001", "--json")
+    rule = sl.certify(
+        sl.open_run("run").predictions, "mean", risk={"*": 0.2, "3": 0.4, "8": 0.001}, delta=0.1, groups="class"
+    )
+    policy = sl.load_policy("policy.json")
+    assert json.loads(policy.model_dump_json()) == done.json
+    assert policy.groups == rule.groups
+    assert policy.groups[8].threshold == math.inf
+    assert policy.certified
+    assert [group["risk"] for group in done.json["groups"]] == [0.2, 0.2, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 0.001, 0.2]
+
+
+def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
+    told = here.calibrate(*CLASS_RISK, "--per-class", "--class-risk", "8=0.001").out
+    policy = sl.load_policy("policy.json")
+    assert "jointly with 90 % confidence" in told
+    assert str(policy.list_tables()[0]) in told
+    eight = next(line for line in told.splitlines() if line.startswith("8 "))
+    assert f"needs {policy.groups[8].additional_images:,} more" in eight
+    told = here("info", "policy.json")
+    assert str(policy.list_tables()[0]) in told.out
+    assert f"accept where {policy.method} >= the threshold of the predicted class" in told.out
+    assert here("info", "policy.json", "--json").json["summary"] == str(policy)
+
+
+def test_compared_methods_are_printed(here: Here, run: Path) -> None:
+    told = here.calibrate("--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
+    policy = sl.load_policy("policy.json")
+    assert len(policy.compared) == 2
+    assert str(policy.list_tables()[1]) in told
+    assert "best of 2" in told
+    assert str(policy.list_tables()[1]) in here("info", "policy.json").out
+
+
+def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
+    here.calibrate(*CLASS_RISK, "--per-class", "--class-risk", "8=0.001")
+    here.ok("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
+    rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
+    groups = sl.load_policy("policy.json").groups
+    for row in rows:
+        assert row["accept"] == (row["confidence"] >= groups[row["label"]].threshold)
+    assert not any(row["accept"] for row in rows if row["label"] == 8)
+
+
+def test_report_of_a_calibration_per_class(here: Here, run: Path) -> None:
+    here.calibrate(*CLASS_RISK, "--per-class")
+    told = here("report", "run", "--json").json
+    assert told["guarantees"].endswith("for mean, with a threshold for each class")
+    assert any("threshold for each predicted class" in note for note in told["notes"])
+    assert '"calibrated":[],' in Path("run/report.html").read_text(encoding="utf-8")
+
+
+def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
+    Path("settings.toml").write_text(
+        '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nper-class = true\nclass-risk = ["3=0.4"]\n'
+    )
+    here.ok("calibrate", "--config", "settings.toml")
+    assert sl.load_policy("policy.json").groups[3].risk == 0.4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--risk 0.1 --coverage 0.5", "--coverage"),
+        ("", "--coverage"),
+        ("--risk 7", "7.0"),
+        ("--risk 0.0001", "0.01 %"),
+        ("--risk 0.1 --method bootstrap", "'bootstrap'"),
+        ("--risk 0.1 --out absent/policy.json", "'absent/policy.json'"),
+        ("--risk 0.1 --method mean,mean", "'mean'"),
+        ("--risk 0.1 --method mean,meen", "Did you mean 'mean'?"),
+        ("--coverage 0.5 --method mean,msr", "'mean,msr'"),
+        ("--risk 0.1 --delta inf", "--delta inf"),
+        ("--risk 0.1 --tolerance 0.05", "--tolerance has no effect without --adaptive"),
+        ("--coverage 0.8 --max-looks 3", "--max-looks has no effect without --adaptive"),
+        ("--risk 0.1 --adaptive --tolerance 0", "--tolerance 0.0 "),
+        ("--coverage 0.8 --adaptive --tolerance 1.5", "--tolerance 1.5 "),
+        ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1 "),
+        ("--risk 0.1 --adaptive --method msr", "'msr' is not a mean over views"),
+        ("--coverage 0.8 --adaptive --method bootstrap-lower", "'mean', 'blend', 'learned'"),
+        ("--risk 0.2 --class-risk 3=0.1", "--class-risk has no effect without --per-class"),
+        ("--coverage 0.8 --per-class", "--per-class has no effect without --risk"),
+        ("--risk 0.2 --per-class --adaptive", "--adaptive"),
+        ("--risk 0.2 --per-class --class-risk 3", "--class-risk '3'"),
+        ("--risk 0.2 --per-class --class-risk 3=x", "--class-risk '3=x'"),
+        ("--risk 0.2 --per-class --class-risk 3=0", "--class-risk '3=0'"),
+        ("--risk 0.2 --per-class --class-risk 3=0.1 --class-risk 3=0.2", "'3' a risk twice"),
+        ("--risk 0.2 --per-class --class-risk 33=0.1", "--class-risk names '33'"),
+        ("--risk 2 --per-class", "--risk 2.0 "),
+        ("--risk 0.001 --per-class", "more labeled images of it"),
+    ],
+)
+def test_invalid_options_are_one_sentence(here: Here, run: Path, words: str, told: str) -> None:
+    done = here.refuse("calibrate", "--run", "run", *words.split(), told=told)
+    assert not re.search(r"\b[a-z_]+=", re.sub(r"'[^']*'", "", done.err)), "no arguments of Python"
+    assert not Path("policy.json").exists()
+
+
+SHIFTS = ("calibrate", "--run", "run", "--coverage", "0.7")
+
+
+def test_shifts_are_learned_printed_and_stored(here: Here, run: Path) -> None:
+    done = here.ok(*SHIFTS, "--shifts", "--shift-images", "60", "--out", "policy.json")
+    assert "60 images" in done.err, "the cost comes first"
+    assert f"{60 * (1 + 30 * 5):,} looks" in done.err
+    assert "zoom out" in done.out
+    assert "not a guarantee" in done.out
+    learned = sl.load_policy("policy.json")
+    assert learned.shifts is not None
+    assert learned.shifts.images == 60
+    here.ok(*SHIFTS, "--out", "plain.json")
+    assert sl.load_policy("plain.json").shifts is None
+    assert sl.load_policy("plain.json").threshold == learned.threshold
+    content = here(*SHIFTS, "--shifts", "--shift-images", "60", "--out", "policy2.json", "--json").json
+    assert [one["kind"] for one in content["shifts"]["shifts"]][:2] == ["noise", "blur"]
+    assert content["shifts"]["images"] == 60
+
+
+def test_model_of_the_run_can_be_given(here: Here, run: Path) -> None:
+    done = here.ok(*SHIFTS, "--shifts", "--shift-images", "60", "--model", "onnx:m.onnx", "--quiet")
+    assert done.out == done.err == ""
+
+
+def test_errors_name_the_options(here: Here, run: Path) -> None:
+    here.refuse(*SHIFTS, "--shift-images", "60", told="--shifts")
+    here.fail(*SHIFTS, "--shifts", "--shift-images", "20", told="--shift-images")
+    here.fail(*SHIFTS, "--shifts", "--model", "onnx:none.onnx", told="none.onnx")

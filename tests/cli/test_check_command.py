@@ -1,11 +1,10 @@
 """`secondlook check`, and the same check at the start of `evaluate`."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-Here = Callable[..., Any]
+from tests.cli.conftest import Here
+
 LINE = "--model onnx:model.onnx --data folder:val/"
 EVALUATE = f"evaluate {LINE} --views identity --resamples 5"
 
@@ -28,7 +27,7 @@ def test_wrong_setup_exits_with_1_and_the_options_to_paste(here: Here) -> None:
     assert done.code == 1
     assert done.err == ""
     assert "--mean 0.0 --std 1.0" in done.out
-    assert here("check", *LINE.split(), "--mean", "0", "--std", "1").code == 0
+    here.ok("check", *LINE.split(), "--mean", "0", "--std", "1")
 
 
 def test_options_of_models_can_be_pasted(here: Here) -> None:
@@ -36,14 +35,19 @@ def test_options_of_models_can_be_pasted(here: Here) -> None:
     assert done.code == 1
     pasted = done.json["options"].split()
     assert pasted == ["--model-option", f"scale={done.json['better']['settings']['scale']}"]
-    assert here("check", *LINE.split(), *pasted).code == 0
+    here.ok("check", *LINE.split(), *pasted)
 
 
 def test_mean_of_pixels_from_0_to_255_is_refused_with_the_repair(here: Here) -> None:
     for command in ("check", EVALUATE):
-        done = here(*command.split(), *LINE.split(), *("--out", "run") * (command != "check"), "--mean", "125,123,114")
-        assert done.code == 2
-        assert "--mean 0.4902,0.4824,0.4471" in done.err
+        here.refuse(
+            *command.split(),
+            *LINE.split(),
+            *("--out", "run") * (command != "check"),
+            "--mean",
+            "125,123,114",
+            told="--mean 0.4902,0.4824,0.4471",
+        )
 
 
 def test_renamed_class_folder_is_named_and_can_be_put_back_in_order(here: Here) -> None:
@@ -55,20 +59,18 @@ def test_renamed_class_folder_is_named_and_can_be_put_back_in_order(here: Here) 
     listed = done.out.partition("one per line: ")[2].rstrip(".\n").split(", ")
     assert listed == ["0", "1", "two", *"3456789"]
     Path("classes.txt").write_text("\n".join(listed))
-    assert here(*line.replace("renamed/", "renamed/?classes=classes.txt").split()).code == 0
+    here.ok(*line.replace("renamed/", "renamed/?classes=classes.txt").split())
 
 
 def test_unlabeled_images_give_a_hint_only(here: Here) -> None:
-    done = here(*f"check {LINE}?labels=none --mean .5,.5,.5 --std 3".split())
-    assert done.code == 0
+    done = here.ok(*f"check {LINE}?labels=none --mean .5,.5,.5 --std 3".split())
     assert "labeled images" in done.out
 
 
 def test_evaluate_warns_of_a_wrong_setup(here: Here) -> None:
     rename_class("2", "two")
     line = f"{EVALUATE} --out run".replace("val/", "renamed/")
-    done = here(*line.split())
-    assert done.code == 0
+    done = here.ok(*line.split())
     assert "'two'" in done.err
     assert "'two'" in here("info", "run").out
     assert "two" not in here(*line.replace("run", "other").split(), "--no-check").err

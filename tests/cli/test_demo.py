@@ -3,10 +3,12 @@
 import csv
 import importlib.util
 import json
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,8 @@ from secondlook.arrays import Array
 from secondlook.cli import demo
 from secondlook.cli.demo import TRAINING_IMAGES, digit_images, split_digits
 from secondlook.views import ViewSet, apply_view
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train_demo_classifier.py"
 
@@ -45,12 +47,23 @@ def training() -> ModuleType:
     return module
 
 
-def test_demo_runs_twice(here: Here) -> None:
-    first = here("demo")
-    assert first.code == 0, first.err
-    assert first.out.count("$ secondlook") == 4
-    for line in demo.CLOSING.format(command=demo.find_command()).strip().splitlines():
-        assert line in first.out
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the demo ran once; out.txt has what it printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    with (folder / "out.txt").open("w") as file:
+        program = Path(sys.executable).with_name("secondlook")
+        path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+        subprocess.run([program, "demo"], cwd=folder, stdout=file, check=True, env={**os.environ, "PATH": path})
+    return folder
+
+
+def test_demo_runs_twice(here: Here, shown: Path) -> None:
+    printed = (shown / "out.txt").read_text(encoding="utf-8")
+    shutil.copytree(shown / "demo", "demo")
+    assert printed.count("$ secondlook") == 4
+    for line in demo.CLOSING.format(command="secondlook").strip().splitlines():
+        assert line in printed
     made = {path.name for path in Path("demo").iterdir()}
     assert made == {"labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "rejected"}
     assert Path("demo/run/report.html").stat().st_size > 100_000
@@ -61,14 +74,12 @@ def test_demo_runs_twice(here: Here) -> None:
 def test_demo_does_not_touch_a_folder_that_is_not_its_own(here: Here) -> None:
     Path("mine/rejected").mkdir(parents=True)
     Path("mine/rejected/thesis.txt").write_text("years of work")
-    done = here("demo", "--out", "mine")
-    assert done.code == 2
-    assert "'mine/rejected'" in done.err
+    here.refuse("demo", "--out", "mine", told="'mine/rejected'")
     assert [path.name for path in Path("mine").rglob("*")] == ["rejected", "thesis.txt"]
 
 
-def test_numbers_of_the_demo_are_correct(here: Here) -> None:
-    assert here("demo", "--quiet").code == 0
+def test_numbers_of_the_demo_are_correct(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shown)
     images, labels = digit_images()
     unseen = split_digits()[1]
     half = unseen[: len(unseen) // 2]
@@ -94,17 +105,13 @@ def test_numbers_of_the_demo_are_correct(here: Here) -> None:
     assert all((float(row["confidence"]) >= threshold) == (row["accept"].lower() == "true") for row in scores)
 
 
-def test_demo_of_an_earlier_version_is_replaced(here: Here) -> None:
-    assert here("demo", "--quiet").code == 0
+def test_demo_of_an_earlier_version_is_replaced(here: Here, shown: Path) -> None:
+    shutil.copytree(shown / "demo", "demo")
     policy, scores = Path("demo/policy.json"), Path("demo/scores.csv")
     intended = scores.read_bytes()
-    other = here(
-        "calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", str(policy), "--force"
-    )
-    assert other.code == 0
+    here.ok("calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", str(policy), "--force")
     scores.write_text("id,accept\n")
-    done = here("demo", "--quiet")
-    assert done.code == 0, done.err
+    here.ok("demo", "--quiet")
     assert scores.read_bytes() == intended
 
 

@@ -1,13 +1,13 @@
 """`--device`: where models run, checked before anything is computed."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Here = Callable[..., Any]
+from tests.cli.conftest import Here
+
 DATA = ("--data", "folder:val/")
 COMMANDS = [("evaluate", *DATA, "--out", "run"), ("check", *DATA)]
 """Commands that load a model with --model."""
@@ -33,9 +33,9 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def policy(here: Here) -> str:
-    assert here("evaluate", "--model", "onnx:model.onnx", *DATA, "--views", "digits", "--out", "first", "-q").code == 0
-    assert here("calibrate", "--run", "first", "--coverage", "0.5", "--quiet").code == 0
+def policy(here: Here, run: Path) -> str:
+    here.calibrate("--coverage", "0.5", "--quiet")
+    run.rename("first")
     return "policy.json"
 
 
@@ -82,9 +82,9 @@ def test_score_on_a_device(here: Here, policy: str) -> None:
     line = ("score", "--policy", policy, "--data", "folder:new/", "--out", "scores.csv")
     check_sentence(here(*line, "--device", "cuda"), "--device cuda", "install onnxruntime-gpu, or pass --device cpu")
     assert not Path("scores.csv").exists()
-    assert here(*line, "--quiet").code == 0
+    here.ok(*line, "--quiet")
     scores = Path("scores.csv").read_bytes()
-    assert here(*line, "--device", "cpu", "--force", "--quiet").code == 0
+    here.ok(*line, "--device", "cpu", "--force", "--quiet")
     assert Path("scores.csv").read_bytes() == scores
 
 
@@ -96,7 +96,7 @@ def test_run_records_the_device(here: Here, given: str) -> None:
     assert (done.code, done.err) == (0, "")
     assert json.loads(Path("run/run.json").read_text())["settings"]["device"] == "cpu"
     evaluation = Path("run/evaluation.json").read_bytes()
-    assert here("evaluate", "--config", "run/run.toml", "--quiet").code == 0
+    here.ok("evaluate", "--config", "run/run.toml", "--quiet")
     assert json.loads(Path("run/run.json").read_text())["settings"]["device"] == "cpu"
     assert Path("run/evaluation.json").read_bytes() == evaluation
 

@@ -3,9 +3,7 @@
 import asyncio
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +13,8 @@ from secondlook.serving import ServiceOptions, server
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.service import open_service
 from secondlook.serving.store import NewLabel
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CIFAR10 = ROOT.parent / "shared" / "cifar10"

@@ -1,7 +1,6 @@
 """The options of engines, with an engine in this process that gets nothing but what was pickled."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from secondlook import cluster
+from tests.cli.conftest import Here
 from tests.conftest import PickledEngine
 
-Here = Callable[..., Any]
 EVALUATE = (
     *("evaluate", "--model", "onnx:model.onnx", "--data", "folder:val/", "--views", "identity, shift:1,0"),
     *("--no-check", "--out"),
@@ -45,14 +44,12 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[OpenedEngine]:
     return OpenedEngine.made
 
 
-def test_score_passes_the_options_on(here: Here, engines: list[OpenedEngine]) -> None:
-    assert here(*EVALUATE, "run").code == 0
-    assert here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.1", "--out", "policy.json").code == 0
+def test_score_passes_the_options_on(here: Here, run: Path, engines: list[OpenedEngine]) -> None:
+    here.ok("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.1", "--out", "policy.json")
     given = ("score", "--policy", "policy.json", "--data", "folder:val/")
-    assert here(*given, "--out", "local.parquet").code == 0
+    here.ok(*given, "--out", "local.parquet")
     options = ("--address", "head:6379", "--workers", "3", "--cpus-per-worker", "2", "--gpus-per-worker", "0.5")
-    done = here(*given, "--out", "scores", "--engine", "ray", *options, "--part-size", "11", "--json")
-    assert done.code == 0, done.err
+    done = here.ok(*given, "--out", "scores", "--engine", "ray", *options, "--part-size", "11", "--json")
     (engine,) = engines
     assert engine.options == {"address": "head:6379", "workers": 3, "cpus_per_worker": 2, "gpus_per_worker": 0.5}
     assert engine.is_closed
@@ -64,9 +61,9 @@ def test_score_passes_the_options_on(here: Here, engines: list[OpenedEngine]) ->
 
 
 def test_evaluate_gives_the_same_evaluation(here: Here, engines: list[OpenedEngine]) -> None:
-    assert here(*EVALUATE, "local").code == 0
-    assert here(*EVALUATE, "kept", "--engine", "ray").code == 0
-    assert here(*EVALUATE, "two", "--engine", "ray", "--workers", "2").code == 0
+    here.ok(*EVALUATE, "local")
+    here.ok(*EVALUATE, "kept", "--engine", "ray")
+    here.ok(*EVALUATE, "two", "--engine", "ray", "--workers", "2")
     assert [engine.options for engine in engines] == [{}, {"workers": 2}]
     evaluation = Path("local/evaluation.json").read_bytes()
     assert Path("kept/evaluation.json").read_bytes() == evaluation
@@ -76,14 +73,8 @@ def test_evaluate_gives_the_same_evaluation(here: Here, engines: list[OpenedEngi
 @pytest.mark.parametrize("option", ["--address head:1", "--workers 2", "--cpus-per-worker 1", "--gpus-per-worker 0"])
 def test_options_of_a_cluster_need_one(here: Here, option: str) -> None:
     for command in ((*EVALUATE, "out"), SCORE):
-        done = here(*command, *option.split())
-        assert done.code == 2
-        assert option.split()[0] in done.err
-        assert "--engine ray" in done.err
+        here.refuse(*command, *option.split(), told=(option.split()[0], "--engine ray"))
 
 
 def test_wrong_address_is_one_sentence(here: Here) -> None:
-    done = here(*EVALUATE, "out", "--engine", "ray", "--address", "127.0.0.1:1")
-    assert done.code == 2
-    assert "127.0.0.1:1" in done.err
-    assert len(done.err.strip().splitlines()) == 1
+    here.refuse(*EVALUATE, "out", "--engine", "ray", "--address", "127.0.0.1:1", told="127.0.0.1:1")

@@ -1,44 +1,37 @@
-"""`secondlook export` and what its files are good for: `info`, `score`, `monitor`, `calibrate --reviewed`."""
+"""`secondlook export`, `secondlook verify`, and other commands with an exported file."""
 
 import csv
+import inspect
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import onnx
 import pyarrow.parquet as pq
 import pytest
+from onnx import numpy_helper
 
 import secondlook as sl
 from secondlook.classifiers import OnnxFile
-from tests.cli.conftest import calibrate, create_digits_run
+from secondlook.onnx_export import verify_export
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
-VIEWS = "identity shift:1,0 shift:-1,0 gamma:0.9"
 EXPORT = ("export", "--policy", "policy.json", "--out", "decide.onnx")
 SCORE = ("score", "--policy", "decide.onnx", "--data", "folder:new", "--no-progress")
-
-
-@pytest.fixture(scope="module")
-def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on 400 digits with views that round no pixels."""
-    return create_digits_run(digits, tmp_path_factory.mktemp("runs") / "run", VIEWS)
 
 
 @pytest.fixture
 def exported(here: Here, run: Path) -> Here:
     """A folder with a policy and the file that it was exported to."""
-    calibrate(here, "--risk", "0.1", "--delta", "0.1", "--quiet")
+    here.calibrate("--risk", "0.1", "--delta", "0.1", "--quiet")
     done = here(*EXPORT, "--quiet")
     assert (done.code, done.out) == (0, ""), done.err
     return here
 
 
 def test_export_tells_what_it_wrote(exported: Here) -> None:
-    told = exported("export", "--policy", "policy.json", "--out", "other.onnx")
-    assert told.code == 0
+    told = exported.ok("export", "--policy", "policy.json", "--out", "other.onnx")
     assert "other.onnx" in told.out
     facts = exported("export", "--policy", "policy.json", "--out", "other.onnx", "--force", "--json").json
     assert facts["path"] == "other.onnx"
@@ -71,9 +64,7 @@ def test_errors_are_one_sentence(exported: Here, words: tuple[str, ...], told: s
     model.doc_string = "another one"
     onnx.save(model, "other.onnx")
     before = Path("decide.onnx").read_bytes()
-    done = exported(*EXPORT, *words)
-    assert done.code == 2
-    assert told in done.err
+    exported.refuse(*EXPORT, *words, told=told)
     assert Path("decide.onnx").read_bytes() == before
 
 
@@ -101,8 +92,8 @@ def test_info_tells_all_about_the_file(exported: Here) -> None:
 
 
 def test_info_about_an_adaptive_file(here: Here, run: Path) -> None:
-    calibrate(here, "--coverage", "0.8", "--adaptive", "--quiet")
-    assert here(*EXPORT, "--quiet").code == 0
+    here.calibrate("--coverage", "0.8", "--adaptive", "--quiet")
+    here.ok(*EXPORT, "--quiet")
     told = here("info", "decide.onnx", "--json").json
     assert "until the decision is clear" in told["computes"]
     assert told["schedule"] == here("info", "policy.json", "--json").json["schedule"]
@@ -114,8 +105,7 @@ def test_info_about_an_adaptive_file(here: Here, run: Path) -> None:
 def test_score_is_that_of_the_policy(exported: Here) -> None:
     shared = ("--data", "folder:new", "--per-view", "--audit", "0.2", "--seed", "3", "--no-progress", "--json")
     mine = exported("score", "--policy", "policy.json", *shared, "--out", "mine.parquet", "--rejected", "a")
-    theirs = exported("score", "--policy", "decide.onnx", *shared, "--out", "theirs.parquet", "--rejected", "b")
-    assert theirs.code == 0, theirs.err
+    theirs = exported.ok("score", "--policy", "decide.onnx", *shared, "--out", "theirs.parquet", "--rejected", "b")
     own = ("out", "rejected_folder")
     assert {**theirs.json, **dict.fromkeys(own)} == {**mine.json, **dict.fromkeys(own)}
     tables = [pq.read_table(f"{name}.parquet").to_pylist() for name in ("mine", "theirs")]
@@ -146,9 +136,7 @@ def test_wrong_use_of_a_file_is_one_sentence(exported: Here, words: tuple[str, .
     import numpy as np
 
     np.savez("photo.npz", images=np.zeros((2, 40, 60, 3), dtype=np.uint8))
-    done = exported(*words)
-    assert done.code == 2
-    assert told in done.err
+    done = exported.fail(*words, told=told)
     assert "=" not in done.err.replace("'", "").split("[")[0], done.err
     assert not Path("s.csv").exists()
 
@@ -156,21 +144,19 @@ def test_wrong_use_of_a_file_is_one_sentence(exported: Here, words: tuple[str, .
 def test_scores_are_monitored_and_recalibrated_with_the_file_as_policy(exported: Here) -> None:
     Path("scores").mkdir()
     out = ("--data", "folder:val", "--out", "scores/day.parquet", "--audit", "1", "--no-progress")
-    assert exported("score", "--policy", "decide.onnx", *out).code == 0
+    exported.ok("score", "--policy", "decide.onnx", *out)
     rows = pq.read_table("scores/day.parquet").to_pylist()
     with Path("labels.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["id", "label"], *([row["id"], row["id"].split("/")[0]] for row in rows)])
     words = ("--scores", "scores/*.parquet", "--reviewed", "labels.csv")
     for policy in ("decide.onnx", "policy.json"):
-        done = exported("monitor", "--policy", policy, *words, "--out", f"monitor-{policy}", "--shuffle", "--json")
-        assert done.code == 0, done.err
+        exported.ok("monitor", "--policy", policy, *words, "--out", f"monitor-{policy}", "--shuffle", "--json")
         assert "<title>" in Path(f"monitor-{policy}/monitor.html").read_text("utf-8")
     first, second = (
         json.loads(Path(f"monitor-{name}/monitor.json").read_text()) for name in ("decide.onnx", "policy.json")
     )
     assert first == second
-    done = exported("calibrate", "--policy", "decide.onnx", *words, "--out", "fresh.json", "--risk", "0.2")
-    assert done.code == 0, done.err
+    exported.ok("calibrate", "--policy", "decide.onnx", *words, "--out", "fresh.json", "--risk", "0.2")
     assert sl.load_policy("fresh.json").certified
 
 
@@ -196,10 +182,7 @@ def test_a_damaged_file_is_an_error_of_every_command(exported: Here) -> None:
         ("score", "--policy", "damaged.onnx", *data, "--out", "s.csv"),
         ("verify", "damaged.onnx", "--policy", "policy.json", *data),
     ):
-        done = exported(*words)
-        assert done.code == 2
-        assert "damaged.onnx" in done.err
-        assert "checksum" in done.err
+        exported.refuse(*words, told=("damaged.onnx", "checksum"))
 
 
 def test_settings_files_and_a_moved_model(exported: Here) -> None:
@@ -210,3 +193,74 @@ def test_settings_files_and_a_moved_model(exported: Here) -> None:
     Path("model.onnx").unlink()
     done = exported("score", "--policy", "elsewhere/decide.onnx", "--data", "folder:new", "--out", "s.csv", "--json")
     assert done.json["images"] == 40
+
+
+VERIFY = ("verify", "decide.onnx", "--policy", "policy.json", "--data", "folder:val", "--no-progress")
+
+
+def write_changed_model() -> None:
+    """Write the model with slightly other weights."""
+    model = onnx.load("model.onnx")
+    for one in model.graph.initializer:
+        if numpy_helper.to_array(one).ndim >= 2:
+            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one) * np.float32(1.1), one.name))
+    onnx.save(model, "changed.onnx")
+
+
+def test_the_file_passes(exported: Here) -> None:
+    done = exported.ok(*VERIFY)
+    assert "400 images compared" in done.out
+    assert "passed" in done.out
+    told = exported(*VERIFY, "--limit", "50", "--tolerance", "1e-5", "--json").json
+    assert (told["images"], told["passed"], told["differing"]) == (50, True, [])
+    expected = verify_export(
+        "decide.onnx",
+        "policy.json",
+        "folder:val",
+        limit=50,
+        tolerance=1e-5,
+        execution=sl.Execution(progress=False),
+    )
+    assert told == json.loads(json.dumps(expected.to_dict()))
+    assert exported(*VERIFY, "--quiet").out == ""
+
+
+def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
+    write_changed_model()
+    exported.calibrate("--coverage", "0.7", "--force", "--quiet")
+    exported.ok(*EXPORT, "--force", "--model", "onnx:changed.onnx", "--allow-mismatch")
+    done = exported(*VERIFY)
+    assert done.code == 3
+    assert "failed" in done.out
+    told = exported(*VERIFY, "--json")
+    assert told.code == 3
+    assert told.json["passed"] is False
+    assert told.json["differing_decisions"] > 0
+    assert told.json["differing"][0]["id"] in done.out
+    exported.ok(*VERIFY, "--tolerance", "1")
+
+
+def test_help_tells_the_default_tolerance(here: Here) -> None:
+    default = inspect.signature(verify_export).parameters["tolerance"].default
+    assert f"[default: {default:g}]" in " ".join(here("verify", "--help").out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--policy", "absent.json"), "absent.json"),
+        (("--policy", "other.json"), "checksum"),
+        (("--data", "folder:absent"), "absent"),
+        (("--model", "onnx:changed.onnx"), "changed.onnx"),
+    ],
+)
+def test_errors_of_verify_are_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
+    write_changed_model()
+    exported.calibrate("--coverage", "0.6", "--out", "other.json", "--quiet")
+    exported.refuse(*VERIFY, *words, told=told)
+
+
+def test_the_model_may_be_elsewhere(exported: Here) -> None:
+    Path("model.onnx").rename("moved.onnx")
+    exported.refuse(*VERIFY, told=("model.onnx", "--model"))
+    exported.ok(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")

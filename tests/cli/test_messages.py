@@ -3,9 +3,8 @@
 import ast
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +19,8 @@ from secondlook.cli.wording import (
     word,
 )
 from secondlook.errors import ANY, DecisionError, Repair, SecondLookError, SecondLookWarning
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 PACKAGE = Path(sl.__file__).parent
 PYTHON_ONLY = {
     "bins": "an argument of a curve",
@@ -145,9 +144,7 @@ def list_commands() -> Iterator[list[str]]:
     ],
 )
 def test_commands_print_options_and_no_python(here: Here, arguments: str, told: str) -> None:
-    done = here(*arguments.split())
-    assert done.code == 2
-    assert told in done.err
+    done = here.refuse(*arguments.split(), told=told)
     own = re.sub(r"'[^']*'", "", done.err)
     assert not [match[0] for match in ARGUMENT.finditer(own)], done.err
 

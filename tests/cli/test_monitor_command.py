@@ -1,16 +1,14 @@
 """`secondlook monitor` as a cron job: exit codes, files, reviewed labels, and errors in one sentence."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from secondlook.cli.demo import digit_images, split_digits
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 MONITOR = ("monitor", "--policy", "policy.json", "--scores", "scores/*.parquet", "--out", "monitor", "--no-progress")
 VIEWS = ("--views", "identity shift:1,0 shift:0,1 rotate:5")
 
@@ -19,7 +17,7 @@ VIEWS = ("--views", "identity shift:1,0 shift:0,1 rotate:5")
 def scored(here: Here) -> Here:
     """Calibrate on labeled digits, and score others, in random order."""
     here("evaluate", "--model", "onnx:model.onnx", "--data", "folder:val", "--quiet", *VIEWS, "--out", "run")
-    assert here("calibrate", "--run", "run", "--coverage", "0.8", "--method", "mean", "--quiet").code == 0
+    here.ok("calibrate", "--run", "run", "--coverage", "0.8", "--method", "mean", "--quiet")
     Path("scores").mkdir()
     score_digits(here, "day0", slice(440, 700))
     return here
@@ -33,13 +31,11 @@ def score_digits(here: Here, name: str, places: slice, noise: float = 0.0) -> No
     images = np.repeat(np.clip(pixels, 0, 255).astype(np.uint8), 3, axis=3)
     np.savez(f"{name}.npz", images=images, ids=np.array([f"{place}-{labels[place]}" for place in chosen]))
     scores = ("--out", f"scores/{name}.parquet", "--audit", "0.3", "--quiet")
-    done = here("score", "--policy", "policy.json", "--data", f"npz:{name}.npz", *scores)
-    assert done.code == 0, done.err
+    here.ok("score", "--policy", "policy.json", "--data", f"npz:{name}.npz", *scores)
 
 
 def test_a_cron_job_is_quiet_until_images_change(scored: Here) -> None:
-    done = scored(*MONITOR)
-    assert done.code == 0, done.err
+    done = scored.ok(*MONITOR)
     assert "No sign of a change" in done.out
     assert "estimate, not guarantee" in done.out
     assert "New score files: 1" in done.out
@@ -65,8 +61,7 @@ def test_reviewed_labels_are_read(scored: Here) -> None:
     assert len(ids) > 5
     labels = [f"{line}{line[-2]}" for line in ids]
     Path("labels.csv").write_text("\n".join(["id,label", *labels]))
-    done = scored(*MONITOR, "--reviewed", "labels.csv", "--json")
-    assert done.code == 0, done.err
+    done = scored.ok(*MONITOR, "--reviewed", "labels.csv", "--json")
     assert (done.json["new_labels"], done.json["ignored_labels"]) == (len(ids), 0)
     assert Path("monitor/to_review.csv").read_text() == "id,label\n"
 
@@ -79,32 +74,22 @@ def test_bad_input_is_one_sentence_with_options(scored: Here) -> None:
         ("--alpha", "2", "--alpha"),
         ("--data", "folder:nowhere", "nowhere"),
     ):
-        done = scored(*MONITOR, option, value)
-        assert done.code == 2
-        assert told in done.err
-        assert len(done.err.strip().splitlines()) == 1
+        scored.refuse(*MONITOR, option, value, told=told)
 
 
 def test_other_options_and_changed_files_name_the_repair(scored: Here) -> None:
-    assert scored(*MONITOR, "--window", "100").code == 0
-    done = scored(*MONITOR, "--window", "50")
-    assert done.code == 2
-    assert "--window 100" in done.err
+    scored.ok(*MONITOR, "--window", "100")
+    scored.refuse(*MONITOR, "--window", "50", told="--window 100")
     Path("scores/day0.parquet").rename("scores/other.parquet")
     assert scored(*MONITOR).code == 0, "a file is known by its content"
     score_digits(scored, "day1", slice(700, 720))
-    assert scored(*MONITOR, "-q").code == 0
+    scored.ok(*MONITOR, "-q")
     Path("scores/day1.parquet").unlink()
     assert scored(*MONITOR).code == 0, "what was read is not needed any more"
     score_digits(scored, "day1", slice(720, 740))
-    done = scored(*MONITOR)
-    assert done.code == 2
-    assert "day1.parquet" in done.err
-    assert "--out" in done.err
+    scored.refuse(*MONITOR, told=("day1.parquet", "--out"))
 
 
 def test_scores_of_another_policy_are_an_error(scored: Here) -> None:
     scored("calibrate", "--run", "run", "--coverage", "0.5", "--method", "mean", "--quiet", "--force")
-    done = scored(*MONITOR)
-    assert done.code == 2
-    assert "another policy" in done.err
+    scored.refuse(*MONITOR, told="another policy")

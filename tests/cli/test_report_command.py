@@ -1,23 +1,26 @@
-"""`secondlook report`: warnings of the run at the top of the page, and judged images only."""
+"""`secondlook report` and `secondlook compare`: judged images only, warnings first, runs paired on the same images."""
 
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+import pytest
 
 import secondlook as sl
+from secondlook.arrays import Array
+from secondlook.cli.demo import digit_images, split_digits
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
 LINE = "evaluate --model onnx:model.onnx --data folder:val --metric auroc --resamples 5 --no-check --out run"
 EVALUATE = LINE.split()
 HARMFUL = "identity hflip shift:1,0"
 
 
 def test_harmful_views_are_warned_of_at_the_top_of_the_page(here: Here) -> None:
-    assert here(*EVALUATE, "--views", HARMFUL, "--method", "mean", "--quiet").code == 0
-    done = here("report", "run", "--no-galleries")
-    assert done.code == 0, done.err
+    here.ok(*EVALUATE, "--views", HARMFUL, "--method", "mean", "--quiet")
+    done = here.ok("report", "run", "--no-galleries")
     assert "hflip" in done.err
     assert "the views 'auto' leave out harmful ones" in done.err
     page = Path("run/report.html").read_text(encoding="utf-8")
@@ -31,11 +34,10 @@ def test_harmful_views_are_warned_of_at_the_top_of_the_page(here: Here) -> None:
 
 
 def test_images_set_apart_by_the_run_are_not_reported(here: Here) -> None:
-    assert here(*EVALUATE, "--method", "msr", "--method", "blend", "--quiet").code == 0
+    here.ok(*EVALUATE, "--method", "msr", "--method", "blend", "--quiet")
     apart = len(sl.open_run("run").record.tuning)
     assert apart == 100, "views were chosen on them"
-    done = here("report", "run")
-    assert done.code == 0, done.err
+    here.ok("report", "run")
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "<dt>Images set apart</dt><dd>100</dd>" in page
     assert "Of 300 images" in page
@@ -47,8 +49,83 @@ def test_images_set_apart_by_the_run_are_not_reported(here: Here) -> None:
 
 def test_recommendation_names_the_option(here: Here) -> None:
     """Without the views 'identity' is the worst."""
-    done = here(*EVALUATE, "--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views", "--method", "mean")
-    assert done.code == 0, done.err
+    done = here.ok(
+        *EVALUATE, "--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views", "--method", "mean"
+    )
     assert "Predict from the image: " in done.out
     assert "Options to add: --predict-from image" in done.out
     assert "predict_from" not in done.out
+
+
+Evaluate = Callable[..., None]
+PLACES = split_digits()[1]
+
+
+def write_archive(name: str, places: Array) -> None:
+    images, labels = digit_images()
+    np.savez(name, images=np.repeat(images[places], 3, axis=3), labels=labels[places])
+
+
+@pytest.fixture
+def evaluate(here: Here) -> Evaluate:
+    """Make the run of an archive."""
+
+    def run(archive: str, out: str, *more: str) -> None:
+        line = f"evaluate --model onnx:model.onnx --data npz:{archive} --views digits --resamples 5 --quiet --out {out}"
+        here.ok(*line.split(), *more)
+
+    return run
+
+
+def test_different_images_with_the_same_ids_are_rejected(here: Here, evaluate: Evaluate) -> None:
+    write_archive("a.npz", PLACES[:60])
+    write_archive("b.npz", PLACES[60:120])
+    evaluate("a.npz", "run-a")
+    evaluate("b.npz", "run-b")
+    labels = digit_images()[1]
+    differ = int(np.sum(labels[PLACES[:60]] != labels[PLACES[60:120]]))
+    here.refuse("compare", "run-a", "run-b", told=("'run-b'", f"{differ} of 60"))
+
+
+def test_subset_of_the_same_images_is_paired(here: Here, evaluate: Evaluate) -> None:
+    write_archive("all.npz", PLACES[:60])
+    write_archive("first.npz", PLACES[:40])
+    evaluate("all.npz", "run-a")
+    evaluate("first.npz", "run-b")
+    done = here.ok("compare", "run-a", "run-b", "--resamples", "5", "--json")
+    assert done.json["n_images"] == 40
+    assert {row["method"].split()[0] for row in done.json["rows"]} == {"run-a", "run-b"}
+
+
+def test_duplicate_run_is_rejected(here: Here, evaluate: Evaluate) -> None:
+    write_archive("a.npz", PLACES[:40])
+    evaluate("a.npz", "run")
+    done = here("compare", "run", "./other/../run/")
+    assert (done.code, done.out) == (2, "")
+    assert "'other/../run'" in done.err
+
+
+def test_prediction_settings_are_those_of_the_first_run_by_default(here: Here, evaluate: Evaluate) -> None:
+    write_archive("a.npz", PLACES[:60])
+    evaluate("a.npz", "run-a", "--predict-from", "views", "--top-k", "2")
+    evaluate("a.npz", "run-b")
+    preds = sl.Predictions.open("run-a/predictions")
+    line = "compare run-a run-b --metric accuracy --resamples 5"
+    done = here(*line.split(), "--json")
+    assert (done.json["predict_from"], done.json["top_k"]) == ("views", 2)
+    assert {row["value"] for row in done.json["rows"]} == {float(preds.correct(predict_from="views", top_k=2).mean())}
+    assert "60 images" in here(*line.split()).out
+    given = here(*line.split(), "--predict-from", "image", "--top-k", "1", "--json")
+    assert (given.json["predict_from"], given.json["top_k"]) == ("image", 1)
+    assert given.json["rows"][0]["value"] == float(preds.correct().mean())
+
+
+def test_images_set_apart_by_a_run_are_not_compared(here: Here, evaluate: Evaluate) -> None:
+    write_archive("a.npz", PLACES[:80])
+    line = "evaluate --model onnx:model.onnx --data npz:a.npz --resamples 5 --no-check --quiet --out run-a"
+    here.ok(*line.split())
+    evaluate("a.npz", "run-b")
+    apart = len(sl.open_run("run-a").record.tuning)
+    assert apart == 20
+    done = here.ok("compare", "run-a", "run-b", "--resamples", "5", "--metric", "accuracy")
+    assert "20 images set apart for tuning, 60 judged" in done.out

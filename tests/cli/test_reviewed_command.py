@@ -1,28 +1,33 @@
-"""`secondlook score --audit` and `secondlook calibrate --reviewed` as users run them, on real digits."""
+"""`secondlook calibrate --reviewed`: the next policy from reviewed score files, or from the reviews of a service."""
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-Here = Callable[..., Any]
-EVALUATE = ("--model", "onnx:model.onnx", "--data", "folder:val/", "--views", "identity shift:1,0", "--out", "run")
+from secondlook.monitoring import recertify
+from secondlook.policies import Policy, read_policy
+from secondlook.serving.database import Database, open_database
+from secondlook.serving.store import DecisionStore, ReviewStore
+from tests.cli.conftest import Here
+from tests.monitoring.streams import RISK, make_policy
+from tests.serving.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
+from tests.serving.streams import REVIEWER, FakeService, make_stream, review_all
+
 AGAIN = ("--reviewed", "labels.csv", "--policy", "policy.json", "--scores", "scores/*.parquet")
 
 
 def score_and_review(here: Here, tmp_path: Path, *, wrong: int = 0) -> None:
     """Make a policy, score the labeled images with it, and review all that are due; `wrong` reviews disagree."""
     for command in (
-        ("evaluate", *EVALUATE, "--resamples", "5", "--quiet", "--no-check"),
         ("calibrate", "--run", "run", "--risk", "0.2", "--delta", "0.1", "--quiet"),
         ("score", "--policy", "policy.json", "--data", "folder:val/", "--out", "scores", "--audit", "1"),
     ):
-        done = here(*command)
-        assert done.code == 0, done.err
+        here.ok(*command)
     (part,) = (tmp_path / "scores").glob("*.parquet")
     with (tmp_path / "labels.csv").open("w", newline="") as file:
         writer = csv.writer(file)
@@ -32,10 +37,9 @@ def score_and_review(here: Here, tmp_path: Path, *, wrong: int = 0) -> None:
             writer.writerow([row["id"], str((int(name) + 1) % 10) if place < wrong else name])
 
 
-def test_fresh_policy_from_reviewed_images(here: Here, tmp_path: Path) -> None:
+def test_fresh_policy_from_reviewed_images(here: Here, run: Path, tmp_path: Path) -> None:
     score_and_review(here, tmp_path)
-    done = here("calibrate", *AGAIN, "--out", "fresh.json")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", *AGAIN, "--out", "fresh.json")
     fresh, before = (json.loads((tmp_path / name).read_text()) for name in ("fresh.json", "policy.json"))
     assert fresh["guarantee"]["risk"] == before["guarantee"]["risk"] == 0.2
     assert fresh["calibration"]["reviewed"] == fresh["calibration"]["accepted"] > 0
@@ -44,17 +48,14 @@ def test_fresh_policy_from_reviewed_images(here: Here, tmp_path: Path) -> None:
     facts = here("info", "fresh.json", "--json").json
     assert "of them reviewed" in facts["summary"]
     assert "reference of 320 images" in facts["monitoring"]
-    scored = here("score", "--policy", "fresh.json", "--data", "folder:new/", "--out", "new.parquet", "--json")
-    assert scored.code == 0, scored.err
+    here.ok("score", "--policy", "fresh.json", "--data", "folder:new/", "--out", "new.parquet", "--json")
     stricter = here("calibrate", *AGAIN, "--risk", "0.3", "--delta", "0.2", "--out", "other.json", "--json")
     assert stricter.json["guarantee"]["delta"] == 0.2
 
 
-def test_too_many_errors_say_what_would_be_needed(here: Here, tmp_path: Path) -> None:
+def test_too_many_errors_say_what_would_be_needed(here: Here, run: Path, tmp_path: Path) -> None:
     score_and_review(here, tmp_path, wrong=300)
-    done = here("calibrate", *AGAIN, "--out", "fresh.json")
-    assert done.code == 2
-    assert "no threshold guarantees" in done.err
+    here.refuse("calibrate", *AGAIN, "--out", "fresh.json", told="no threshold guarantees")
     assert not (tmp_path / "fresh.json").exists()
 
 
@@ -74,16 +75,126 @@ def test_too_many_errors_say_what_would_be_needed(here: Here, tmp_path: Path) ->
     ],
 )
 def test_options_that_do_not_fit_are_named(here: Here, arguments: tuple[str, ...], said: str) -> None:
-    done = here("calibrate", *arguments)
-    assert done.code == 2
-    assert said in done.err
-    assert len(done.err.strip().splitlines()) == 1
+    here.refuse("calibrate", *arguments, told=said)
 
 
-def test_missing_files_are_named(here: Here, tmp_path: Path) -> None:
+def test_missing_files_are_named(here: Here, run: Path, tmp_path: Path) -> None:
     score_and_review(here, tmp_path)
     assert "'none.csv'" in here("calibrate", "--reviewed", "none.csv", *AGAIN[2:]).err
     assert "'none/*.parquet'" in here("calibrate", *AGAIN[:4], "--scores", "none/*.parquet").err
     with (tmp_path / "labels.csv").open("a") as file:
         file.write("unknown.png,3\n")
     assert "'unknown.png'" in here("calibrate", *AGAIN).err
+
+
+CALIBRATE = ("calibrate", "--reviewed", "service", "--out", "next.json")
+
+
+@pytest.fixture
+def database(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """The empty database of a service: PostgreSQL in tests of that kind, else a file."""
+    (tmp_path / "service").mkdir()
+    is_postgres = "postgres" in request.node.name
+    with closing(
+        open_database(tmp_path / "service", request.getfixturevalue("postgres_url") if is_postgres else None)
+    ) as opened:
+        yield opened
+
+
+def review_stream(database: Database, folder: Path, *, error_rate: float = 0.005, images: int = 1500) -> FakeService:
+    """Store a stream whose accepted images are all audited, and review it."""
+    service = FakeService(database, folder, make_policy(), audit=1.0)
+    service.add(make_stream(images, audit=1.0))
+    review_all(service, error_rate)
+    return service
+
+
+def expect(database: Database, policy: Policy) -> Policy:
+    """Return the policy that Python makes from the same rows and labels."""
+    store = DecisionStore(database)
+    numbers = {number: audit for number, audit in store.find_audits(policy).items() if audit is not None}
+    labels = ReviewStore(database, 1.0).labels(list(numbers))
+    tables = [rows for _, rows in store.iter_score_tables(policy, numbers)]
+    return recertify(policy, tables, labels).policy
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_next_policy_is_that_of_the_rows_and_labels(
+    here: Here, tmp_path: Path, database: Database, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres_url") if kind == "postgresql" else None
+    service = review_stream(database, tmp_path / "service")
+    done = here.ok("calibrate", "--reviewed", url or "service", "--out", "next.json")
+    made = read_policy(tmp_path / "next.json")
+    expected = expect(database, service.live.deployment.policy)
+    assert (made.threshold, made.guarantee) == (expected.threshold, expected.guarantee)
+    assert made.calibration is not None
+    assert expected.calibration is not None
+    assert made.calibration.digest == expected.calibration.digest
+    assert made.reference == expected.reference
+    assert made.classifier == make_policy().classifier
+    assert made.certified
+    assert "1,470 images of the service, 1,470 of them reviewed" in done.out
+    assert "/v1/policy" in done.out
+    content = (tmp_path / "next.json").read_text() + done.out
+    assert "not-a-secret" not in content, "the password of the URL"
+    stricter = here(*CALIBRATE[:1], "--reviewed", url or "service", "--risk", "0.1", "--out", "other.json", "--json")
+    assert json.loads(stricter.out)["guarantee"]["risk"] == 0.1
+
+
+def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path, database: Database) -> None:
+    before = FakeService(database, tmp_path / "service", make_policy())
+    before.add(make_stream(100, first=5000, audit=None))
+    here.refuse(*CALIBRATE, told=("98 images", "serve with secondlook serve --audit 0.05"))
+    service = review_stream(database, tmp_path / "service")
+    done = here.ok(*CALIBRATE)
+    assert "98 decided without audits are left out" in done.out
+    expected = expect(database, service.live.deployment.policy)
+    assert read_policy(tmp_path / "next.json").threshold == expected.threshold
+
+
+def test_only_the_policy_in_force_counts(here: Here, tmp_path: Path, database: Database) -> None:
+    review_stream(database, tmp_path / "service", error_rate=0.5, images=300)
+    service = FakeService(database, tmp_path / "service", make_policy(risk=0.1), audit=1.0)
+    service.add(make_stream(600, first=1000, audit=1.0))
+    review_all(service, 0.0)
+    here.ok(*CALIBRATE)
+    made = read_policy(tmp_path / "next.json")
+    assert made.guarantee is not None
+    assert made.guarantee.risk == 0.1 != RISK
+    assert made.calibration is not None
+    assert made.calibration.images == 588
+
+
+def test_too_few_or_wrong_reviews_say_what_would_be_needed(here: Here, tmp_path: Path, database: Database) -> None:
+    service = FakeService(database, tmp_path / "service", make_policy(), audit=1.0)
+    service.add(make_stream(500, audit=1.0))
+    for item in service.reviews.lease(REVIEWER.session, 20):
+        service.reviews.label(item.number, item.label, REVIEWER)
+    done = here.refuse(*CALIBRATE, told=("no threshold guarantees", "not reviewed yet"))
+    assert not (tmp_path / "next.json").exists()
+    assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--reviewed", "empty"), "service.db"),
+        (("--reviewed", "empty", "--policy", "policy.json"), "--policy"),
+        (("--reviewed", "empty", "--scores", "scores/*.parquet"), "--scores"),
+        (("--reviewed", "empty", "--method", "mean"), "--method"),
+        (("--reviewed", "none/"), "'none'"),
+        (("--reviewed", "none"), "data folder of a service"),
+        (("--reviewed", "postgresql://"), "database"),
+        (("--reviewed", "postgresql://someone:secret@127.0.0.1:1/none"), "database"),
+    ],
+)
+def test_mistakes_are_named(here: Here, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = here.refuse("calibrate", *arguments, told=said)
+    assert "secret" not in done.err
+    assert not list((tmp_path / "empty").iterdir()), "nothing is made"
+
+
+def test_database_without_a_policy_is_an_error(here: Here, database: Database) -> None:
+    here.refuse(*CALIBRATE, told="service.db")

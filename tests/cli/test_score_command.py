@@ -7,7 +7,6 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from secondlook.classifiers import load_classifier
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.cli.info import describe
 from secondlook.policies import Policy, certify, threshold_for
+from tests.cli.conftest import Here
 from tests.policy_maker import attach
-
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 NETWORK = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 MODEL = f"onnx:{NETWORK}?output=logits&gray=luminance"
@@ -45,9 +43,10 @@ def policy() -> Policy:
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, policy: Policy) -> Path:
+def place(here: Here, tmp_path: Path, policy: Policy) -> Path:
     """The folder of the user: the policy, and new digits as files."""
     policy.save(tmp_path / "policy.json")
+    (tmp_path / "new").unlink()
     (tmp_path / "new").mkdir()
     images, _ = digit_images()
     for number in split_digits()[1][:NEW]:
@@ -56,6 +55,7 @@ def place(tmp_path: Path, policy: Policy) -> Path:
 
 
 GIVEN = ("--policy", "policy.json", "--data", "folder:new/")
+SCORE = ("score", *GIVEN, "--out", "scores.csv")
 
 
 def save_for(policy: Policy, path: Path, **classifier: str) -> None:
@@ -65,15 +65,14 @@ def save_for(policy: Policy, path: Path, **classifier: str) -> None:
     )
 
 
-def test_score_reject_and_export(secondlook: Command, place: Path) -> None:
-    done = secondlook(
+def test_score_reject_and_export(here: Here, place: Path) -> None:
+    done = here.ok(
         *("score", *GIVEN, "--out", "scores.parquet", "--rejected", "rejected/", "--per-view"),
         *("--export", "label-studio:tasks.json", "--export", "fiftyone:labels.json"),
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{NEW} images: ")
+    assert done.out.startswith(f"{NEW} images: ")
     for value in ("5 % errors", "90 %", "scores.parquet", "rejected", "label-studio:tasks.json"):
-        assert value in done.stdout
+        assert value in done.out
     rows = pq.read_table(place / "scores.parquet").to_pylist()
     rejected = [row for row in rows if not row["accept"]]
     assert 0 < len(rejected) < NEW / 2
@@ -85,47 +84,39 @@ def test_score_reject_and_export(secondlook: Command, place: Path) -> None:
     assert not (place / "scores.parquet.parts").exists()
 
 
-def test_json_quiet_and_settings_file(secondlook: Command, place: Path) -> None:
-    told = json.loads(secondlook("score", *GIVEN, "--out", "a.csv", "--json").stdout)
+def test_json_quiet_and_settings_file(here: Here, place: Path) -> None:
+    told = here("score", *GIVEN, "--out", "a.csv", "--json").json
     assert told["images"] == told["accepted"] + told["rejected"] == NEW
     assert told["guarantee"].startswith("at most 5 %")
-    quiet = secondlook("score", *GIVEN, "--out", "b.csv", "--quiet")
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    quiet = here("score", *GIVEN, "--out", "b.csv", "--quiet")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
     assert (place / "a.csv").read_bytes() == (place / "b.csv").read_bytes()
     (place / "score.toml").write_text('[score]\npolicy = "policy.json"\ndata = "folder:new/"\nout = "c.jsonl"\n')
-    assert secondlook("score", "--config", "score.toml").returncode == 0
+    here.ok("score", "--config", "score.toml")
     with (place / "a.csv").open(newline="") as file:
         ids = [row["id"] for row in csv.DictReader(file)]
     assert [json.loads(line)["id"] for line in (place / "c.jsonl").read_text().splitlines()] == ids
 
 
-def test_skipped_images_are_listed(secondlook: Command, place: Path) -> None:
+def test_skipped_images_are_listed(here: Here, place: Path) -> None:
     (place / "new" / "broken.png").write_bytes(b"no picture")
-    done = secondlook("score", *GIVEN, "--out", "scores.csv")
-    assert done.returncode == 2
-    assert "broken.png" in done.stderr
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--on-error", "skip")
-    assert done.returncode == 0, done.stderr
-    assert "1 skipped" in done.stdout
-    assert "broken.png" in done.stdout
-    again = secondlook("score", "--policy", "policy.json", "--data", "folder:new/?on_error=skip", "--out", "b.csv")
-    assert again.returncode == 0, again.stderr
+    here.refuse(*SCORE, told="broken.png")
+    done = here.ok(*SCORE, "--on-error", "skip")
+    assert "1 skipped" in done.out
+    assert "broken.png" in done.out
+    here.ok("score", "--policy", "policy.json", "--data", "folder:new/?on_error=skip", "--out", "b.csv")
     assert (place / "scores.csv").read_bytes() == (place / "b.csv").read_bytes()
 
 
-def test_moved_model_can_be_given(secondlook: Command, place: Path, policy: Policy) -> None:
+def test_moved_model_can_be_given(here: Here, place: Path, policy: Policy) -> None:
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
     save_for(policy, place / "policy.json", name="onnx:gone.onnx?output=logits")
-    done = secondlook("score", *GIVEN, "--out", "scores.csv")
-    assert done.returncode == 2
-    assert "gone.onnx" in done.stderr
-    assert "--model" in done.stderr
+    here.refuse(*SCORE, told=("gone.onnx", "--model"))
     model = "onnx:moved.onnx?output=logits&gray=luminance"
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", model)
-    assert done.returncode == 0, done.stderr
+    here.ok(*SCORE, "--model", model)
 
 
-def test_moved_model_inherits_the_options_of_the_policy(secondlook: Command, place: Path) -> None:
+def test_moved_model_inherits_the_options_of_the_policy(here: Here, place: Path) -> None:
     from secondlook.predictions import collect
 
     text = f"{MODEL}&mean=0.1&std=0.5"
@@ -134,78 +125,66 @@ def test_moved_model_inherits_the_options_of_the_policy(secondlook: Command, pla
     classifier = load_classifier(text)
     rule = threshold_for(collect(classifier, images[places], VIEWS, labels=labels[places]), coverage=0.8)
     attach(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json", overwrite=True)
-    assert secondlook("score", *GIVEN, "--out", "first.csv").returncode == 0
+    here.ok("score", *GIVEN, "--out", "first.csv")
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx")
-    assert done.returncode == 0, done.stderr
+    here.ok(*SCORE, "--model", "onnx:moved.onnx")
     assert (place / "scores.csv").read_bytes() == (place / "first.csv").read_bytes()
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "onnx:moved.onnx?gray=luminance&mean=0.2")
-    assert done.returncode == 2
-    assert "0.2" in done.stderr, "given options are used as they are"
+    done = here.refuse(*SCORE, "--model", "onnx:moved.onnx?gray=luminance&mean=0.2")
+    assert "0.2" in done.err, "given options are used as they are"
     with (place / "moved.onnx").open("ab") as file:
         file.write(b"\x32\x01x")  # another description of the model, and so another digest
-    done = secondlook("score", *GIVEN, "--out", "other.csv", "--model", "onnx:moved.onnx?threads=1", "--allow-mismatch")
-    assert done.returncode == 0, done.stderr
+    done = here.ok("score", *GIVEN, "--out", "other.csv", "--model", "onnx:moved.onnx?threads=1", "--allow-mismatch")
     assert (place / "other.csv").read_bytes() == (place / "first.csv").read_bytes()
-    assert "mean=0.1" in done.stdout
+    assert "mean=0.1" in done.out
 
 
 @pytest.mark.parametrize(
     ("option", "partner"),
     [("--link", "--rejected"), ("--export-all", "--export"), ("--image-prefix=https://a.b/", "--export")],
 )
-def test_option_without_its_partner_is_rejected(secondlook: Command, place: Path, option: str, partner: str) -> None:
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", option)
-    assert done.returncode == 2
-    assert option.partition("=")[0] in done.stderr
-    assert partner in done.stderr
+def test_option_without_its_partner_is_rejected(here: Here, place: Path, option: str, partner: str) -> None:
+    here.refuse(*SCORE, option, told=(option.partition("=")[0], partner))
     assert not (place / "scores.csv").exists()
 
 
-def test_another_model_needs_allow_mismatch(secondlook: Command, place: Path, policy: Policy) -> None:
+def test_another_model_needs_allow_mismatch(here: Here, place: Path, policy: Policy) -> None:
     save_for(policy, place / "policy.json", digest="0" * 64)
-    done = secondlook("score", *GIVEN, "--out", "scores.csv")
-    assert done.returncode == 2
-    assert "000000000000" in done.stderr
-    assert "--allow-mismatch" in done.stderr
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch")
-    assert done.returncode == 0, done.stderr
-    assert "guarantee: none" in done.stdout
+    here.refuse(*SCORE, told=("000000000000", "--allow-mismatch"))
+    done = here.ok(*SCORE, "--allow-mismatch")
+    assert "guarantee: none" in done.out
 
 
-def test_edited_policy_has_no_guarantee(secondlook: Command, place: Path) -> None:
+def test_edited_policy_has_no_guarantee(here: Here, place: Path) -> None:
     content = json.loads((place / "policy.json").read_text())
     intact = describe(str(place / "policy.json"))
     assert intact["file"] == "as it was written"
     content["threshold"] -= 0.2
     (place / "policy.json").write_text(json.dumps(content))
     for given in ((), ("--model", MODEL)):
-        done = secondlook("score", *GIVEN, "--out", "scores.csv", *given)
-        assert done.returncode == 0, done.stderr
-        first, *others = done.stderr.splitlines()
+        done = here.ok(*SCORE, *given)
+        first, *others = done.err.splitlines()
         assert first.startswith("warning: policy 'policy.json' was changed")
         assert all("the views 'auto' leave out harmful ones" in line for line in others), (
             "these views harm the network, which is another warning"
         )
-        assert "guarantee: none, since the policy was changed" in done.stdout
-    told = secondlook("info", "policy.json", "--json")
-    assert "policy.json" in told.stderr
-    facts = json.loads(told.stdout)
+        assert "guarantee: none, since the policy was changed" in done.out
+    told = here("info", "policy.json", "--json")
+    assert "policy.json" in told.err
+    facts = told.json
     assert facts["file"] != intact["file"]
     assert facts["guarantee"].startswith("none")
 
 
-def test_other_scores_are_replaced_only_by_force(secondlook: Command, place: Path) -> None:
+def test_other_scores_are_replaced_only_by_force(here: Here, place: Path) -> None:
     line = ("score", *GIVEN, "--out", "scores.parquet")
-    assert secondlook(*line).returncode == 0
+    here.ok(*line)
     first = (place / "scores.parquet").read_bytes()
     (place / "new" / "another.png").write_bytes(next((place / "new").iterdir()).read_bytes())
-    done = secondlook(*line)
-    assert done.returncode == 2
+    done = here.fail(*line)
     for value in ("'scores.parquet'", "--force", "another name"):
-        assert value in done.stderr
+        assert value in done.err
     assert (place / "scores.parquet").read_bytes() == first
-    assert secondlook(*line, "--force").returncode == 0
+    here.ok(*line, "--force")
     assert len(pq.read_table(place / "scores.parquet")) == NEW + 1
 
 
@@ -219,37 +198,31 @@ class RunsCode:
         return os.mkdir, (str(self.created),)
 
 
-def test_policy_from_elsewhere_does_not_act(secondlook: Command, place: Path, policy: Policy) -> None:
+def test_policy_from_elsewhere_does_not_act(here: Here, place: Path, policy: Policy) -> None:
     (place / "evil.pkl").write_bytes(pickle.dumps(RunsCode(place / "ran")))
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/models/m?timeout=0.2&retries=0&output=logits"
         for name in (url, "sklearn:evil.pkl?trust_pickle=true"):
             save_for(policy, place / "policy.json", name=name)
-            done = secondlook("score", *GIVEN, "--out", "scores.csv", "--allow-mismatch")
-            assert done.returncode == 2
-            assert name in done.stderr
-            assert "is not loaded" in done.stderr
-            assert "--model" in done.stderr
-            assert done.stderr.count("\n") == 1
+            done = here.refuse(*SCORE, "--allow-mismatch", told=(name, "--model"))
+            assert "is not loaded" in done.err
             assert describe(str(place / "policy.json"))["classifier"] == name
         with pytest.raises(BlockingIOError):
             server.accept()
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--model", "sklearn:evil.pkl")
-    assert done.returncode == 2
-    assert "trust_pickle" in done.stderr, "the policy cannot trust a pickle in the name of the user"
+    done = here.refuse(*SCORE, "--model", "sklearn:evil.pkl")
+    assert "trust_pickle" in done.err, "the policy cannot trust a pickle in the name of the user"
     assert not (place / "ran").exists()
     assert not (place / "scores.csv").exists()
 
 
-def test_harmful_views_are_warned_of(secondlook: Command, place: Path, policy: Policy) -> None:
+def test_harmful_views_are_warned_of(here: Here, place: Path, policy: Policy) -> None:
     views = ("identity", "shift:1,0", "shift:12,-12")
     policy.model_copy(update={"views": views}).save(place / "policy.json", overwrite=True)
-    done = secondlook("score", *GIVEN, "--out", "scores.csv")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("warning: ")
-    assert "'shift:12,-12'" in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = here.ok(*SCORE)
+    assert done.err.startswith("warning: ")
+    assert "'shift:12,-12'" in done.err
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -267,21 +240,17 @@ def test_harmful_views_are_warned_of(secondlook: Command, place: Path, policy: P
     ],
 )
 def test_bad_input_is_one_sentence_with_exit_code_2(
-    secondlook: Command, place: Path, changed: dict[str, str], value: str
+    here: Here, place: Path, changed: dict[str, str], value: str
 ) -> None:
     (place / "damaged.json").write_text('{"format": "second')
     options = {"--policy": "policy.json", "--data": "folder:new/", "--out": "scores.csv", **changed}
-    done = secondlook("score", *(text for pair in options.items() for text in pair))
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert value in done.stderr
-    assert done.stderr.count("\n") == 1
+    here.refuse("score", *(text for pair in options.items() for text in pair), told=value)
     assert not (place / "scores.csv").exists()
     assert not (place / "scores.csv.parts").exists()
 
 
 @pytest.mark.posix
-def test_full_disk_is_an_error_message(secondlook: Command, place: Path) -> None:
+def test_full_disk_is_an_error_message(here: Here, place: Path) -> None:
     """A limit on the size of files stands for a disk without room; afterwards the same command succeeds."""
     program = Path(sys.executable).with_name("secondlook")
     command = f"ulimit -f 4; exec {program} score {' '.join(GIVEN)} --out scores.csv --per-view"
@@ -290,5 +259,4 @@ def test_full_disk_is_an_error_message(secondlook: Command, place: Path) -> None
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert not [path for path in place.rglob("*") if path.name.endswith(".tmp")]
-    done = secondlook("score", *GIVEN, "--out", "scores.csv", "--per-view")
-    assert done.returncode == 0, done.stderr
+    here.ok(*SCORE, "--per-view")

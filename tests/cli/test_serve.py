@@ -15,21 +15,15 @@ from secondlook.cli.serve import parse_duration
 from secondlook.errors import ServingError
 from secondlook.serving import server
 from secondlook.serving.service import Service
-from tests.cli.conftest import Ended, calibrate, create_digits_run
+from tests.cli.conftest import Here
 from tests.serving.running import read_rows, run_in_thread
 
-Here = Callable[..., Ended]
 pytestmark = pytest.mark.usefixtures("run")
-
-
-@pytest.fixture(scope="module")
-def stored_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create_digits_run(digits, tmp_path_factory.mktemp("run") / "run", "identity shift:1,0")
 
 
 @pytest.fixture
 def policy(here: Here) -> str:
-    calibrate(here, "--risk", "0.1", "--delta", "0.1", "--out", "policy.json")
+    here.calibrate("--risk", "0.1", "--delta", "0.1", "--out", "policy.json")
     return "policy.json"
 
 
@@ -48,10 +42,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Service, dict[str, Any
 class TestServe:
     def test_options_become_settings(self, here: Here, policy: str, served: list[Any]) -> None:
         words = "--port 0 --audit 0.1 --keep 30d --no-store --lease 90s --batch-size 8 --max-wait 3 --max-waiting 50"
-        done = here(
+        here.ok(
             "serve", "--policy", policy, "--data-dir", "service", *words.split(), "--max-body", "2", "--max-pixels", "9"
         )
-        assert done.code == 0, done.err
         ((service, how),) = served
         options = service.options
         assert (options.audit, options.keep, options.store_images, options.lease_seconds) == (0.1, 2_592_000, False, 90)
@@ -74,18 +67,13 @@ class TestServe:
         ],
     )
     def test_mistakes_are_one_sentence(self, here: Here, policy: str, served: list[Any], words: str, told: str) -> None:
-        done = here("serve", "--policy", policy, "--data-dir", "service", *words.split())
-        assert done.code == 2
-        assert told in done.err
-        assert "Traceback" not in done.err
+        done = here.refuse("serve", "--policy", policy, "--data-dir", "service", *words.split(), told=told)
         assert "secret" not in done.err
         assert not served
 
     def test_the_extra_is_named(self, here: Here, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "fastapi", None)
-        done = here("serve", "--policy", policy, "--data-dir", "service")
-        assert done.code == 2
-        assert "secondlook[serve]" in done.err
+        here.refuse("serve", "--policy", policy, "--data-dir", "service", told="secondlook[serve]")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("45s", 45), ("1.5h", 5400), ("30d", 2_592_000), (" 2m ", 120)])
@@ -113,8 +101,7 @@ def test_the_demo_sends_its_digits_and_opens_the_review_page(here: Here, monkeyp
             assert urllib.request.urlopen(f"{url}/review").status == 200
 
     monkeypatch.setattr(server, "run_server", serve_until_all_are_decided)
-    done = here("demo", "--serve", "--port", "0", "--out", "shown")
-    assert done.code == 0, done.err
+    here.ok("demo", "--serve", "--port", "0", "--out", "shown")
     assert opened[0].endswith("/review")
     ((images, rejected),) = read_rows(Path("shown/service"), "SELECT count(*), sum(NOT accept) FROM decisions")
     assert images == 799

@@ -1,21 +1,18 @@
 """`secondlook token`: tokens are made, listed and removed, and a service that others can reach needs one."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from secondlook.cli import serve
 from secondlook.serving import ServiceOptions
 from secondlook.serving.tokens import PERMISSIONS
-
-Here = Callable[..., Any]
+from tests.cli.conftest import Here
 
 
 def test_a_token_is_shown_once_and_works(here: Here, tmp_path: Path) -> None:
-    done = here("token", "add", "Anna", "--role", "reviewer", "--data-dir", "service")
-    assert done.code == 0
+    done = here.ok("token", "add", "Anna", "--role", "reviewer", "--data-dir", "service")
     (made,) = [line for line in done.out.splitlines() if line.startswith("sl_")]
     principal = ServiceOptions(tmp_path / "service").open_tokens().check(made)
     assert principal is not None
@@ -25,19 +22,16 @@ def test_a_token_is_shown_once_and_works(here: Here, tmp_path: Path) -> None:
     assert made not in listed
 
 
-def test_json(here: Here, tmp_path: Path) -> None:
+def test_a_removed_token_is_gone(here: Here, tmp_path: Path) -> None:
     made = here("token", "add", "robot", "--role", "client", "--data-dir", "service", "--json").json
-    assert ServiceOptions(tmp_path / "service").open_tokens().check(made.pop("token")) is not None
+    token = made.pop("token")
+    assert ServiceOptions(tmp_path / "service").open_tokens().check(token) is not None
     assert made == {"name": "robot", "role": "client"}
     (row,) = here("token", "list", "--data-dir", "service", "--json").json
     assert (row["name"], row["role"]) == ("robot", "client")
     assert row["created"].endswith("+00:00")
-
-
-def test_a_removed_token_is_gone(here: Here, tmp_path: Path) -> None:
-    made = here("token", "add", "Anna", "--role", "admin", "--data-dir", "service", "--json").json
-    assert here("token", "remove", "Anna", "--data-dir", "service").code == 0
-    assert ServiceOptions(tmp_path / "service").open_tokens().check(made["token"]) is None
+    here.ok("token", "remove", "robot", "--data-dir", "service")
+    assert ServiceOptions(tmp_path / "service").open_tokens().check(token) is None
     assert "No tokens" in here("token", "list", "--data-dir", "service").out
 
 
@@ -51,18 +45,26 @@ def test_a_removed_token_is_gone(here: Here, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_exit_with_2(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = here("token", *arguments)
-    assert done.code == 2
+    done = here.fail("token", *arguments)
     assert done.err
     assert not (tmp_path / "service" / "tokens.json").exists()
 
 
 def test_a_service_for_others_without_a_token_says_how_to_make_one(here: Here, tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text("{}")
-    done = here("serve", "--policy", "policy.json", "--data-dir", "service", "--host", "0.0.0.0")
-    assert done.code == 2
-    assert "--host 0.0.0.0 can be reached by other machines" in done.err
-    assert "make one first with 'secondlook token add NAME --role admin --data-dir DIR'" in done.err
+    here.refuse(
+        "serve",
+        "--policy",
+        "policy.json",
+        "--data-dir",
+        "service",
+        "--host",
+        "0.0.0.0",
+        told=(
+            "--host 0.0.0.0 can be reached by other machines",
+            "make one first with 'secondlook token add NAME --role admin --data-dir DIR'",
+        ),
+    )
 
 
 def test_the_roles_are_those_of_the_service() -> None:

@@ -234,18 +234,15 @@ def test_an_error_of_a_worker_is_raised_here(connected: Any, tmp_path: Path) -> 
     wait_until(lambda: not is_alive(int((tmp_path / "worker").read_text())))
 
 
-def test_another_exception_of_a_worker_names_the_chunk(connected: Any) -> None:
+def test_other_errors_of_workers_are_raised_here(connected: Any) -> None:
     def fail(number: int, source: Source) -> bytes:
         return bytes(number // (number - 2) + 1)
 
-    with pytest.raises(ClusterError, match=r"chunk 2 .*'image 4' to 'image 5'.*ZeroDivisionError"):
-        compute(load_by(fail))
-
-
-def test_an_error_of_loading_is_raised_here(connected: Any) -> None:
     def load() -> Worker:
         raise ClassifierError("the model is missing.")
 
+    with pytest.raises(ClusterError, match=r"chunk 2 .*'image 4' to 'image 5'.*ZeroDivisionError"):
+        compute(load_by(fail))
     with pytest.raises(ClassifierError, match="the model is missing"):
         compute(load)
 
@@ -331,27 +328,19 @@ def test_a_ray_of_this_machine_is_started_and_stopped_quietly(tmp_path: Path) ->
     wait_until(lambda: not any(is_alive(int(path.name)) for path in tmp_path.iterdir()))
 
 
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-def test_a_server_that_is_not_ray_is_refused(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_engine, "SECONDS_TO_CONNECT", 0.2)
-    with pytest.raises(ClusterError, match=str(silent_port)):
-        ray_engine.check_address(f"127.0.0.1:{silent_port}")
-
-
-def test_a_web_server_is_refused() -> None:
+def test_only_the_head_of_a_cluster_is_accepted(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_engine.check_address(cluster.address)
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.handle_request).start()
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
         with pytest.raises(ClusterError, match=f"{server.server_port}.*dashboard"):
             ray_engine.check_address(f"127.0.0.1:{server.server_port}")
-
-
-def test_the_head_of_a_cluster_is_accepted(cluster: Any) -> None:
-    ray_engine.check_address(cluster.address)
+        answering.join()
+    monkeypatch.setattr(ray_engine, "SECONDS_TO_CONNECT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=address):
+            ray_engine.check_address(address)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Scoring on a Ray cluster of three nodes: the rows of this process, whatever is killed, broken or gone."""
+"""Scoring and evaluation on a Ray cluster: the rows and files of this process, whatever is killed, broken or gone."""
 
 import os
 import signal
@@ -15,11 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
+from secondlook.cli import demo
+from secondlook.cli.demo import digit_images
 from secondlook.cluster import RayEngine
 from secondlook.policies import Policy
-from secondlook.predictions import ComputedChunk
+from secondlook.predictions import ComputedChunk, batching
 from tests.classifiers.test_pickling import write_model
 from tests.cluster.test_ray_engine import run_until_end, wait_until
 from tests.policy_maker import attach, score
@@ -32,6 +35,8 @@ pytestmark = [
 ]
 
 CIFAR10 = Path(__file__).resolve().parents[3] / "shared" / "cifar10"
+MODEL = f"onnx:{Path(demo.__file__).parent / 'demo_data' / 'digits.onnx'}"
+VIEWS = "identity shift:1,0 shift:-1,0 rotate:5"
 IMAGES, BROKEN = 60, "013.png"
 
 
@@ -153,3 +158,30 @@ def test_killed_job_is_resumed_by_the_same_command(cluster: Any, spec: str, tmp_
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert read_rows(tmp_path / "scores").equals(read_rows(tmp_path / "local.parquet"))
     assert {name: changed for name, changed in list_parts().items() if name in kept} == kept, "not computed again"
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> str:
+    images, labels = digit_images()
+    np.savez(tmp_path / "digits.npz", images=images[:300], labels=labels[:300])
+    return f"npz:{tmp_path / 'digits.npz'}"
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+@pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning")
+def test_run_on_a_cluster_has_the_same_evaluation_and_predictions(
+    connected: Any, digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image: Array = np.load(digits.removeprefix("npz:"))["images"][0]
+    monkeypatch.setattr(batching, "CHUNK_BYTES", 64 * image.nbytes)
+    arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False}
+    here = sl.create_run(MODEL, digits, out=tmp_path / "here", execution=sl.Execution(progress=False), **arguments)
+    execution = sl.Execution(engine=RayEngine(), progress=False)
+    there = sl.create_run(MODEL, digits, out=tmp_path / "there", execution=execution, **arguments)
+    assert (there.path / "evaluation.json").read_bytes() == (here.path / "evaluation.json").read_bytes()
+    assert read_files(there.path / "predictions") == read_files(here.path / "predictions")

@@ -1,17 +1,67 @@
-"""Options are checked before anything is computed, and later commands use the settings of the run."""
+"""Options from TOML files (`--config`), and settings of a run that later commands use."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import secondlook as sl
+from tests.cli.conftest import Here
 
-Here = Callable[..., Any]
+NATURAL = """
+[evaluate]
+model = "onnx:model.onnx"
+data = "folder:val/"
+mean = [0.0, 0.125, 0.25]
+std = 0.5
+views = ["identity", "shift:1,0", "hflip"]
+method = "msr"
+metric = ["auroc", "aurc"]
+resamples = 5
+out = "run"
+"""
+
+
+@pytest.mark.parametrize("more", ['model-option = "threads=1"', 'model_options = ["threads=1"]'])
+def test_lists_and_single_values_are_accepted(here: Here, more: str) -> None:
+    Path("settings.toml").write_text(f"{NATURAL}{more}\n")
+    done = here.ok("evaluate", "--config", "settings.toml", "--json")
+    assert {(row["method"], row["metric"]) for row in done.json["rows"]} == {("msr", "auroc"), ("msr", "aurc")}
+    record = json.loads(Path("run/run.json").read_text())
+    assert record["views"] == ["identity", "shift:1,0", "hflip"]
+    assert record["classifier"]["name"] == "onnx:model.onnx?mean=0.0,0.125,0.25&std=0.5&threads=1"
+
+
+def test_options_have_the_names_that_help_shows(here: Here) -> None:
+    Path("settings.toml").write_text(f"{NATURAL}quiet = true\nbatch-size = 64\non_error = 'skip'\n")
+    done = here("evaluate", "--config", "settings.toml")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    settings = json.loads(Path("run/run.json").read_text())["settings"]
+    assert (settings["batch_size"], settings["on_error"]) == (64, "skip")
+    Path("settings.toml").write_text('[report]\nrun = "run"\njson = true\ngalleries = false\n')
+    told = here("report", "--config", "settings.toml").json
+    assert (told["report"], told["notes"]) == ("run/report.html", [])
+
+
+def test_unknown_option_lists_the_known_ones(here: Here) -> None:
+    Path("settings.toml").write_text("[evaluate]\nmodel-opton = 'threads=1'\n")
+    done = here.refuse(
+        "evaluate",
+        "--config",
+        "settings.toml",
+        told=("model-option, no-check, no-progress", "Did you mean 'model-option'?"),
+    )
+    assert "config" not in done.err.partition("known: ")[2]
+
+
+@pytest.mark.parametrize("value", ["[1, 2]", "'many'"])
+def test_invalid_number_is_named(here: Here, value: str) -> None:
+    Path("settings.toml").write_text(f"[evaluate]\nmodel = 'm'\ndata = 'd'\nout = 'o'\nseed = {value}\n")
+    here.fail("evaluate", "--config", "settings.toml", told="--seed")
+
+
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --resamples 5"
 
 
@@ -22,8 +72,7 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
         ).code
         == 0
     )
-    done = here("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
-    assert done.code == 0, done.err
+    done = here.ok("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert "top-2" in done.out
     policy = sl.load_policy("policy.json")
     preds = sl.Predictions.open("run/predictions")
@@ -39,7 +88,7 @@ def test_report_notes_out_of_distribution_images(here: Here) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
     np.savez("noise.npz", images=noise)
     line = [*LINE.split(), "--views", "identity", "--out", "run", "--quiet"]
-    assert here(*line, "--ood", "npz:noise.npz").code == 0
+    here.ok(*line, "--ood", "npz:noise.npz")
     told = here("report", "run", "--json").json
     assert told["report"] == "run/report.html"
     assert any("npz:noise.npz" in note for note in told["notes"])
@@ -50,8 +99,7 @@ def test_json_lists_skipped_images_and_warnings(here: Here) -> None:
     shutil.copytree("val", "some")
     Path("some/1/broken.png").write_bytes(b"no picture")
     line = "evaluate --model onnx:model.onnx --data folder:some --on-error skip --out run --metric accuracy"
-    done = here(*line.split(), "--resamples", "5", "--views", "identity hflip shift:1,0", "--json")
-    assert done.code == 0, done.err
+    done = here.ok(*line.split(), "--resamples", "5", "--views", "identity hflip shift:1,0", "--json")
     assert [one["id"] for one in done.json["skipped"]] == ["1/broken.png"]
     assert done.json["skipped"][0]["reason"]
     assert "hflip" in done.json["warnings"][0]
@@ -61,9 +109,7 @@ def test_json_lists_skipped_images_and_warnings(here: Here) -> None:
 
 def test_unreadable_record_is_not_reported_as_missing(here: Here) -> None:
     Path("run/run.json").mkdir(parents=True)
-    done = here("report", "run")
-    assert done.code == 2
-    assert "Is a directory" in done.err
+    here.refuse("report", "run", told="Is a directory")
 
 
 def test_next_commands_are_quoted_for_the_shell(here: Here) -> None:
@@ -72,46 +118,3 @@ def test_next_commands_are_quoted_for_the_shell(here: Here) -> None:
     done = here("calibrate", "--run", "my run", "--coverage", "0.5", "--out", "my policy.json", "--method", "msr")
     assert "secondlook score --policy 'my policy.json' --data" in done.out
     assert here("info", "my run", "--json").json["command"] == "secondlook evaluate --config 'my run/run.toml'"
-
-
-@pytest.fixture
-def digit_run(here: Here) -> Path:
-    line = [*LINE.split(), "--views", "identity shift:1,0", "--out", "run", "--metric", "accuracy", "--quiet"]
-    assert here(*line).code == 0
-    return Path("run")
-
-
-CALIBRATE = "calibrate --run run --risk 0.1 --delta 0.1 --force"
-
-
-def test_second_calibration_on_the_same_images_is_told(here: Here, digit_run: Path) -> None:
-    assert "warning" not in here(*CALIBRATE.split()).err
-    assert "warning" not in here(*CALIBRATE.split()).err
-    done = here(*CALIBRATE.split(), "--method", "msr")
-    assert done.code == 0, done.err
-    assert "20 %" in done.err
-    assert "--method" in done.err
-    assert "20 %" in done.out
-    done = here(*CALIBRATE.split(), "--json")
-    assert done.json["calibration"]["joint_delta"] == 0.2
-    quiet = here(*CALIBRATE.split(), "--quiet")
-    assert (quiet.out, quiet.err) == ("", "")
-    assert "20 %" in str(sl.load_policy("policy.json"))
-    assert here(*LINE.split(), "--views", "identity shift:1,0", "--out", "run", "--quiet").code == 0
-    assert "30 %" in here(*CALIBRATE.split(), "--method", "entropy").err
-
-
-def test_several_methods_share_delta(here: Here, digit_run: Path) -> None:
-    done = here(*CALIBRATE.split(), "--method", "msr, view:shift:1,0,mean")
-    assert done.code == 0, done.err
-    assert "warning" not in done.err
-    methods = ["msr", "view:shift:1,0", "mean"]
-    rule = sl.certify(sl.Predictions.open("run/predictions"), methods, risk=0.1, delta=0.1)
-    policy = sl.load_policy("policy.json")
-    assert (policy.method, policy.threshold) == (rule.method, rule.threshold)
-    assert policy.guarantee is not None
-    assert policy.guarantee.delta == 0.1
-    Path("settings.toml").write_text('[calibrate]\nmethod = ["msr", "view:shift:1,0", "mean"]\n')
-    done = here(*CALIBRATE.split(), "--config", "settings.toml")
-    assert done.code == 0, done.err
-    assert "warning" not in done.err, "the same calibration again"
