@@ -281,9 +281,9 @@ def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
     assert str(policy.list_tables()[0]) in told
     eight = next(line for line in told.splitlines() if line.startswith("8 "))
     assert f"needs {policy.groups[8].additional_images:,} more" in eight
-    told = here("info", "policy.json")
-    assert str(policy.list_tables()[0]) in told.out
-    assert f"accept where {policy.method} >= the threshold of the predicted class" in told.out
+    shown = here("info", "policy.json")
+    assert str(policy.list_tables()[0]) in shown.out
+    assert f"accept where {policy.method} >= the threshold of the predicted class" in shown.out
     assert here("info", "policy.json", "--json").json["summary"] == str(policy)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.progress import HUGGING_FACE_SWITCHES
-from tests.cli.conftest import Here
+from tests.cli.conftest import Command, Here
 
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"
 EVALUATE = LINE.split()
@@ -105,7 +105,7 @@ def test_search_chooses_from_a_pool(here: Here) -> None:
     assert here("search", "--run", "run", "--budget", "0").code == 2
 
 
-def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, secondlook: Here) -> None:
+def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, secondlook: Command) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("0123456789"))})
     files = sorted((digits / "val").rglob("*.png"))[::8]

@@ -39,7 +39,7 @@ def test_warning_of_a_preset_is_shown(here: Here) -> None:
         (["natural", "photo.jpg", "-o", "no/such/folder/sheet.png"], "'no/such/folder/sheet.png'"),
         (["natural", "photo.jpg", "-o", "sheet.nonsense"], "'sheet.nonsense'"),
         (["natural", "broken.jpg"], "broken.jpg"),
-        (["hflip", "photo.jpg", "--max-pixels", "2399"], ("60 x 40 = 2400", "--max-pixels")),
+        (["identity hflip", "photo.jpg", "--max-pixels", "2399"], ("60 x 40 = 2400", "--max-pixels")),
     ],
 )
 def test_bad_input_is_one_sentence(here: Here, arguments: list[str], told: str | tuple[str, ...]) -> None:

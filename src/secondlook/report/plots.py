@@ -115,7 +115,7 @@ def draw_reliability(
     if ref_line:
         _draw_reference(axes, (0, 1), (0, 1), "perfectly calibrated")
     axes.set(xlabel="mean confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
-    axes.legend()
+    axes.legend(loc="upper left")
     return axes
 
 
@@ -144,7 +144,7 @@ def draw_histogram(
     axes.set(xlabel="confidence", ylabel="images (log scale)")
     if name is not None:
         axes.set_title(name)
-    axes.legend()
+    axes.legend(loc="upper left")
     return axes
 
 
@@ -184,7 +184,7 @@ def draw_views(
     axes.invert_yaxis()
     axes.set_xlabel(label)
     axes.grid(axis="y", alpha=0.25)
-    axes.legend()
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False)
     return axes
 
 
@@ -219,7 +219,7 @@ def _finish_risk_axes(axes: "Axes", error_rate: float, top: float = 0.0) -> None
     axes.set(xlabel="coverage", ylabel="risk (error rate among accepted images)", xlim=(0, 1), ylim=(0, end))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(_format_share)
-    axes.legend()
+    axes.legend(loc="upper left")
 
 
 def _finish_looks_axes(axes: "Axes", full_looks: int, label: str) -> None:
@@ -372,7 +372,7 @@ def _draw_classes(findings: Findings) -> "Figure":
     axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted by {findings.method}")
     axes.set_yticks(positions, [one.name for one in classes])
     axes.set(xlabel="error rate (%)")
-    axes.legend(frameon=False)
+    axes.legend(loc="lower right", frameon=False)  # the longest bars are above
     return figure
 
 
