@@ -1,6 +1,7 @@
 """Laws of every registered metric, and every metric of ties against all their orders."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -11,107 +12,117 @@ from hypothesis import strategies as st
 from secondlook import metrics
 from secondlook.errors import MetricError
 from secondlook.metrics import METRICS, aorc_joint, auroc, parse_metric, rank
-from secondlook.metrics.definitions import Metric
 
-BruteForce = Callable[[str, Any, Any], float]
-
-ALL = list(METRICS.values())
-ORDER_ONLY = [record for record in ALL if record.reads == "order"]
+ORDER_ONLY = [name for name in METRICS if METRICS[name].reads == "order"]
 ARGUMENTS: dict[str | None, tuple[float, ...]] = {None: (), "coverage": (0.6,), "risk": (0.2,)}
 
-both_outcomes = st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=2, max_size=40).filter(
-    lambda images: len({is_correct for is_correct, _ in images}) == 2
-)
-few_images = st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=2, max_size=6).filter(
-    lambda images: len({is_correct for is_correct, _ in images}) == 2
-)
+
+def draw_images(size: int, levels: int) -> st.SearchStrategy[tuple[Any, Any]]:
+    """Draw `correct`, with both outcomes, and `confidence`, with many ties."""
+    images = st.lists(st.tuples(st.booleans(), st.integers(0, levels)), min_size=2, max_size=size)
+    arrays = images.map(lambda drawn: (np.array([c for c, _ in drawn]), np.array([s for _, s in drawn]) / levels))
+    return arrays.filter(lambda drawn: 0 < drawn[0].sum() < len(drawn[0]))
 
 
-def compute(record: Metric, correct: Any, confidence: Any) -> float:
-    arguments = ARGUMENTS[record.parameter]
-    return record.function(np.asarray(correct, dtype=bool), np.asarray(confidence, dtype=float), *arguments)
+def compute(name: str, correct: Any, confidence: Any) -> float:
+    record = METRICS[name]
+    return record.function(correct, np.asarray(confidence, dtype=float), *ARGUMENTS[record.parameter])
 
 
-def is_no_worse(record: Metric, first: float, second: float) -> bool:
-    return first >= second - 1e-12 if record.better == "higher" else first <= second + 1e-12
-
-
-@pytest.mark.parametrize("record", ALL, ids=lambda record: str(record.name))
-@settings(deadline=None, max_examples=40)
-@given(images=both_outcomes, seed=st.integers(0, 1000))
-def test_shuffling_the_images_changes_no_bit(record: Metric, images: list[tuple[bool, int]], seed: int) -> None:
-    correct, confidence = np.array([c for c, _ in images]), np.array([s for _, s in images]) / 6
-    order = np.random.default_rng(seed).permutation(len(correct))
-    assert compute(record, correct, confidence) == compute(record, correct[order], confidence[order])
-
-
-@pytest.mark.parametrize("record", ALL, ids=lambda record: str(record.name))
-@settings(deadline=None, max_examples=40)
-@given(images=both_outcomes)
-def test_values_are_within_their_bounds(record: Metric, images: list[tuple[bool, int]]) -> None:
-    value = compute(record, [c for c, _ in images], [s / 6 for _, s in images])
-    assert record.bounds[0] <= value <= record.bounds[1]
-
-
-@pytest.mark.parametrize("record", ORDER_ONLY, ids=lambda record: str(record.name))
-@settings(deadline=None, max_examples=40)
-@given(images=both_outcomes)
-def test_monotone_transformations_of_the_confidence_change_nothing(
-    record: Metric, images: list[tuple[bool, int]]
+@pytest.mark.parametrize("name", METRICS)
+@settings(deadline=None, max_examples=60)
+@given(images=draw_images(40, 6), seed=st.integers(0, 1000))
+def test_values_are_bounded_and_shuffled_or_ranked_images_change_no_bit(
+    name: str, images: tuple[Any, Any], seed: int
 ) -> None:
-    correct, confidence = [c for c, _ in images], np.array([s for _, s in images])
-    assert compute(record, correct, confidence) == compute(record, correct, np.exp(3.0 * confidence) - 7)
+    correct, confidence = images
+    value = compute(name, correct, confidence)
+    low, high = METRICS[name].bounds
+    assert low <= value <= high
+    order = np.random.default_rng(seed).permutation(len(correct))
+    assert compute(name, correct[order], confidence[order]) == value
+    parsed = parse_metric(":".join(map(str, (name, *ARGUMENTS[METRICS[name].parameter]))))
+    assert parsed.compute(rank(correct, confidence)) == parsed(correct, confidence) == value
 
 
-@pytest.mark.parametrize("record", ORDER_ONLY, ids=lambda record: str(record.name))
-@settings(deadline=None, max_examples=40)
-@given(images=both_outcomes)
-def test_the_perfect_order_is_best_and_the_worst_order_is_worst(record: Metric, images: list[tuple[bool, int]]) -> None:
-    correct, confidence = np.array([c for c, _ in images]), np.array([s for _, s in images])
-    value = compute(record, correct, confidence)
-    assert is_no_worse(record, compute(record, correct, correct), value)
-    assert is_no_worse(record, value, compute(record, correct, ~correct))
+@pytest.mark.parametrize("name", ORDER_ONLY)
+@settings(deadline=None, max_examples=60)
+@given(images=draw_images(40, 6))
+def test_only_the_order_matters_and_the_perfect_and_the_worst_order_are_extreme(
+    name: str, images: tuple[Any, Any]
+) -> None:
+    correct, confidence = images
+    value = compute(name, correct, confidence)
+    assert compute(name, correct, np.exp(18.0 * confidence) - 7) == value
+    best, worst = compute(name, correct, correct), compute(name, correct, ~correct)
+    low, high = (worst, best) if METRICS[name].better == "higher" else (best, worst)
+    assert low - 1e-12 <= value <= high + 1e-12
 
 
 @settings(deadline=None, max_examples=200)
-@given(images=both_outcomes)
-def test_aorc_on_joint_risk_equals_auroc_exactly(images: list[tuple[bool, int]]) -> None:
-    correct, confidence = np.array([c for c, _ in images]), np.array([s for _, s in images])
-    assert aorc_joint(correct, confidence) == auroc(correct, confidence)
+@given(images=draw_images(40, 6))
+def test_aorc_on_joint_risk_equals_auroc_exactly(images: tuple[Any, Any]) -> None:
+    assert aorc_joint(*images) == auroc(*images)
 
 
-@pytest.mark.parametrize("record", ALL, ids=lambda record: str(record.name))
-def test_ranked_images_have_the_same_value(record: Metric) -> None:
-    rng = np.random.default_rng(5)
-    correct, confidence = rng.random(50) < 0.7, rng.random(50).round(1)
-    text = record.name if record.parameter is None else f"{record.name}:{ARGUMENTS[record.parameter][0]}"
-    expected = compute(record, correct, confidence)
-    assert parse_metric(text).compute(rank(correct, confidence)) == expected
-    assert parse_metric(text)(correct, confidence) == expected
+def iter_orders_of_ties(correct: list[bool], confidence: list[float]) -> Iterator[list[bool]]:
+    """Yield every order, most confident first, that differs only within equal confidences."""
+    ties = [[c for c, s in zip(correct, confidence, strict=True) if s == value] for value in sorted(set(confidence))]
+    for shuffled in product(*(list(permutations(tie)) for tie in reversed(ties))):
+        yield [is_correct for tie in shuffled for is_correct in tie]
 
 
-@pytest.mark.parametrize("name", ["auroc", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"])
-def test_ties_count_as_the_mean_over_all_their_orders(name: str, brute_force: BruteForce) -> None:
-    @settings(deadline=None, max_examples=40)
-    @given(images=few_images)
-    def check(images: list[tuple[bool, int]]) -> None:
-        correct, confidence = [c for c, _ in images], [float(s) for _, s in images]
-        assert getattr(metrics, name)(correct, confidence) == pytest.approx(
-            brute_force(name, correct, confidence), abs=1e-12
-        )
-
-    check()
+def list_risks(order: list[bool], joint: bool) -> list[float]:
+    return [order[:n].count(False) / (len(order) if joint else n) for n in range(1, len(order) + 1)]
 
 
-def test_many_ties_match_the_mean_of_many_random_orders(images: Callable[..., tuple[Any, Any]]) -> None:
-    correct, confidence = images(0, n=400, decimals=1)
-    rng = np.random.default_rng(1)
-    curves = []
-    for _ in range(2000):
-        order = np.lexsort((rng.random(400), -confidence))
-        curves.append(np.cumsum(~correct[order]) / np.arange(1, 401))
-    assert metrics.aurc(correct, confidence) == pytest.approx(np.mean(curves), abs=2e-4)
-    assert metrics.risk_at(correct, confidence, 0.33) == pytest.approx(np.mean(curves, axis=0)[131], abs=2e-3)
+def compute_areas(order: list[bool], joint: bool) -> tuple[float, float, float]:
+    """Return the areas of the worst, the given and the perfect order."""
+    worst, given, perfect = (
+        float(np.mean(list_risks(one, joint))) for one in (sorted(order), order, sorted(order)[::-1])
+    )
+    return worst, given, perfect
+
+
+def compute_eaurc(order: list[bool], joint: bool = False) -> float:
+    _, given, perfect = compute_areas(order, joint)
+    return given - perfect
+
+
+def compute_aorc(order: list[bool], joint: bool = False) -> float:
+    worst, given, perfect = compute_areas(order, joint)
+    return (worst - given) / (worst - perfect)
+
+
+def compute_auroc(order: list[bool]) -> float:
+    pairs = [(i, j) for i, first in enumerate(order) for j, second in enumerate(order) if first and not second]
+    return float(np.mean([i < j for i, j in pairs]))
+
+
+def compute_aupr(order: list[bool]) -> float:
+    flagged = [not is_correct for is_correct in reversed(order)]
+    return float(np.mean([np.mean(flagged[: n + 1]) for n, is_error in enumerate(flagged) if is_error]))
+
+
+REFERENCES: dict[str, Callable[[list[bool]], float]] = {
+    "auroc": compute_auroc,
+    "aupr": compute_aupr,
+    "aurc": lambda order: compute_areas(order, joint=False)[1],
+    "eaurc": compute_eaurc,
+    "aorc": compute_aorc,
+    "augrc": lambda order: float(np.trapezoid([0.0, *list_risks(order, joint=True)], dx=1 / len(order))),
+    "eaurc_joint": lambda order: compute_eaurc(order, joint=True),
+    "aorc_joint": lambda order: compute_aorc(order, joint=True),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+@settings(deadline=None, max_examples=40)
+@given(images=draw_images(6, 3))
+def test_ties_count_as_the_mean_over_all_their_orders(name: str, images: tuple[Any, Any]) -> None:
+    orders = iter_orders_of_ties(*(one.tolist() for one in images))
+    expected = np.mean([REFERENCES[name](order) for order in orders])
+    assert getattr(metrics, name)(*images) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +152,3 @@ def test_edge_cases_have_the_documented_value(
                 parse_metric(text).compute(ranking)
         else:
             assert parse_metric(text).compute(ranking) == pytest.approx(expected, abs=1e-12)
-
-
-def test_equal_confidences_have_the_value_of_a_random_order() -> None:
-    correct, confidence = [True, True, True, False], [0.5] * 4
-    assert metrics.auroc(correct, confidence) == 0.5
-    assert metrics.aupr(correct, confidence, ties="threshold") == 0.25
-    assert metrics.aupr(correct, confidence) == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
-    assert metrics.aurc(correct, confidence) == pytest.approx(0.25)
-    assert metrics.risk_at(correct, confidence, 0.5) == 0.25

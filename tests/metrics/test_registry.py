@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from secondlook import metrics
 from secondlook.errors import MetricError
 from secondlook.metrics import METRICS, parse_metric, parse_metrics
-from secondlook.metrics.definitions import Metric
 from secondlook.metrics.ranking import harmonic_sums
 
 FORMS = {
@@ -24,12 +24,12 @@ def test_the_registered_metrics_are_these() -> None:
     assert {record.form for record in METRICS.values()} == FORMS
 
 
-@pytest.mark.parametrize("record", METRICS.values(), ids=lambda record: str(record.name))
-def test_a_metric_is_a_plain_function_of_correct_and_confidence(record: Metric) -> None:
-    function = getattr(metrics, record.name)
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_is_a_plain_function_of_correct_and_confidence(name: str) -> None:
+    record, function = METRICS[name], getattr(metrics, name)
     assert inspect.isfunction(function)
     assert record.function is function
-    assert function.__name__ == record.name
+    assert function.__name__ == record.name == name
     required = f", {record.parameter}: 'float'" if record.parameter else ""
     assert str(inspect.signature(function)).startswith(f"(correct: 'ArrayLike', confidence: 'ArrayLike'{required}")
     assert str(inspect.signature(function)).endswith(") -> 'float'")
@@ -63,14 +63,24 @@ def test_invalid_texts_are_rejected(text: str, mentioned: list[str]) -> None:
     assert all(one in str(raised.value) for one in mentioned)
 
 
-def test_duplicate_metrics_are_rejected() -> None:
-    with pytest.raises(MetricError, match="'auroc'"):
-        parse_metrics(["auroc", "aurc", "auroc"])
-
-
-def test_registering_a_name_twice_is_rejected() -> None:
-    with pytest.raises(MetricError, match=re.escape("'auroc'")):
-        metrics.metric("auroc", better="higher", summary="again")(lambda ranking: 0.0)
+@pytest.mark.parametrize(
+    ("offending", "call"),
+    [
+        ("'auroc'", lambda: parse_metrics(["auroc", "aurc", "auroc"])),
+        ("'auroc'", lambda: metrics.metric("auroc", better="higher", summary="again")(lambda ranking: 0.0)),
+        ("'random'", lambda: metrics.aupr([False], [0.5], ties="random")),  # type: ignore[arg-type]
+        ("bins=0", lambda: metrics.rank([True], [0.1]).reliability(0)),
+        ("bins=0", lambda: metrics.rank([True, False], [0.5, 0.6]).histogram(0)),
+        ("infinite", lambda: metrics.rank([True, False], [0.5, np.inf]).histogram()),
+        ("inf", lambda: metrics.nll([True, False], [np.inf, 0.0])),
+        ("1.5", lambda: metrics.brier([True, False], [0.5, 1.5])),
+        ("1.5", lambda: metrics.nll([True, False], [0.5, 1.5])),
+        ("1.5", lambda: metrics.ece([True, False], [0.5, 1.5])),
+    ],
+)
+def test_invalid_requests_are_rejected(offending: str, call: Callable[[], object]) -> None:
+    with pytest.raises(MetricError, match=re.escape(offending)):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -112,14 +122,8 @@ def test_images_are_grouped_by_equal_confidence() -> None:
     assert (4 * ranking.risk_coverage(joint=True).risk).tolist() == [0.0, 1.0, 1.5, 2.0]
 
 
-def test_infinite_confidences_can_be_ranked_but_are_no_probabilities() -> None:
-    correct, confidence = [True, True, False], [np.inf, 0.0, -np.inf]
-    assert metrics.auroc(correct, confidence) == 1.0
-    with pytest.raises(MetricError, match="inf"):
-        metrics.nll(correct, confidence)
-
-
-def test_positive_and_negative_zero_are_tied() -> None:
+def test_infinite_confidences_are_ranked_and_both_zeros_are_tied() -> None:
+    assert metrics.auroc([True, True, False], [np.inf, 0.0, -np.inf]) == 1.0
     assert metrics.auroc([True, False], [0.0, -0.0]) == 0.5
 
 
