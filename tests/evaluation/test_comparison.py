@@ -1,6 +1,7 @@
 """`compare`: images paired by id, and differences to the first classifier."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,37 +84,26 @@ def test_comparison_prints_and_converts(first: Predictions, second: Predictions)
     assert result.to_frame()["method"].tolist() == [row.method for row in result.rows]
 
 
-def test_no_common_images_are_rejected(first: Predictions) -> None:
-    other = make_predictions(1, ["x", "y", "z"], [0, 1, 2])
-    with pytest.raises(MetricError, match="'a', 'b'"):
+@pytest.mark.parametrize(
+    ("other", "offending"),
+    [
+        (make_predictions(1, ["x", "y", "z"], [0, 1, 2]), "'a', 'b'"),
+        (make_predictions(1, IDS[:100], [1, *LABELS[1:100]]), r"'a' and 'b'.* 1 of 100"),
+        (Predictions(logits=np.zeros((200, 2, 3)), views="identity hflip"), "'b'"),
+        (3, "'b' is a int"),
+    ],
+    ids=["no common images", "other labels", "no labels", "other type"],
+)
+def test_predictions_that_cannot_be_compared_are_rejected(first: Predictions, other: Any, offending: str) -> None:
+    with pytest.raises(MetricError, match=offending):
         compare({"a": first, "b": other})
 
 
-def test_different_labels_are_rejected(first: Predictions) -> None:
-    other = make_predictions(1, IDS[:100], [1, *LABELS[1:100]])
-    with pytest.raises(MetricError, match=r"'a' and 'b'.* 1 of 100"):
-        compare({"a": first, "b": other})
-
-
-def test_predictions_without_labels_are_rejected(first: Predictions, ood: Predictions) -> None:
-    with pytest.raises(MetricError, match="'b'"):
-        compare({"a": first, "b": ood})
-
-
-def test_other_types_are_rejected(first: Predictions) -> None:
-    with pytest.raises(MetricError, match="'b' is a int"):
-        compare({"a": first, "b": 3})
-
-
-def test_empty_input_is_rejected(first: Predictions) -> None:
+def test_empty_input_and_confidences_of_different_images_are_rejected(first: Predictions) -> None:
     with pytest.raises(MetricError, match="predictions"):
         compare({})
     with pytest.raises(MetricError, match="method"):
         compare({"a": first}, methods=[])
-
-
-def test_confidences_of_different_images_are_rejected(first: Predictions, second: Predictions) -> None:
-    entries = {name: (one.correct(), confidence(one, "msr")) for name, one in (("a", first), ("b", second))}
-    entries["b"] = (entries["b"][0][:7], entries["b"][1][:7])
+    correct, values = first.correct(), confidence(first, "msr")
     with pytest.raises(MetricError, match="'b': 7"):
-        Comparison.from_confidences(entries, ["auroc"])
+        Comparison.from_confidences({"a": (correct, values), "b": (correct[:7], values[:7])}, ["auroc"])

@@ -9,6 +9,12 @@ from secondlook.evaluation import Comparison, Evaluation, compare, evaluate
 from secondlook.predictions import Predictions
 
 
+def predictions_with(n_errors: int, n_correct: int) -> Predictions:
+    """Predictions for one view, of which the first are wrong."""
+    labels = np.array([1] * n_errors + [0] * n_correct)
+    return Predictions(probabilities=np.tile([0.9, 0.1], (len(labels), 1, 1)), views="identity", labels=labels)
+
+
 @pytest.fixture(scope="module")
 def result(preds: Predictions) -> Evaluation:
     return evaluate(preds, resamples=200)
@@ -20,23 +26,17 @@ def test_values_are_those_of_the_metrics(preds: Predictions, result: Evaluation)
         values = confidence(preds, method)
         assert result[method, "auroc"].value == metrics.auroc(preds.correct(), values)
         assert result[method, "risk_at:0.8"].value == metrics.risk_at(preds.correct(), values, 0.8)
-    difference = result["mean", "auroc"].difference
-    assert difference == metrics.auroc(preds.correct(), confidence(preds, "mean")) - metrics.auroc(
-        preds.correct(), confidence(preds, "msr")
-    )
+    auroc = {method: metrics.auroc(preds.correct(), confidence(preds, method)) for method in ("msr", "mean")}
+    assert result["mean", "auroc"].difference == auroc["mean"] - auroc["msr"]
     assert result["msr", "auroc"].difference is None
 
 
-def test_better_method_is_called_better(result: Evaluation) -> None:
-    assert result["mean", "auroc"].verdict == "better"
-    assert result["mean", "aurc"].verdict == "better"
+def test_better_and_worse_methods_are_called_so(preds: Predictions, result: Evaluation) -> None:
+    assert [result["mean", metric].verdict for metric in ("auroc", "aurc")] == ["better", "better"]
     assert result["msr", "auroc"].verdict is None
-
-
-def test_worse_method_is_called_worse(preds: Predictions) -> None:
-    result = compare({"a": preds}, ["mean", "msr"], ["auroc", "aurc"], resamples=200)
-    assert result.baseline == "a mean"
-    assert [(one.method, one.verdict) for one in result.rows[2:]] == [("a msr", "worse")] * 2
+    reverse = compare({"a": preds}, ["mean", "msr"], ["auroc", "aurc"], resamples=200)
+    assert reverse.baseline == "a mean"
+    assert [(one.method, one.verdict) for one in reverse.rows[2:]] == [("a msr", "worse")] * 2
 
 
 def test_interval_is_that_of_resampled_images(preds: Predictions) -> None:
@@ -45,10 +45,9 @@ def test_interval_is_that_of_resampled_images(preds: Predictions) -> None:
     rng = np.random.default_rng(5)
     resamples = [rng.integers(600, size=600) for _ in range(300)]
     resampled = [metrics.auroc(correct[images], values[images]) for images in resamples]
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    assert result["mean", "auroc"].interval is not None
-    assert result["mean", "auroc"].interval.low == pytest.approx(low, abs=1e-12)
-    assert result["mean", "auroc"].interval.high == pytest.approx(high, abs=1e-12)
+    interval = result["mean", "auroc"].interval
+    assert interval is not None
+    assert [interval.low, interval.high] == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=1e-12)
 
 
 def test_interval_covers_the_true_value_at_its_level() -> None:
@@ -56,9 +55,8 @@ def test_interval_covers_the_true_value_at_its_level() -> None:
     for _ in range(rounds):
         correct = rng.random(150) < 0.7
         values = np.where(correct, rng.normal(1.0, 1.0, 150), rng.normal(0.0, 1.0, 150))
-        labels = np.where(correct, 0, 1)
-        preds = Predictions(probabilities=np.tile([0.9, 0.1], (150, 1, 1)), views="identity", labels=labels)
-        interval = evaluate(preds, {"own": values}, ["auroc"], resamples=100)["own", "auroc"].interval
+        entries = {"own": (correct, values)}
+        interval = Comparison.from_confidences(entries, ["auroc"], resamples=100).rows[0].interval
         assert interval is not None
         hits += interval.low <= 0.7602499389 <= interval.high  # P(normal(1, 2) > 0)
     assert hits >= 86
@@ -68,20 +66,16 @@ def test_undefined_metric_has_a_reason(preds: Predictions) -> None:
     only_correct = preds.select(images=np.flatnonzero(preds.correct()))
     result = evaluate(only_correct, ["msr", "mean"], ["auroc", "aurc"], resamples=20)
     undefined = result["mean", "auroc"]
-    assert undefined.value is None
-    assert undefined.interval is None
-    assert undefined.verdict is None
+    assert (undefined.value, undefined.interval, undefined.verdict) == (None, None, None)
     assert undefined.reason is not None
     assert f"- mean: {undefined.reason}" in str(result)
     assert result["mean", "aurc"].value == 0.0
 
 
 def test_metric_defined_on_few_resamples_has_no_interval() -> None:
-    labels = np.array([1] + [0] * 29)
-    preds = Predictions(probabilities=np.tile([0.9, 0.1], (30, 1, 1)), views="identity", labels=labels)
-    one = evaluate(preds, {"own": np.arange(30.0)}, ["auroc"], resamples=50)["own", "auroc"]
-    assert one.value == 1.0
-    assert one.interval is None
+    values = {"own": np.arange(30.0)}
+    one = evaluate(predictions_with(1, 29), values, ["auroc"], resamples=50)["own", "auroc"]
+    assert (one.value, one.interval) == (1.0, None)
 
 
 def test_score_is_not_calibrated(preds: Predictions) -> None:
@@ -91,27 +85,10 @@ def test_score_is_not_calibrated(preds: Predictions) -> None:
     assert "'bootstrap'" in (result["bootstrap", "ece"].reason or "")
 
 
-def predictions_with(n_errors: int, n_correct: int) -> Predictions:
-    """Predictions for one view, of which the first are wrong."""
-    labels = np.array([1] * n_errors + [0] * n_correct)
-    return Predictions(probabilities=np.tile([0.9, 0.1], (len(labels), 1, 1)), views="identity", labels=labels)
-
-
-def test_table_of_five_images_says_that_nothing_can_be_judged() -> None:
-    preds = predictions_with(2, 3)
-    result = evaluate(preds, {"a": -np.arange(5.0), "b": np.arange(5.0)}, resamples=50)
-    assert {one.verdict for one in result.rows} == {None}
-    text = str(result)
-    assert "Nothing can be judged from so few: only 2 of 5 images are wrong" in text
-    assert "2 of them wrong (40 %)" in text
-    assert "[" not in text, "no interval, which would look certain"
-    assert "better" not in text
-    assert "worse" not in text
-
-
 @pytest.mark.parametrize(
     ("n_errors", "n_correct", "judged", "note"),
     [
+        (2, 3, False, "Nothing can be judged from so few: only 2 of 5 images are wrong"),
         (0, 50, False, "Nothing can be judged from so few: none of 50 images is wrong"),
         (4, 500, False, "Nothing can be judged from so few: only 4 of 504 images are wrong"),
         (500, 1, False, "Nothing can be judged from so few: only 1 of 501 images is correct"),
@@ -128,10 +105,11 @@ def test_few_errors_or_few_correct_predictions_are_told(
     result = evaluate(predictions_with(n_errors, n_correct), values, ["aurc"], resamples=20)
     assert (result["b", "aurc"].verdict is not None) == judged
     text = str(result)
-    if note is None:
-        assert "judge" not in text.lower()
-    else:
-        assert note in text
+    assert note in text if note else "judge" not in text.lower()
+    percent = text.partition(f" {n_errors} of them wrong (")[2].split()[0]
+    assert float(percent) == pytest.approx(100 * n_errors / (n_errors + n_correct), abs=0.06)
+    if not judged:
+        assert not any(shown in text for shown in ("[", "better", "worse")), "an interval would look certain"
 
 
 def test_verdicts_on_equal_methods_are_as_rare_as_the_level_says() -> None:

@@ -1,7 +1,8 @@
-"""`evaluate` and its result: text, JSON, tables, and the arguments it rejects."""
+"""`evaluate` and its result: text, JSON, tables, groups of images, and the arguments it rejects."""
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,21 +14,14 @@ from secondlook.evaluation import Evaluation, evaluate
 from secondlook.predictions import Predictions
 
 COLUMNS = [
-    "group",
-    "method",
-    "metric",
-    "better",
-    "value",
-    "low",
-    "high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "verdict",
-    "images",
-    "errors",
-    "reason",
+    *("group", "method", "metric", "better", "value", "low", "high"),
+    *("difference", "difference_low", "difference_high", "verdict", "images", "errors", "reason"),
 ]
+
+
+@pytest.fixture(scope="module")
+def stored(preds: Predictions) -> dict[str, Any]:
+    return evaluate(preds, "mean", "auroc", resamples=2).to_dict()
 
 
 def test_same_seed_gives_the_same_bytes(preds: Predictions) -> None:
@@ -53,23 +47,11 @@ def test_class_from_views_and_top_k(preds: Predictions) -> None:
     assert "top-2 classes predicted from the views" in str(result)
 
 
-def test_single_name_is_not_split_into_letters(preds: Predictions) -> None:
-    assert evaluate(preds, "mean", "auroc", resamples=2).methods == ("mean",)
-
-
 def test_from_dict_inverts_to_dict(preds: Predictions, ood: Predictions) -> None:
     result = evaluate(preds, ["msr", "mean"], ["auroc", "nll"], ood=ood, groups="class", resamples=20)
     stored = json.loads(json.dumps({**result.to_dict(), "skipped": [], "warnings": ["..."]}))
     stored["rows"][0]["comment"] = "unknown keys are ignored"
     assert Evaluation.from_dict(stored) == result
-
-
-def test_from_dict_rejects_missing_keys(preds: Predictions) -> None:
-    stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
-    with pytest.raises(MetricError, match="level"):
-        Evaluation.from_dict({name: value for name, value in stored.items() if name != "level"})
-    with pytest.raises(MetricError, match=r"rows\.0\.group"):
-        Evaluation.from_dict({**stored, "rows": [{"interval": None, "difference_interval": None}]})
 
 
 def test_repr_is_two_lines_that_a_person_reads(preds: Predictions) -> None:
@@ -87,82 +69,53 @@ def test_repr_is_two_lines_that_a_person_reads(preds: Predictions) -> None:
         ("rows", []),
         ("rows", None),
         ("rows", ["a"]),
+        ("rows.0.group", [{"interval": None, "difference_interval": None}]),
         ("level", "high"),
         ("level", 1.5),
+        ("level", ...),
         ("resamples", 10**30),
         ("top_k", 0),
         ("predict_from", "x"),
         ("baseline", None),
         ("views", [3]),
+        ("rows.0.images", 0),
+        ("rows.0.images", 10**30),
+        ("rows.0.errors", -1),
+        ("rows.0", {"errors": 601}),
+        ("rows.0.better", "more"),
+        ("rows.0.value", "a"),
+        ("rows.0.interval", {"low": 0.1}),
+        ("rows.0.interval", [0.1, 0.2, 0.3]),
+        ("rows.0.method", 3),
     ],
 )
-def test_from_dict_rejects_invalid_values(preds: Predictions, name: str, value: object) -> None:
-    stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
-    with pytest.raises(MetricError, match=name):
-        Evaluation.from_dict({**stored, name: value})
+def test_from_dict_rejects_missing_and_invalid_values(stored: dict[str, Any], name: str, value: Any) -> None:
+    key, _, field = name.partition(".0")
+    if name != "rows.0.group" and "." in name:
+        value = [{**stored["rows"][0], **(value if name == "rows.0" else {field[1:]: value})}]
+    changed = {**stored, key: value}
+    with pytest.raises(MetricError, match=re.escape(name)) as raised:
+        Evaluation.from_dict({key: one for key, one in changed.items() if one is not ...})
+    assert name != "rows.0" or "601 errors" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("images", 0),
-        ("images", 10**30),
-        ("errors", -1),
-        ("better", "more"),
-        ("value", "a"),
-        ("interval", {"low": 0.1}),
-        ("interval", [0.1, 0.2, 0.3]),
-        ("method", 3),
-    ],
-)
-def test_from_dict_rejects_invalid_estimates(preds: Predictions, name: str, value: object) -> None:
-    result = evaluate(preds, "mean", "auroc", resamples=2)
-    row = {**result.rows[0].to_dict(), name: value}
-    with pytest.raises(MetricError, match=rf"rows\.0\.{name}"):
-        Evaluation.from_dict({**result.to_dict(), "rows": [row]})
-
-
-def test_from_dict_rejects_more_errors_than_images(preds: Predictions) -> None:
-    result = evaluate(preds, "mean", "auroc", resamples=2)
-    row = {**result.rows[0].to_dict(), "errors": preds.n_images + 1}
-    with pytest.raises(MetricError, match=rf"rows\.0.*{preds.n_images + 1} errors"):
-        Evaluation.from_dict({**result.to_dict(), "rows": [row]})
-
-
-def test_invalid_resamples_and_empty_metrics_are_rejected(preds: Predictions) -> None:
-    with pytest.raises(MetricError, match=str(10**30)):
-        evaluate(preds, resamples=10**30)
-    with pytest.raises(MetricError, match="metrics"):
-        evaluate(preds, metrics=[])
-
-
-def test_arrow_table_has_a_row_per_estimate(preds: Predictions) -> None:
+def test_tables_have_a_row_per_estimate_and_types_that_no_value_changes(preds: Predictions) -> None:
     result = evaluate(preds, ["msr", "bootstrap"], ["auroc", "ece"], resamples=20)
     table = result.to_arrow()
     assert table.column_names == COLUMNS
     for row, one in zip(table.to_pylist(), result.rows, strict=True):
-        assert (row["group"], row["method"], row["metric"]) == (one.group, one.method, one.metric)
-        assert (row["value"], row["difference"], row["verdict"]) == (one.value, one.difference, one.verdict)
-        assert (row["low"], row["high"]) == ((one.interval.low, one.interval.high) if one.interval else (None, None))
-        paired = one.difference_interval
-        assert (row["difference_low"], row["difference_high"]) == (
-            (paired.low, paired.high) if paired else (None, None)
-        )
-        assert (row["images"], row["errors"], row["reason"]) == (one.images, one.errors, one.reason)
-
-
-def test_column_types_do_not_depend_on_the_values(preds: Predictions) -> None:
-    with_differences = evaluate(preds, ["msr", "mean"], "auroc", resamples=2).to_arrow()
-    assert evaluate(preds, ["msr"], "auroc", resamples=2).to_arrow().schema == with_differences.schema
-
-
-def test_pandas_frame_has_the_same_columns(preds: Predictions) -> None:
+        for name in ("group", "method", "metric", "value", "difference", "verdict", "images", "errors", "reason"):
+            assert row[name] == getattr(one, name)
+        for prefix, interval in (("", one.interval), ("difference_", one.difference_interval)):
+            found = (row[f"{prefix}low"], row[f"{prefix}high"])
+            assert found == ((interval.low, interval.high) if interval else (None, None))
+    assert evaluate(preds, ["msr"], "auroc", resamples=2).to_arrow().schema == table.schema, "without differences"
     pytest.importorskip("pandas")
-    result = evaluate(preds, ["msr", "mean"], ["auroc"], resamples=20)
     frame = result.to_frame()
     assert list(frame.columns) == COLUMNS
-    assert frame["value"].tolist() == [one.value for one in result.rows]
-    assert frame["difference"].isna().tolist() == [True, False], "the baseline has no difference"
+    assert frame["value"].isna().tolist() == [one.value is None for one in result.rows]
+    assert frame["difference"].isna().tolist() == [one.difference is None for one in result.rows]
+    assert frame["value"].dropna().tolist() == [one.value for one in result.rows if one.value is not None]
 
 
 def test_default_table_has_the_accuracies_and_the_coverage_at_a_risk(preds: Predictions) -> None:
@@ -179,17 +132,11 @@ def test_default_table_has_the_accuracies_and_the_coverage_at_a_risk(preds: Pred
     assert "coverage_at:0.01 ↑" in str(result)
 
 
-def test_stored_evaluation_without_accuracies_can_be_read(preds: Predictions) -> None:
-    stored = evaluate(preds, "mean", "auroc", resamples=2).to_dict()
-    del stored["accuracy_from_image"], stored["accuracy_from_views"], stored["image_or_views"]
-    read = Evaluation.from_dict(stored)
+def test_stored_evaluation_without_accuracies_can_be_read(stored: dict[str, Any]) -> None:
+    later = ("accuracy_from_image", "accuracy_from_views", "image_or_views")
+    read = Evaluation.from_dict({name: value for name, value in stored.items() if name not in later})
     assert read.accuracy_from_image is None
     assert "accuracy" not in str(read)
-
-
-def test_labels_are_required(ood: Predictions) -> None:
-    with pytest.raises(MetricError, match="labels="):
-        evaluate(ood)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +153,11 @@ def test_labels_are_required(ood: Predictions) -> None:
         ({"resamples": 2.5}, "resamples=2.5"),
         ({"resamples": 0}, "resamples=0"),
         ({"seed": -1}, "seed=-1"),
+        ({"resamples": 10**30}, str(10**30)),
+        ({"metrics": []}, "metrics"),
+        ({"groups": ["a", "b"]}, "(2,)"),
+        ({"groups": "kind"}, "'kind'"),
+        ({"groups": {"a": ["b c"] * 600, "a b": ["c"] * 600}}, "'a b c'"),
     ],
 )
 def test_invalid_arguments_are_rejected(preds: Predictions, options: dict[str, object], offending: str) -> None:
@@ -213,6 +165,62 @@ def test_invalid_arguments_are_rejected(preds: Predictions, options: dict[str, o
         evaluate(preds, **{"methods": "mean", **options})  # type: ignore[arg-type]
 
 
-def test_unknown_estimate_is_rejected(preds: Predictions) -> None:
+def test_unlabeled_images_other_views_and_unknown_estimates_are_rejected(preds: Predictions, ood: Predictions) -> None:
+    with pytest.raises(MetricError, match="labels="):
+        evaluate(ood)
+    with pytest.raises(MetricError, match="ood="):
+        evaluate(preds, ood=ood.select(views="identity hflip"))
+    with pytest.raises(MetricError, match=r"'site'.* 3;"):
+        evaluate(preds, groups={"site": [1.0, 1.0, 1.0, np.nan, *[2.0] * 596]})
+    result = evaluate(preds, "mean", "auroc", resamples=2)
+    assert result.methods == ("mean",), "a name is not split into letters"
     with pytest.raises(MetricError, match="'mean, auc, all images'"):
-        evaluate(preds, ["mean"], ["auroc"], resamples=2)["mean", "auc"]
+        result["mean", "auc"]
+
+
+def test_ood_images_count_as_errors_and_form_groups(preds: Predictions, ood: Predictions) -> None:
+    result = evaluate(preds, metrics=["auroc", "accuracy"], ood=ood, resamples=20)
+    assert result.groups == ("all images", "in distribution", "OOD detection")
+    both = np.concatenate([confidence(preds, "mean"), confidence(ood, "mean")])
+    correct = np.concatenate([preds.correct(), np.zeros(200, dtype=bool)])
+    assert result["mean", "auroc"].value == pytest.approx(metrics.auroc(correct, both), abs=1e-12)
+    alone = evaluate(preds, ["msr"], ["auroc"], resamples=20)
+    assert result["msr", "auroc", "in distribution"].value == alone["msr", "auroc"].value
+    own = np.arange(800) < 600
+    assert result["mean", "auroc", "OOD detection"].value == pytest.approx(metrics.auroc(own, both), abs=1e-12)
+    assert "200 of them out of distribution" in str(result)
+
+
+def test_ood_images_are_ranked_together_with_the_others(preds: Predictions, ood: Predictions) -> None:
+    together = Predictions(
+        logits=np.concatenate([preds.logits, ood.logits]), views=preds.views, labels=np.zeros(800, dtype=int)
+    )
+    result = evaluate(preds, ["bootstrap"], ["auroc"], ood=ood, resamples=5)
+    correct = np.concatenate([preds.correct(), np.zeros(200, dtype=bool)])
+    assert result["bootstrap", "auroc"].value == metrics.auroc(correct, confidence(together, "bootstrap"))
+
+
+def test_given_groups_are_evaluated_separately(preds: Predictions) -> None:
+    light = np.where(np.arange(600) < 200, "day", "night")
+    result = evaluate(preds, ["mean"], ["auroc"], groups={"light": light, "half": np.arange(600) % 2}, resamples=20)
+    assert result.groups == ("all images", "light day", "light night", "half 0", "half 1")
+    day = light == "day"
+    expected = metrics.auroc(preds.correct()[day], confidence(preds, "mean")[day])
+    assert result["mean", "auroc", "light day"].value == expected
+
+
+def test_classes_are_evaluated_separately(preds: Predictions) -> None:
+    result = evaluate(preds, ["mean"], ["accuracy"], groups="class", resamples=5)
+    assert result.groups[1:] == ("class ant", "class bee", "class cow", "class dog", "class elk")
+    bees = preds.labels == 1
+    assert result["mean", "accuracy", "class bee"].value == pytest.approx(preds.correct()[bees].mean())
+
+
+def test_classes_with_the_same_name_stay_separate() -> None:
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(3), size=(60, 1))
+    preds = Predictions(
+        probabilities=probabilities, views="identity", labels=np.arange(60) % 3, class_names=["crane", "dog", "crane"]
+    )
+    result = evaluate(preds, "msr", "accuracy", groups="class", resamples=2)
+    assert result.groups == ("all images", "class crane (0)", "class dog", "class crane (2)")
+    assert [result["msr", "accuracy", group].images for group in result.groups] == [60, 20, 20, 20]
