@@ -1,7 +1,6 @@
 """The text of a view: canonical form, the notation of the paper, and errors."""
 
 import pickle
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -56,10 +55,6 @@ STEP_TEXTS = st.one_of(
 def test_formatted_view_parses_to_itself(steps: list[str]) -> None:
     view = View.parse("+".join(step.replace("e+", "e") for step in steps))
     assert View.parse(str(view)) == view
-
-
-def test_view_can_be_pickled() -> None:
-    view = View.parse("hflip+shift:2,-1")
     assert pickle.loads(pickle.dumps(view)) == view
 
 
@@ -85,58 +80,34 @@ def test_notation_of_the_paper(paper: str, text: str) -> None:
     assert View.parse(View.parse(text).to_paper_notation()) == View.parse(text)
 
 
-@pytest.mark.parametrize(("text", "closest"), [("hflipp", "hflip"), ("hflip+shfit:1,2", "shift"), ("⇔3", "hflip")])
-def test_unknown_step_is_rejected_with_a_suggestion(text: str, closest: str) -> None:
-    with pytest.raises(ViewError, match=rf"'{re.escape(text)}'.*shift:DX,DY.*'{closest}'\?"):
-        View.parse(text)
-
-
 @pytest.mark.parametrize(
-    ("text", "found", "form"),
+    ("text", "told"),
     [
-        ("shift:1", 1, "shift:DX,DY"),
-        ("shift", 0, "shift:DX,DY"),
-        ("shift:1,2,3", 3, "shift:DX,DY"),
-        ("hflip:1", 1, "hflip"),
+        ("hflipp", r"'hflipp'.*shift:DX,DY.*'hflip'\?"),
+        ("hflip+shfit:1,2", r"'hflip\+shfit:1,2'.*shift:DX,DY.*'shift'\?"),
+        ("⇔3", r"'⇔3'.*shift:DX,DY.*'hflip'\?"),
+        ("shift:1", "'shift:1' .*1 argument.*shift:DX,DY"),
+        ("shift", "'shift' .*0 argument.*shift:DX,DY"),
+        ("shift:1,2,3", "'shift:1,2,3' .*3 argument.*shift:DX,DY"),
+        ("hflip:1", "'hflip:1' .*1 argument.*hflip"),
+        ("shift:1,two", "^DY of step .*'shift:1,two' .*'two'"),
+        ("shift:,1", "^DX of step .*'shift:,1' .*''"),
+        ("rotate:nan", "^DEG of step .*'rotate:nan' .*'nan'"),
+        ("zoom:inf", "^F of step .*'zoom:inf' .*'inf'"),
+        ("zoom:0", r"^F of step .*'zoom:0' .*0, expected 0\.05 to 20"),
+        ("gamma:-1", r"^G of step .*'gamma:-1' .*-1, expected 0\.01 to 100"),
+        ("contrast:-0.1", r"^F of step .*'contrast:-0\.1' .*-0\.1, expected 0 to 100"),
+        ("noise:-1", "^S of step .*'noise:-1' .*-1, expected 0 to 255"),
+        ("channels:rgg", "^ORDER of step .*'channels:rgg' .*'rgg'"),
+        ("→two", "^DX of step .*'→two' .*'two'"),
+        ("crop:50,0,60,100", "'crop:50,0,60,100'"),
+        ("crop:50,0,0,100", "'crop:50,0,0,100'"),
+        ("hflip++vflip", r"empty step in view 'hflip\+\+vflip'"),
+        ("", "empty step in view ''"),
+        ("hflip+", r"empty step in view 'hflip\+'"),
+        ("+".join(["hflip"] * 40), "40 steps"),
     ],
 )
-def test_wrong_number_of_arguments_is_rejected(text: str, found: int, form: str) -> None:
-    with pytest.raises(ViewError, match=rf"'{text}' .*{found} argument.*{form}"):
+def test_invalid_views_are_rejected(text: str, told: str) -> None:
+    with pytest.raises(ViewError, match=told):
         View.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "parameter", "value"),
-    [
-        ("shift:1,two", "DY", "'two'"),
-        ("shift:,1", "DX", "''"),
-        ("rotate:nan", "DEG", "'nan'"),
-        ("zoom:inf", "F", "'inf'"),
-        ("zoom:0", "F", "0, expected 0.05 to 20"),
-        ("gamma:-1", "G", "-1, expected 0.01 to 100"),
-        ("contrast:-0.1", "F", "-0.1, expected 0 to 100"),
-        ("noise:-1", "S", "-1, expected 0 to 255"),
-        ("channels:rgg", "ORDER", "'rgg'"),
-        ("→two", "DX", "'two'"),
-    ],
-)
-def test_invalid_argument_is_rejected(text: str, parameter: str, value: str) -> None:
-    with pytest.raises(ViewError, match=rf"^{parameter} of step .*in view '{text}' .*{re.escape(value)}"):
-        View.parse(text)
-
-
-@pytest.mark.parametrize("text", ["crop:50,0,60,100", "crop:50,0,0,100"])
-def test_invalid_crop_is_rejected(text: str) -> None:
-    with pytest.raises(ViewError, match=f"'{text}'"):
-        View.parse(text)
-
-
-@pytest.mark.parametrize("text", ["hflip++vflip", "", "hflip+"])
-def test_empty_step_is_rejected(text: str) -> None:
-    with pytest.raises(ViewError, match=f"empty step in view '{re.escape(text)}'"):
-        View.parse(text)
-
-
-def test_too_many_steps_are_rejected() -> None:
-    with pytest.raises(ViewError, match="40 steps"):
-        View.parse("+".join(["hflip"] * 40))

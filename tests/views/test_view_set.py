@@ -1,4 +1,4 @@
-"""Sets of views: reading, warnings, errors and the behavior of a sequence."""
+"""Sets of views: reading, warnings, errors, the behavior of a sequence, and the presets of the paper."""
 
 import copy
 import pickle
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from secondlook.errors import ViewError
-from secondlook.views import View, ViewSet, ViewWarning
+from secondlook.views import PRESETS, View, ViewSet, ViewWarning
+
+COUNTS = {"cifar10": 13, "cifar100": 40, "svhn": 17, "imagenet": 24, "stl10": 34, "stl10-elu": 13}
 
 
 def test_sets_are_read_from_text_lists_and_files(tmp_path: Path) -> None:
@@ -65,12 +67,6 @@ def test_view_set_is_an_immutable_value() -> None:
         views.views = ()  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("preset", ["cifar10", "cifar100", "imagenet", "stl10", "stl10-elu", "natural", "digits"])
-def test_presets_survive_the_notation_of_the_paper(preset: str) -> None:
-    views = ViewSet(preset)
-    assert ViewSet([view.to_paper_notation() for view in views]) == views
-
-
 @pytest.mark.parametrize(
     ("views", "value"),
     [
@@ -114,11 +110,8 @@ def test_set_of_a_set_is_the_same_set() -> None:
 )
 def test_lists_may_omit_the_identity_without_a_warning(views: Iterable[View | str]) -> None:
     assert ViewSet.with_identity(views).texts == ("identity", "hflip", "shift:1,0")
-
-
-def test_errors_in_lists_without_the_identity_count_the_given_views() -> None:
     assert ViewSet.with_identity([]).texts == ("identity",)
-    with pytest.raises(ViewError, match=re.escape("view 2 of 2: ")):
+    with pytest.raises(ViewError, match=re.escape("view 2 of 2: ")):  # of the given views
         ViewSet.with_identity(["hflip", "nope"])
 
 
@@ -135,3 +128,45 @@ def test_auto_is_no_plain_set(views: str | list[str]) -> None:
         ViewSet(views)
     assert "preset" in str(caught.value)
     assert "choose_views" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning")
+def test_presets_have_the_sizes_of_the_paper_and_survive_its_notation() -> None:
+    sizes = {f"{name}{version}": size for name, size in COUNTS.items() for version in ("", "-released")}
+    assert set(PRESETS) == {*sizes, "natural", "digits"}
+    for name, preset in PRESETS.items():
+        assert preset.name == preset.form == name
+        assert preset.summary
+        views = ViewSet(name)
+        assert views[0].is_identity
+        assert len(views) == sizes.get(name, len(views))
+        assert ViewSet([view.to_paper_notation() for view in views]) == views
+    with pytest.raises(ViewError, match="'natural'"):
+        PRESETS.add(PRESETS["natural"])
+
+
+def test_released_presets_reverse_vertical_shifts_and_rotations() -> None:
+    assert "hflip+shift:-2,-1" in ViewSet("cifar10-released")
+    assert "hflip+shift:2,0" in ViewSet("cifar10-released")
+    assert "rotate:-3" in ViewSet("cifar100-released")
+    imagenet = ViewSet("imagenet-released")
+    assert "hflip+rotate:10" in imagenet
+    assert f"zoom:{1 / 0.92!r}" in imagenet
+    assert f"hflip+zoom:{1 / 0.90!r}" in imagenet
+    assert f"zoom:{1 / 0.95!r}+gamma:0.8" in imagenet
+    assert f"zoom:{1 / 0.95!r}+shift:0,5" in ViewSet("stl10-elu-released")
+
+
+def test_svhn_differs_only_vertically_from_its_release_and_warns_to_use_digits() -> None:
+    with pytest.warns(ViewWarning, match=r"'svhn'.*'digits'"):
+        printed = ViewSet("svhn")
+    with pytest.warns(ViewWarning, match=r"'svhn-released'.*'digits'"):
+        released = ViewSet("svhn-released")
+    for view, other in zip(printed, released, strict=True):
+        assert str(view) == str(other) or str(view).split(",")[0] == str(other).split(",")[0]
+
+
+def test_digits_has_no_flips_and_natural_no_shifts_in_pixels() -> None:
+    assert not any("flip" in text for text in ViewSet("digits").texts)
+    assert all("%" in text or "shift" not in text for text in ViewSet("natural").texts)
+    assert 10 <= len(ViewSet("natural")) <= 16
