@@ -37,6 +37,9 @@ def test_softmax_responses(predictions: Maker, kind: dict[str, Any], predict_fro
         confidence(preds, "msr", predict_from=predict_from, top_k=top_k),
         [sum(sorted(row)[-top_k:]) for row in outputs["image"]],
     )
+    if preds.members:
+        msr = confidence(preds, "msr", predict_from=predict_from, top_k=top_k)
+        np.testing.assert_array_equal(confidence(preds, "nn-ensemble", predict_from=predict_from, top_k=top_k), msr)
     classes = [find_top_classes(row, top_k) for row in outputs[predict_from]]
     expected = [row[chosen].sum() for row, chosen in zip(outputs["views"], classes, strict=True)]
     np.testing.assert_allclose(confidence(preds, "mean", predict_from=predict_from, top_k=top_k), expected)
@@ -134,12 +137,16 @@ def test_a_norm_that_is_better_by_chance_is_not_chosen() -> None:
     assert better_by_chance >= 5
 
 
-def test_p_none_is_the_softmax_response(predictions: Maker) -> None:
+def test_max_logit_without_a_norm_is_the_softmax_response_and_equal_logits_have_no_confidence(
+    predictions: Maker,
+) -> None:
     preds = predictions(labels=False)
     np.testing.assert_array_equal(confidence(preds, "max-logit-pnorm?p=none"), confidence(preds, "msr"))
     np.testing.assert_array_equal(
         confidence(preds, "max-logit-pnorm?p=none&on=views&temperature=2"), confidence(preds, "mean", temperature=2)
     )
+    flat = Predictions(logits=np.ones((2, 1, 3)), views="identity")
+    assert confidence(flat, "max-logit-pnorm", p=2).tolist() == [0.0, 0.0]
 
 
 def draw_scores(seed: int) -> tuple[Array, Float64Array, Float64Array]:
@@ -168,18 +175,5 @@ def test_paired_aurocs_are_those_of_scikit_learn_and_of_the_formula_of_delong() 
         correct, first, second = draw_scores(seed)
         gains.append(roc_auc_score(correct, first) - roc_auc_score(correct, second))
     assert 0.8 < error / np.std(gains) < 1.25
-
-
-def test_a_single_error_is_no_evidence_for_a_norm() -> None:
-    placements = _compute_placements(np.array([True, True, False]), np.array([3.0, 2.0, 1.0]))
-    assert _compare_placements(placements, placements) == (0.0, np.inf)
-
-
-def test_equal_logits_have_no_confidence() -> None:
-    flat = Predictions(logits=np.ones((2, 1, 3)), views="identity")
-    assert confidence(flat, "max-logit-pnorm", p=2).tolist() == [0.0, 0.0]
-
-
-def test_the_ensemble_baseline_is_the_response_of_the_mean_over_members(predictions: Maker) -> None:
-    preds = predictions(members=3)
-    np.testing.assert_array_equal(confidence(preds, "nn-ensemble"), confidence(preds, "msr"))
+    single_error = _compute_placements(np.array([True, True, False]), np.array([3.0, 2.0, 1.0]))
+    assert _compare_placements(single_error, single_error) == (0.0, np.inf), "no evidence"

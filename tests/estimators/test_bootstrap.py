@@ -1,4 +1,4 @@
-"""Class mass, resampling, the ranking BS(D) against a transparent reference, and the percentile interval."""
+"""Class mass, resampling, the ranking BS(D) against a plain reference, percentile intervals, and disagreement."""
 
 import re
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from secondlook.errors import ConfidenceError
 from secondlook.estimators import bootstrap as bootstrap_module
 from secondlook.estimators import (
     compile_method,
+    compute_look_statistics,
     confidence,
     confidence_interval,
     plurality_confidence,
@@ -30,7 +31,10 @@ from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import Predictions
 
 Maker = Callable[..., Predictions]
-FIVE_VIEWS = ["identity", "hflip", "shift:1,0", "shift:2,0", "shift:3,0"]
+
+
+def list_views(n_views: int) -> list[str]:
+    return ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +88,6 @@ def test_the_interval_holds_the_confidence_above_its_lower_end(predictions: Make
     assert ((low <= middle) & (middle <= high)).all()
 
 
-def test_the_interval_of_equal_views_is_a_point() -> None:
-    same = Predictions(probabilities=np.tile([0.7, 0.3], (2, 5, 1)), views=FIVE_VIEWS)
-    low, high = confidence_interval(same, method="mean")
-    np.testing.assert_allclose([low, high], 0.7)
-
-
 @pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 def test_bootstrap_ranks_by_the_other_class_mass(predictions: Maker, members: int, predict_from: Any) -> None:
@@ -105,7 +103,7 @@ def test_bootstrap_ranks_like_the_mean_if_views_agree() -> None:
     generator = np.random.default_rng(0)
     confidences = generator.uniform(0.6, 1, 50)
     views = confidences[:, None] + generator.normal(scale=1e-6, size=(50, 5))
-    preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=FIVE_VIEWS)
+    preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=list_views(5))
     order = np.argsort(confidence(preds, "mean"))
     assert np.array_equal(np.argsort(confidence(preds, "bootstrap")), order)
 
@@ -116,19 +114,7 @@ def test_a_single_image_has_the_top_rank(predictions: Maker) -> None:
     assert 0 < confidence(one, "bootstrap-lower")[0] < 1
 
 
-def compute_coverage(
-    n_views: int, draw: Callable[[np.random.Generator, tuple[int, int]], Array], true_mean: float
-) -> float:
-    """Return the fraction of 3,000 images whose 95 % interval holds the true mean of probabilities above 1/2."""
-    mass = draw(np.random.default_rng(0), (3000, n_views))
-    views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
-    low, high = confidence_interval(
-        Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views=views), 0.95, "mean"
-    )
-    return float(((low <= true_mean) & (true_mean <= high)).mean())
-
-
-DISTRIBUTIONS = {
+DISTRIBUTIONS: dict[str, tuple[Callable[..., Array], float]] = {
     "uniform": (lambda g, shape: g.uniform(0.5, 1, shape), 0.75),
     "beta(2, 5)": (lambda g, shape: 0.5 + 0.5 * g.beta(2, 5, shape), 0.5 + 0.5 * 2 / 7),
     "beta(5, 2)": (lambda g, shape: 0.5 + 0.5 * g.beta(5, 2, shape), 0.5 + 0.5 * 5 / 7),
@@ -140,18 +126,23 @@ DISTRIBUTIONS = {
 @pytest.mark.parametrize(("n_views", "at_least"), [(20, 0.90), (40, 0.93)])
 def test_the_interval_covers_the_true_mean_of_independent_views(name: str, n_views: int, at_least: float) -> None:
     draw, true_mean = DISTRIBUTIONS[name]
-    assert compute_coverage(n_views, draw, true_mean) >= at_least
+    mass = draw(np.random.default_rng(0), (3000, n_views))
+    preds = Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views=list_views(n_views))
+    low, high = confidence_interval(preds, 0.95, "mean")
+    assert ((low <= true_mean) & (true_mean <= high)).mean() >= at_least
 
 
 @pytest.mark.parametrize("n_views", [2, 7, 13, 17, 24, 35, 40, 44])
-def test_the_interval_of_certain_outputs_is_exactly_one(n_views: int) -> None:
-    views = ["identity", *(f"shift:{step},0" for step in range(1, n_views))]
+def test_the_interval_of_equal_views_is_a_point_and_exactly_one_if_certain(n_views: int) -> None:
+    views = list_views(n_views)
     for n_images in (1, 5, 2098):
         certain = np.zeros((n_images, n_views, 2), dtype=np.float32)
         certain[..., 0] = 1
         low, high = confidence_interval(Predictions(probabilities=certain, views=views), method="mean")
         assert (low == 1).all()
         assert (high == 1).all()
+    equal = Predictions(probabilities=np.tile([0.7, 0.3], (2, n_views, 1)), views=views)
+    np.testing.assert_allclose(confidence_interval(equal, method="mean"), 0.7)
 
 
 def test_images_with_equal_outputs_share_their_rank() -> None:
@@ -224,20 +215,9 @@ def test_the_order_does_not_depend_on_stages_and_blocks(
     assert plurality_order(other_mass, counts, window).tolist() == expected
 
 
-def test_values_that_differ_in_their_last_bits_are_sorted() -> None:
-    generator = np.random.default_rng(0)
-    other_mass = 1 + generator.random((300, 20)) * 1e-3
-    assert plurality_order(other_mass, np.eye(20)).tolist() == reference_order(other_mass.astype(np.float32), 20)
-
-
-def test_sums_halfway_between_two_float32_are_rounded_as_if_added_one_by_one() -> None:
-    """The matrix product may add in another order, and so round such a sum to the other side."""
-    generator = np.random.default_rng(1)
-    other_mass = generator.random((80, 6)).astype(np.float32).astype(np.float64)
-    other_mass[:, 5] = 2.0**-25 * (1 + 2.0**-20)
-    counts = generator.multinomial(6, np.full(6, 1 / 6), size=50).T
-    expected = reference_order(resample(other_mass, counts), 50)
-    assert plurality_order(other_mass, counts).tolist() == expected
+RANDOM = np.random.default_rng(1)
+HALFWAY = RANDOM.random((80, 6)).astype(np.float32).astype(np.float64)
+HALFWAY[:, 5] = 2.0**-25 * (1 + 2.0**-20)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +228,9 @@ def test_sums_halfway_between_two_float32_are_rounded_as_if_added_one_by_one() -
         (np.array([[3.0], [1.0], [2.0]]), np.ones((1, 1))),
         (np.empty((0, 2)), np.ones((2, 3))),
         (np.array([[3e-30], [1e-30], [2e-30]]), np.ones((1, 4))),
+        (1 + RANDOM.random((300, 20)) * 1e-3, np.eye(20)),  # values that differ in their last bits
+        # Sums halfway between two float32: a matrix product may add in another order, and round to the other side.
+        (HALFWAY, RANDOM.multinomial(6, np.full(6, 1 / 6), size=50).T),
     ],
 )
 def test_edge_cases_equal_the_reference(other_mass: Array, counts: Array) -> None:
@@ -276,3 +259,27 @@ def test_confidences_are_evenly_spaced_from_one_to_zero() -> None:
 def test_invalid_arrays_are_rejected(other_mass: Array, counts: Array, window: int | None, offending: str) -> None:
     with pytest.raises(ConfidenceError, match=re.escape(offending)):
         plurality_order(other_mass, counts, window)
+
+
+@given(n_views=st.integers(2, 5), n_images=st.integers(1, 6), seed=st.integers(0, 1000), top_k=st.sampled_from([1, 2]))
+@settings(max_examples=40)
+def test_looks_disagree_by_the_mean_distance_from_their_mean(
+    n_views: int, n_images: int, seed: int, top_k: int
+) -> None:
+    probabilities = np.random.default_rng(seed).dirichlet(np.full(4, 0.5), size=(n_images, n_views))
+    probabilities[0] = probabilities[0, 0]  # equal views agree
+    preds = Predictions(probabilities=probabilities, views=list_views(n_views))
+    first_look, disagreement = compute_look_statistics(preds, top_k)
+    assert first_look.tolist() == confidence(preds, "msr", top_k=top_k).tolist()
+    assert disagreement[0] <= (0 if n_views == 2 else 1e-15)
+    for found, outputs in zip(disagreement, preds.probabilities.astype(np.float64), strict=True):
+        mean = [sum(output[label] for output in outputs) / n_views for label in range(4)]
+        distances = [sum(max(output[label] - mean[label], 0) for label in range(4)) for output in outputs]
+        assert found == pytest.approx(sum(distances) / n_views, abs=1e-6)
+    assert np.isnan(compute_look_statistics(preds.select(views="identity")).disagreement).all()
+
+
+def test_members_of_an_ensemble_disagree_too() -> None:
+    members = [Predictions(probabilities=np.array([[row]]), views=["identity"]) for row in ([1.0, 0.0], [0.0, 1.0])]
+    first_look, disagreement = compute_look_statistics(Predictions(members=members, views=["identity"]))
+    assert (first_look.tolist(), disagreement.tolist()) == ([0.5], [0.5])

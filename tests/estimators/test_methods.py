@@ -1,4 +1,4 @@
-"""How methods are registered, found and rejected, and laws of every registered method."""
+"""How methods are registered, found and rejected, laws of every registered method, and running confidences."""
 
 import re
 from collections.abc import Callable
@@ -25,6 +25,7 @@ from secondlook.estimators import methods as methods_module
 from secondlook.estimators.methods import split_method
 from secondlook.predictions import Predictions
 from secondlook.registry import Registry
+from tests.estimators.conftest import make_options, make_predictions
 
 Maker = Callable[..., Predictions]
 Options = Callable[[str, Predictions], dict[str, Any]]
@@ -33,6 +34,8 @@ FORMS = {
     *("msr", "mean", "view:TEXT", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
     *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "blend", "learned"),
 }
+MEANS = sorted(name for name in METHODS if METHODS[name].is_mean_over_views)
+OTHERS = sorted(name for name in METHODS if not METHODS[name].is_mean_over_views and METHODS[name].parameter is None)
 PER_IMAGE = [name for name in METHODS if name not in ("bootstrap", "mc-dropout", "distance")]
 
 
@@ -76,6 +79,7 @@ def test_registering_a_name_twice_is_rejected() -> None:
 def test_options_may_follow_the_name_of_a_method(text: str, plain: str, options: dict[str, object]) -> None:
     found_plain, found = split_method(text)
     assert (found_plain, found) == (plain, options)
+    assert split_method("mean?temperature=fit", {"temperature": 1.25}) == ("mean", {"temperature": 1.25}), "fitted"
     assert [type(value) for value in found.values()] == [type(value) for value in options.values()]
 
 
@@ -95,10 +99,6 @@ def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> No
         confidence(preds, "margin?on=views", on="views", temperature=2),
         confidence(preds, "margin?on=views&temperature=2"),
     )
-
-
-def test_a_fitted_option_replaces_the_wish_to_fit_it() -> None:
-    assert split_method("mean?temperature=fit", {"temperature": 1.25}) == ("mean", {"temperature": 1.25})
 
 
 @pytest.mark.parametrize(
@@ -152,33 +152,33 @@ def test_invalid_requests_are_rejected_in_one_sentence(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["mean-logit", "max-logit-pnorm"])
-@pytest.mark.parametrize("members", [0, 2])
-def test_missing_logits_are_reported(predictions: Maker, name: str, members: int) -> None:
-    with pytest.raises(ConfidenceError, match=f"'{name}'.*logits"):
-        confidence(predictions(logits=False, members=members), name)
-
-
-def test_missing_labels_are_reported(predictions: Maker) -> None:
-    with pytest.raises(ConfidenceError, match=r"temperature='fit'.*labels"):
-        confidence(predictions(labels=False), "msr", temperature="fit")
-    with pytest.raises(ConfidenceError, match=r"'max-logit-pnorm'.*labels"):
-        confidence(predictions(labels=False), "max-logit-pnorm")
-
-
 @pytest.mark.parametrize(
-    "compute", [lambda p: confidence(p, "bootstrap"), lambda p: confidence(p, "bootstrap-lower"), confidence_interval]
+    ("made", "name", "offending"),
+    [
+        ({"logits": False}, "mean-logit", "'mean-logit'.*logits"),
+        ({"logits": False}, "max-logit-pnorm", "'max-logit-pnorm'.*logits"),
+        ({"logits": False, "members": 2}, "mean-logit", "'mean-logit'.*logits"),
+        ({"logits": False, "members": 2}, "max-logit-pnorm", "'max-logit-pnorm'.*logits"),
+        ({"labels": False}, "msr?temperature=fit", "temperature='fit'.*labels"),
+        ({"labels": False}, "max-logit-pnorm", "'max-logit-pnorm'.*labels"),
+        ({"v": 1}, "bootstrap", "two views"),
+        ({"v": 1}, "bootstrap-lower", "two views"),
+    ],
 )
-def test_the_bootstrap_of_a_single_view_is_rejected(predictions: Maker, compute: Callable[[Predictions], Any]) -> None:
-    with pytest.raises(ConfidenceError, match="two views"):
-        compute(predictions(v=1))
+def test_missing_logits_labels_and_views_are_reported(
+    predictions: Maker, made: dict[str, Any], name: str, offending: str
+) -> None:
+    with pytest.raises(ConfidenceError, match=offending):
+        confidence(predictions(**made), name)
 
 
-def test_plain_arrays_are_rejected() -> None:
+def test_plain_arrays_and_the_interval_of_a_single_view_are_rejected(predictions: Maker) -> None:
     array: Any = np.full((3, 2, 4), 0.25)
     for compute in (confidence, confidence_interval):
         with pytest.raises(ConfidenceError, match=r"ndarray.*Predictions\(probabilities="):
             compute(array)
+    with pytest.raises(ConfidenceError, match="two views"):
+        confidence_interval(predictions(v=1))
 
 
 @pytest.mark.parametrize(("values", "offending"), [([1.0, np.nan], "nan"), ([1.0], "[1]")])
@@ -243,21 +243,15 @@ def test_the_default_confidence_is_that_of_certify(predictions: Maker, n_views: 
 
 
 @pytest.mark.parametrize("name", PER_IMAGE)
-def test_the_confidence_of_an_image_does_not_depend_on_other_images(name: str, options_of: Options) -> None:
-    @settings(deadline=None, max_examples=10)
-    @given(seed=st.integers(0, 1000))
-    def check(seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        views = ["identity", "hflip", "shift:1,0"]
-        tables = [Predictions(logits=generator.normal(size=(12, 3, 4)) * 3, views=views) for _ in range(2)]
-        preds = Predictions(members=tables, views=tables[0].views)
-        some = generator.permutation(12)[:5]
-        options = options_of(name, preds)
-        values = confidence(preds, with_parameter(name), **options)
-        selected = confidence(preds.select(images=some), with_parameter(name), **options)
-        np.testing.assert_allclose(selected, values[some])
-
-    check()
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 1000))
+def test_the_confidence_of_an_image_does_not_depend_on_other_images(name: str, options_of: Options, seed: int) -> None:
+    preds = make_predictions(12, 3, 4, members=2, seed=seed, labels=False)
+    some = np.random.default_rng(seed).permutation(12)[:5]
+    options = options_of(name, preds)
+    values = confidence(preds, with_parameter(name), **options)
+    selected = confidence(preds.select(images=some), with_parameter(name), **options)
+    np.testing.assert_allclose(selected, values[some])
 
 
 @pytest.mark.parametrize("name", PER_IMAGE)
@@ -276,3 +270,55 @@ def test_confident_images_do_not_tie() -> None:
     preds = Predictions(logits=logits, views=["identity", "hflip"])
     for name in ("msr", "mean", "bootstrap", "blend"):
         assert (np.diff(confidence(preds, name)) > 0).all()
+
+
+def compute_running(preds: Predictions, name: str, predict_from: Any = "image", top_k: int = 1, **options: Any) -> Any:
+    return compile_method(name, options, predict_from=predict_from, top_k=top_k).running(preds)
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.parametrize("predict_from", ["image", "views"])
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize("members", [0, 3])
+def test_each_column_is_the_confidence_of_the_first_views(
+    name: str, predict_from: str, top_k: int, members: int
+) -> None:
+    preds = make_predictions(v=5, members=members)
+    given_options = {"predict_from": predict_from, "top_k": top_k, **make_options(name, preds)}
+    running = compute_running(preds, name, **given_options)
+    assert running.shape == (preds.n_images, 5)
+    for count in range(1, 6):
+        part = preds.select(views=list(preds.views.texts[:count]))
+        np.testing.assert_allclose(running[:, count - 1], confidence(part, name, **given_options), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.parametrize("predict_from", ["image", "views"])
+def test_further_views_change_no_bit_of_what_was_known(name: str, predict_from: str) -> None:
+    # As many views as NumPy adds up in another order than one after another.
+    logits = np.random.default_rng(0).normal(0, 3, (40, 20, 6))
+    preds = Predictions(logits=logits, views=["identity", *(f"shift:{shift},0" for shift in range(1, 20))])
+    given_options = {"predict_from": predict_from, **make_options(name, preds)}
+    running = compute_running(preds, name, **given_options)
+    for count in range(1, 21):
+        part = preds.select(views=list(preds.views.texts[:count]), images=np.arange(7, 20))
+        np.testing.assert_array_equal(compute_running(part, name, **given_options), running[7:20, :count])
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_mean_of_the_statistics_makes_the_confidence(name: str) -> None:
+    preds = make_predictions(members=2)
+    options = make_options(name, preds)
+    values, combine = compile_method(name, options).view_statistics(preds)
+    assert values.shape[1:] == (preds.n_images, preds.n_views)
+    combined = combine(values.mean(axis=2, keepdims=True))[:, 0]
+    np.testing.assert_allclose(combined, confidence(preds, name, **options), rtol=1e-12)
+
+
+def test_other_methods_and_fixed_views_are_refused() -> None:
+    for name in OTHERS:
+        with pytest.raises(ConfidenceError, match="'blend'") as error:
+            compute_running(make_predictions(), name)
+        assert repr(name) in str(error.value)
+    with pytest.raises(ConfidenceError, match="'views'"):
+        compute_running(make_predictions(), "mean", views=["identity", "hflip"])

@@ -14,12 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from secondlook.arrays import Array, softmax
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import (
-    METHODS,
-    confidence,
-    confidence_interval,
-    fit_method,
-)
+from secondlook.estimators import METHODS, confidence, confidence_interval, fit_method
 from secondlook.estimators import bootstrap as bootstrap_module
 from secondlook.estimators.bootstrap import default_resamples, view_resampling_counts
 from secondlook.predictions import Predictions, batching
@@ -276,16 +271,12 @@ def test_learned_confidences_are_about_the_accuracy_on_other_images() -> None:
     judged = make_labeled(n=6000, seed=2)
     values, correct = confidence(judged, "learned", **weights), judged.correct()
     assert abs(values.mean() - correct.mean()) < 0.03
+    single = judged.select(views="identity")
+    assert np.isfinite(confidence(single, "learned", **fit_method(single, "learned"))).all()
     fifths = np.array_split(np.argsort(values), 5)
     accuracy = np.array([correct[part].mean() for part in fifths])
     assert (np.diff(accuracy) > 0).all()
     np.testing.assert_allclose([values[part].mean() for part in fifths], accuracy, atol=0.1)
-
-
-def test_learned_works_with_one_view() -> None:
-    single = make_labeled().select(views="identity")
-    weights = fit_method(single, "learned")
-    assert np.isfinite(confidence(single, "learned", **weights)).all()
 
 
 @pytest.mark.parametrize(
