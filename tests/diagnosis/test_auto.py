@@ -1,5 +1,6 @@
 """Candidate views, and those chosen for a classifier: the first that are not harmful, on a sample of the images."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -162,7 +163,11 @@ def test_image_alone_is_chosen_if_the_views_are_measurably_worse(misleading_pool
     assert choice.views == ("identity",)
     assert choice.note is not None
     assert choice.note in str(choice)
-    assert len(choose_views(misleading_pool(labeled=False)).views) == 7
+    unlabeled = choose_views(misleading_pool(labeled=False))
+    assert len(unlabeled.views) == 7
+    for one in (choice, unlabeled):
+        assert ViewChoice.model_validate_json(one.model_dump_json()) == one
+        assert ViewChoice.model_validate(json.loads(one.model_dump_json())) == one
 
 
 def make_doubting_pool(n_images: int) -> Predictions:
@@ -211,18 +216,10 @@ def test_choice_is_shown_in_two_lines() -> None:
     assert len(none.splitlines()) == 2
 
 
-def test_choice_survives_json(misleading_pool: MakePool) -> None:
-    for choice in (choose_views(misleading_pool()), choose_views(misleading_pool(labeled=False), budget=2)):
-        assert ViewChoice.model_validate_json(choice.model_dump_json()) == choice
-        assert ViewChoice.model_validate(json.loads(choice.model_dump_json())) == choice
-
-
 @pytest.mark.parametrize("budget", [0, -1, POOL + 1, 2.5, "12", True])
 def test_budget_out_of_bounds_is_rejected_before_anything_is_classified(images: Array, budget: object) -> None:
     model = SideClassifier()
-    with pytest.raises(
-        DiagnosisError, match=re.escape(f"budget={budget!r} is out of range; expected a whole number, 1 to {POOL}")
-    ):
+    with pytest.raises(DiagnosisError, match=re.escape(f"budget={budget!r} ") + rf".*1 to {POOL}"):
         choose_views(model.load(), images, budget=budget)  # type: ignore[arg-type]
     assert model.classified == 0
 
@@ -260,40 +257,22 @@ def test_every_kind_is_a_view_set_that_starts_with_the_identity(kind: str, image
     assert isinstance(views, ViewSet)
     assert views[0].is_identity
     assert len(set(views.texts)) == len(views) > 2
+    assert kind != "digits" or not any("flip" in text for text in views.texts)
+    assert kind != "harmful" or {"vflip", "channels:bgr", "rotate:90"} <= set(views.texts)
 
 
-def test_smaller_set_is_the_beginning_of_a_larger_one() -> None:
-    assert len(candidate_views()) == 100
-    assert candidate_views(n=200).texts[:100] == candidate_views(n=100).texts
-
-
-def test_natural_candidates_have_every_family_and_pairs() -> None:
-    names = {tuple(step.name for step in view.steps) for view in candidate_views("natural", 32, 100)}
-    single = {"hflip", "shift", "rotate", "zoom", "gamma", "contrast"}
-    assert {(name,) for name in single} <= names
-    assert ("rotate", "shift") in names
-    assert ("hflip", "zoom", "gamma") in names
-
-
-def test_shifts_go_in_all_directions() -> None:
+def test_natural_candidates_have_every_family_pairs_and_shifts_in_all_directions() -> None:
     views = candidate_views("natural", 32, 100)
-    for x in (-1, 0, 1):
-        for y in (-1, 0, 1):
-            for distance in (1, 2, 3, 4):
-                assert View.parse(f"hflip+shift:{distance * x},{distance * y}") in views
-
-
-def test_shifts_grow_with_the_image() -> None:
+    assert len(views) == 100
+    assert views == candidate_views()
+    assert candidate_views(n=200).texts[:100] == views.texts, "a smaller set is the beginning of a larger one"
+    names = {tuple(step.name for step in view.steps) for view in views}
+    assert {(name,) for name in ("hflip", "shift", "rotate", "zoom", "gamma", "contrast")} <= names
+    assert {("rotate", "shift"), ("hflip", "zoom", "gamma")} <= names
+    for x, y, distance in itertools.product((-1, 0, 1), (-1, 0, 1), (1, 2, 3, 4)):
+        assert View.parse(f"hflip+shift:{distance * x},{distance * y}") in views
     assert "shift:7,0" in candidate_views("natural", 224, 50)
-    assert "shift:1,0" not in candidate_views("natural", 224, None)
-
-
-def test_digits_are_never_flipped() -> None:
-    assert not any("flip" in text for text in candidate_views("digits", 16, None).texts)
-
-
-def test_harmful_candidates_include_flips_channel_swaps_and_rotations() -> None:
-    assert {"vflip", "channels:bgr", "rotate:90"} <= set(candidate_views("harmful", 32, None).texts)
+    assert "shift:1,0" not in candidate_views("natural", 224, None), "shifts grow with the image"
 
 
 @pytest.mark.parametrize(

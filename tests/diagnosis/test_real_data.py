@@ -38,6 +38,9 @@ def photographs() -> Predictions:
 def test_harmful_views_are_detected_and_the_preset_is_not(photographs: Predictions) -> None:
     assert diagnose_views(photographs.select(views="cifar10")).describe_harmful() is None
     assert list(diagnose_views(photographs).harmful) == list(HARMFUL)
+    choice = choose_views(photographs, 16)
+    assert set(HARMFUL) <= set(choice.set_aside)
+    assert {"hflip+shift:0,1", "hflip+shift:0,-1", "shift:-1,0", "shift:0,1", "shift:1,0"} <= set(choice.views)
 
 
 def load_digits() -> tuple[Classifier, Array, Array]:
@@ -56,15 +59,12 @@ def digits() -> Predictions:
     return collect(model, images, views, labels=labels, execution=Execution(progress=False))
 
 
-def test_flips_of_digits_are_harmful(digits: Predictions) -> None:
+def test_flips_of_digits_are_harmful_and_never_chosen(digits: Predictions) -> None:
     diagnosis = diagnose_views(digits)
     flipped = [view for view in digits.views.texts if "flip" in view]
     assert len(flipped) > 20
     assert set(flipped) <= set(diagnosis.harmful)
     assert {"shift:1,0", "rotate:2", "zoom:1.04"}.isdisjoint(diagnosis.harmful)
-
-
-def test_flips_of_digits_are_never_chosen(digits: Predictions) -> None:
     choice = choose_views(digits, budget=8)
     assert len(choice.views) == 9
     assert not any("flip" in view for view in choice.views)
@@ -78,10 +78,3 @@ def test_views_of_digits_are_chosen_without_flips_and_improve_the_confidence(lab
     assert len(choice.views) == 13
     preds = collect(model, images, choice.views, labels=labels, execution=Execution(progress=False))
     assert auroc(preds.correct(), confidence(preds, "mean")) > auroc(preds.correct(), confidence(preds, "msr")) + 0.01
-
-
-@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="needs the shared CIFAR-10 data")
-def test_flips_and_small_shifts_of_photographs_are_kept(photographs: Predictions) -> None:
-    choice = choose_views(photographs, 16)
-    assert set(HARMFUL) <= set(choice.set_aside)
-    assert {"hflip+shift:0,1", "hflip+shift:0,-1", "shift:-1,0", "shift:0,1", "shift:1,0"} <= set(choice.views)

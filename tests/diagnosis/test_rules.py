@@ -32,9 +32,8 @@ def simulate(seed: int, n_images: int, n_classes: int, lift: float, noise: float
 
 def diagnose(probabilities: Array, labels: Array | None = None) -> str:
     """Return the status of the second view."""
-    return diagnose_views(Predictions(probabilities=probabilities, views="identity hflip", labels=labels))[
-        "hflip"
-    ].status
+    preds = Predictions(probabilities=probabilities, views="identity hflip", labels=labels)
+    return diagnose_views(preds)["hflip"].status
 
 
 def find_largest(row: Sequence[float]) -> int:
@@ -106,21 +105,16 @@ simulated = st.builds(
 def test_rules_match_the_slow_references(case: tuple[Array, Array]) -> None:
     probabilities, labels = case
     image, view = probabilities[:, 0].tolist(), probabilities[:, 1].tolist()
-    assert (diagnose(probabilities) == "harmful") == is_harmful_without_labels(image, view)
-    assert (diagnose(probabilities, labels) == "harmful") == is_harmful_with_labels(image, view, labels.tolist())
-
-
-@settings(max_examples=100, deadline=None)
-@given(simulated)
-def test_views_are_chosen_unless_harmful_or_strained(case: tuple[Array, Array]) -> None:
-    probabilities, labels = case
-    image, view = probabilities[:, 0].tolist(), probabilities[:, 1].tolist()
-    for given_labels, listed in ((None, None), (labels, labels.tolist())):
+    harmful = {
+        True: is_harmful_with_labels(image, view, labels.tolist()),
+        False: is_harmful_without_labels(image, view),
+    }
+    for labeled in (False, True):
+        given_labels = labels if labeled else None
+        assert (diagnose(probabilities, given_labels) == "harmful") == harmful[labeled]
         preds = Predictions(probabilities=probabilities, views="identity hflip", labels=given_labels)
-        strained = is_strained(image, view, listed)
-        assert ("hflip" in choose_views(preds).set_aside) == (
-            diagnose(probabilities, given_labels) == "harmful" or strained
-        )
+        strained = is_strained(image, view, labels.tolist() if labeled else None)
+        assert ("hflip" in choose_views(preds).set_aside) == (harmful[labeled] or strained)
 
 
 @settings(max_examples=40, deadline=None)
@@ -158,29 +152,28 @@ def test_view_that_doubles_the_doubt_without_changing_predictions_is_harmful() -
     assert diagnose_views(preds.select(images=np.arange(29)))["channels:bgr"].status == "usable"
 
 
-@pytest.mark.parametrize(("n_images", "labeled"), [(100, "harmful"), (2000, "usable")])
-def test_labels_overrule_the_label_free_rule_where_there_are_enough(n_images: int, labeled: str) -> None:
-    """The view changes every fifth prediction, but makes as few errors: half of the changes are corrections."""
-    tenth = n_images // 10
-    mass = np.full((n_images, 2), 0.9)
-    mass[:tenth, 0] = 0.1
-    mass[tenth : 2 * tenth, 1] = 0.1
-    probabilities = np.stack([mass, 1 - mass], axis=2)
-    assert diagnose(probabilities) == "harmful"
-    assert diagnose(probabilities, np.zeros(n_images, dtype=np.int64)) == labeled
+def make_masses(n_images: int, usual: tuple[float, float], *others: tuple[int, int, tuple[float, float]]) -> Array:
+    """Return the mass of class 0 in the image and in the view; `others` are first, last and masses. float64 [N, 2]"""
+    masses = np.tile(usual, (n_images, 1))
+    for first, last, pair in others:
+        masses[first:last] = pair
+    return masses
 
 
-def test_poor_classifier_cannot_hide_a_view_that_loses_its_accuracy() -> None:
-    """Of 80 % errors the growth to 100 % is small, but nothing is left of the accuracy."""
-    labels = np.zeros(300, dtype=np.int64)
-    mass = np.full((300, 2), 0.3)
-    mass[:60, 0] = 0.9
-    assert diagnose(np.stack([mass, 1 - mass], axis=2), labels) == "harmful"
-
-
-@pytest.mark.parametrize("labeled", [False, True])
-def test_saturated_outputs_are_no_reason_for_an_alarm(labeled: bool) -> None:
-    """A doubt below one image in the sample counts as one image, also where it is zero."""
-    mass = np.tile([1.0, 0.9999], (100, 1))
-    labels = np.zeros(100, dtype=np.int64) if labeled else None
-    assert diagnose(np.stack([mass, 1 - mass], axis=2), labels) != "harmful"
+@pytest.mark.parametrize(
+    ("masses", "unlabeled", "labeled"),
+    [
+        # The view changes every fifth prediction, but makes as few errors: half of the changes are corrections.
+        (make_masses(100, (0.9, 0.9), (0, 10, (0.1, 0.9)), (10, 20, (0.9, 0.1))), "harmful", "harmful"),
+        (make_masses(2000, (0.9, 0.9), (0, 200, (0.1, 0.9)), (200, 400, (0.9, 0.1))), "harmful", "usable"),
+        # Of 80 % errors the growth to 100 % is small, but nothing is left of the accuracy.
+        (make_masses(300, (0.3, 0.3), (0, 60, (0.9, 0.3))), "harmful", "harmful"),
+        # A doubt below one image in the sample counts as one image, also where it is zero.
+        (make_masses(100, (1.0, 0.9999)), "usable", "usable"),
+    ],
+    ids=["few labels", "labels overrule", "poor classifier", "saturated outputs"],
+)
+def test_views_with_and_without_labels(masses: Array, unlabeled: str, labeled: str) -> None:
+    probabilities = np.stack([masses, 1 - masses], axis=2)
+    assert diagnose(probabilities) == unlabeled
+    assert diagnose(probabilities, np.zeros(len(masses), dtype=np.int64)) == labeled
