@@ -100,11 +100,12 @@ def test_collect_takes_it_and_resumes(kind: str, tmp_path: Path, model: Classifi
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_score_and_selective_classifier_take_it(
+def test_score_selective_classifier_and_apply_views_take_it(
     kind: str, tmp_path: Path, model: Classifier, policy: sl.Policy
 ) -> None:
     selective = sl.SelectiveClassifier(model, policy)
     data = INPUTS[kind](tmp_path / "files")
+    np.testing.assert_array_equal(sl.apply_views(data, VIEWS), sl.apply_views(IMAGES, VIEWS))
     np.testing.assert_array_equal(selective.predict(data), selective.predict(IMAGES))
     np.testing.assert_array_equal(selective.decide(data).confidence, selective.decide(IMAGES).confidence)
     summary = sl.score(
@@ -112,11 +113,6 @@ def test_score_and_selective_classifier_take_it(
     )
     assert summary.images == 6
     assert summary.rejected == len(list((tmp_path / "rejected").rglob("*.png")))
-
-
-@pytest.mark.parametrize("kind", INPUTS)
-def test_apply_views_takes_it(kind: str, tmp_path: Path) -> None:
-    np.testing.assert_array_equal(sl.apply_views(INPUTS[kind](tmp_path), VIEWS), sl.apply_views(IMAGES, VIEWS))
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "PIL images", "paths", "data set"])

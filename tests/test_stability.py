@@ -57,33 +57,15 @@ DIGIT_VIEWS = "identity shift:1,0 shift:-1,0 shift:0,1 rotate:5 zoom:1.06"
 SYNTHETIC_VIEWS = "identity hflip shift:1,0 shift:-1,0 rotate:3 gamma:0.8"
 STORED_VIEWS = "identity hflip+shift:2,-1 gamma:0.8"
 EXACT_VIEWS = (
-    "identity",
-    "hflip",
-    "vflip",
-    "shift:2,-1",
-    "shift:-6.25%,12.5%",
-    "hflip+shift:-3,0",
-    "channels:bgr",
+    *("identity", "hflip", "vflip", "shift:2,-1", "shift:-6.25%,12.5%", "hflip+shift:-3,0", "channels:bgr"),
     "gamma:0.8",
-    "gamma:2.2",
-    "contrast:0.7",
-    "contrast:1.5",
-    "brightness:0.8",
-    "brightness:1.3",
+    *("gamma:2.2", "contrast:0.7", "contrast:1.5", "brightness:0.8", "brightness:1.3"),
     "vflip+gamma:0.8+contrast:1.2+brightness:0.9",
 )
 """Copies of pixels and functions of single pixels, which have no room for rounding."""
 INTERPOLATED_VIEWS = (
-    "shift:0.5,-1.25",
-    "rotate:5",
-    "rotate:-90",
-    "zoom:1.1",
-    "zoom:0.94",
-    "gray",
-    "blur:1.5",
-    "noise:14",
-    "crop:10,0,80,75",
-    "hflip+rotate:5+gamma:0.9",
+    *("shift:0.5,-1.25", "rotate:5", "rotate:-90", "zoom:1.1", "zoom:0.94"),
+    *("gray", "blur:1.5", "noise:14", "crop:10,0,80,75", "hflip+rotate:5+gamma:0.9"),
 )
 POOL_VIEWS = (
     "identity shift:1,0 shift:-1,0 shift:0,1 shift:0,-1 rotate:2 rotate:-2 zoom:1.04 gamma:0.85 vflip rotate:90"

@@ -220,14 +220,6 @@ def test_wrong_labels_and_class_counts_are_rejected_at_the_first_output(
         collect(counting.load(), named, VIEWS, store=optional_store)
 
 
-def test_labels_are_checked_once(images: Array, labels: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[int] = []
-    record = "secondlook.predictions.validation.as_labels"
-    monkeypatch.setattr(record, lambda labels, images, classes: checked.append(images))
-    collect(halves, images, VIEWS, labels=labels % 2, execution=Execution(batch_size=7))
-    assert checked == [50]
-
-
 def write_classes(folder: Path, names: tuple[str, ...]) -> str:
     """Write two images of each class, in a folder per class, and return the spec."""
     for number, name in enumerate(names):

@@ -26,11 +26,8 @@ def comparisons() -> list[Comparison]:
     return [piece for piece in pieces if isinstance(piece, Comparison)]
 
 
-def test_every_table_and_figure_is_declared() -> None:
+def test_every_table_and_figure_is_declared_and_in_a_group() -> None:
     assert list(EXPERIMENTS) == NAMES
-
-
-def test_groups_contain_all_experiments() -> None:
     assert [*GROUPS["all"].experiments, *GROUPS["results"].experiments] == NAMES
     assert GROUPS["results"].experiments == ("cifar10-resnet", "cifar10-wrn")
     assert [one.name for one in find_experiments("results")] == NAMES[10:]
@@ -50,15 +47,11 @@ def test_columns_refer_to_existing_inputs(experiment: Experiment) -> None:
 
 
 @pytest.mark.parametrize("piece", comparisons(), ids=lambda one: one.name)
-def test_comparisons_refer_to_existing_methods_metrics_and_views(piece: Comparison) -> None:
+def test_comparisons_and_contrasts_refer_to_what_exists(piece: Comparison) -> None:
     assert len(parse_metrics(piece.metrics)) == len(piece.metrics)
     for column in piece.columns:
         assert all(row.confidence.partition(":")[0] in METHODS for row in (*piece.methods, *column.methods))
         assert set(view_texts(column.views)) <= set(required_views(column, piece.methods).texts)
-
-
-@pytest.mark.parametrize("piece", comparisons(), ids=lambda one: one.name)
-def test_contrasts_refer_to_cells_of_their_table(piece: Comparison) -> None:
     titles, symbols = {column.title for column in piece.columns}, {row.symbol for row in piece.methods}
     for contrast in piece.contrasts:
         assert contrast.metric in piece.metrics

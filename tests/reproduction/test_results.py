@@ -12,34 +12,20 @@ from reproduction.results import (
 TABLE = TextTable("A_title", ("method", "empty", "50 %"), (("MSR(x)", "", "1.00"), ("a|b & c", "", "22.00")))
 
 
-def test_empty_columns_are_dropped() -> None:
-    assert TABLE.drop_empty_columns().head == ("method", "50 %")
-    assert TABLE.drop_empty_columns().rows == (("MSR(x)", "1.00"), ("a|b & c", "22.00"))
-
-
-def test_text_is_aligned() -> None:
-    lines = TABLE.drop_empty_columns().to_text().splitlines()
-    assert lines == ["A_title", "  method   50 %", "  MSR(x)   1.00", "  a|b & c  22.00"]
-
-
-def test_markdown_escapes_vertical_bars() -> None:
-    assert TABLE.drop_empty_columns().to_markdown().splitlines()[-1] == r"| a\|b & c | 22.00 |"
-
-
-def test_latex_escapes_special_characters() -> None:
-    text = TABLE.drop_empty_columns().to_latex()
+def test_text_is_aligned_markdown_and_latex_are_escaped_and_empty_columns_are_dropped() -> None:
+    table = TABLE.drop_empty_columns()
+    assert table.to_text().splitlines() == ["A_title", "  method   50 %", "  MSR(x)   1.00", "  a|b & c  22.00"]
+    assert table.to_markdown().splitlines()[-1] == r"| a\|b & c | 22.00 |"
+    text = table.to_latex()
     assert r"method & 50 \% \\" in text
     assert r"a\textbar{}b \& c & 22.00 \\" in text
     assert r"\caption{A\_title}" in text
 
 
-def test_fractions_are_printed_times_100() -> None:
+def test_fractions_are_printed_times_100_and_absent_numbers_as_empty_text() -> None:
     assert format_percent(0.9412) == "94.12"
     assert format_difference(0.0011) == "+0.11"
     assert format_interval(-0.001, 0.02, sign=True) == "[-0.10, +2.00]"
-
-
-def test_absent_numbers_are_printed_as_empty_text() -> None:
     assert format_percent(None) == format_difference(None) == format_interval(None, 1.0) == ""
 
 

@@ -68,7 +68,7 @@ def test_numbers_equal_a_plain_computation(
     assert value == pytest.approx(roc_auc_score(predicted == source.labels, confidence), abs=1e-6)
 
 
-def test_empty_data_root_yields_exact_instructions(tmp_path: Path) -> None:
+def test_empty_data_root_yields_exact_instructions_once(tmp_path: Path, stand_ins: dict[str, sl.Classifier]) -> None:
     (tmp_path / "data").mkdir()
     done = reproduce("table2", tmp_path / "data", tmp_path / "out")
     assert not done.has_run
@@ -85,9 +85,6 @@ def test_empty_data_root_yields_exact_instructions(tmp_path: Path) -> None:
         assert expected in text
     assert not (tmp_path / "out").exists()
 
-
-def test_missing_inputs_are_listed_once(tmp_path: Path, stand_ins: dict[str, sl.Classifier]) -> None:
-    (tmp_path / "data").mkdir()
     text = str(reproduce("all", tmp_path / "data", tmp_path / "out", classifiers=stand_ins))
     assert text.count("data set SVHN") == 1
     assert text.count("ILSVRC2012_img_val.tar") == 1

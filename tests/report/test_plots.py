@@ -1,6 +1,8 @@
-"""Plots of a confidence draw the curves of the metrics, on the axes that they are given."""
+"""Plots draw the numbers of the metrics, of a diagnosis and of a schedule, on the axes that they are given."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +13,47 @@ import pytest
 import secondlook as sl
 from secondlook import metrics
 from secondlook.arrays import Float64Array
-from secondlook.errors import MetricError, MissingExtraError
+from secondlook.classifiers import load_classifier
+from secondlook.diagnosis import diagnose_views
+from secondlook.errors import DecisionError, DiagnosisError, MetricError, MissingExtraError
+from secondlook.policies import Schedule, fit_schedule
 from secondlook.predictions import Predictions
 from secondlook.report import plots
+from tests.policy_maker import attach
 
 Draw = Callable[..., Any]
 DRAW = [plots.draw_risk_coverage, plots.draw_reliability, plots.draw_histogram]
+
+
+@pytest.fixture(autouse=True)
+def closed_figures() -> Iterator[None]:
+    """Draw without a screen, and close all figures afterwards."""
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def preds() -> Predictions:
+    """400 images x 4 views x 3 classes; 'vflip' is harmful."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(3, size=400)
+    logits = rng.normal(size=(400, 4, 3)) + 1.5 * rng.normal(size=(400, 1, 3))
+    logits[np.arange(400), :, labels] += 3.0
+    logits[:, 3] = rng.normal(0, 3, (400, 3))
+    return Predictions(logits=logits, views="identity hflip shift:1,0 vflip", labels=labels)
+
+
+@pytest.fixture(scope="module")
+def schedule(preds: Predictions) -> Schedule:
+    usable = preds.select(views=["identity", "hflip", "shift:1,0"])
+    return fit_schedule(usable, sl.Policy(threshold=0.8, method="mean"), tolerance=0.02)
+
+
+def make_policy(schedule: Schedule | None) -> sl.Policy:
+    classifier = load_classifier(lambda images: np.ones((len(images), 3)) / 3, output="probabilities", name="constant")
+    views = ("identity", "hflip") if schedule is None else schedule.views
+    return attach(sl.Policy(threshold=0.8, method="mean", schedule=schedule), classifier=classifier, views=views)
 
 
 def drawn(axes: Any) -> Float64Array:
@@ -72,12 +109,13 @@ def test_histogram_counts_correct_up_and_wrong_down(preds: Predictions) -> None:
     assert axes.get_title() == "mean"
 
 
-@pytest.mark.parametrize("draw", DRAW)
-def test_plot_uses_the_given_axes(preds: Predictions, draw: Draw) -> None:
+@pytest.mark.parametrize("draw", [*DRAW, plots.draw_schedule])
+def test_plot_uses_the_given_axes(preds: Predictions, schedule: Schedule, draw: Draw) -> None:
+    data = schedule if draw is plots.draw_schedule else preds
     figure, (first, second) = plt.subplots(1, 2)
-    assert draw(preds, ax=first) is first
-    assert draw(preds, ax=second) is second
-    assert draw(preds).figure is not figure, "a new figure"
+    assert draw(data, ax=first) is first
+    assert draw(data, ax=second) is second
+    assert draw(data).figure is not figure, "a new figure"
     assert len(plt.get_fignums()) == 2
 
 
@@ -134,6 +172,74 @@ def test_one_image_and_one_outcome_can_be_drawn(draw: Draw, correct: list[bool])
 
 @pytest.mark.parametrize("draw", DRAW)
 def test_without_matplotlib_the_extra_is_named(preds: Predictions, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"secondlook\[plots\]"):
         draw(preds)
+
+
+def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:
+    axes = plots.draw_schedule(schedule, lw=3)
+    line, point = axes.lines[:2]
+    points = [(point.looks, 1 - point.differing) for point in schedule.frontier]
+    np.testing.assert_allclose(np.asarray(line.get_xydata()), points)
+    assert line.get_linewidth() == 3
+    (chosen,) = (point for point in schedule.frontier if point.margin == schedule.margin)
+    np.testing.assert_allclose(np.asarray(point.get_xydata()), [(chosen.looks, 1 - chosen.differing)])
+    assert 1 < chosen.looks < 3
+    assert axes.get_xlim() == (1, 3)
+    assert axes.get_xticks().tolist() == [1, 2, 3]
+    legend = axes.get_legend()
+    assert legend is not None
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert any(f"margin {schedule.margin:g}: {chosen.looks:.2f} looks" in text for text in texts)
+    axes.figure.canvas.draw()
+    assert "%" in axes.get_yticklabels()[0].get_text(), "the agreement is in percent"
+
+
+def test_policy_and_policy_file_are_drawn(schedule: Schedule, tmp_path: Path) -> None:
+    policy = make_policy(schedule)
+    expected = np.asarray(plots.draw_schedule(schedule).lines[0].get_xydata())
+    policy.save(tmp_path / "policy.json")
+    for given in (policy, tmp_path / "policy.json", str(tmp_path / "policy.json")):
+        line = np.asarray(plots.draw_schedule(given).lines[0].get_xydata())
+        np.testing.assert_array_equal(line, expected)
+
+
+def test_policy_that_looks_at_all_views_is_rejected() -> None:
+    with pytest.raises(DecisionError, match=r"schedule.*adaptive=True"):
+        plots.draw_schedule(make_policy(None))
+    assert not plt.get_fignums(), "nothing is drawn"
+
+
+@pytest.mark.parametrize("changed", [{"frontier": ()}, {"margin": 123.0}])
+def test_schedule_that_was_not_fitted_is_rejected(schedule: Schedule, changed: dict[str, object]) -> None:
+    with pytest.raises(DecisionError, match="frontier"):
+        plots.draw_schedule(schedule.model_copy(update=changed))
+
+
+def test_rows_are_the_numbers_of_the_diagnosis(preds: Predictions) -> None:
+    axes, diagnosis = plots.draw_views(preds, quantity="accuracy"), diagnose_views(preds)
+    drawn = {
+        int(row): (float(value), points.get_label())
+        for points in axes.collections
+        for value, row in np.asarray(points.get_offsets())
+    }
+    expected = {
+        place: (float((preds.probabilities[:, place].argmax(axis=1) == preds.labels).mean()), status)
+        for place, status in enumerate(row.status for row in diagnosis)
+    }
+    assert drawn == expected
+    assert {status for _, status in drawn.values()} >= {"usable", "harmful"}
+    assert [text.get_text() for text in axes.get_yticklabels()] == list(preds.views.texts)
+    axes.figure.canvas.draw()
+
+
+def test_default_quantity_depends_on_labels(preds: Predictions) -> None:
+    unlabeled = Predictions(logits=preds.logits, views=preds.views)
+    assert "AUROC" in plots.draw_views(preds).get_xlabel()
+    assert "same prediction" in plots.draw_views(unlabeled).get_xlabel()
+    assert "same prediction" in plots.draw_views(diagnose_views(preds), quantity="agreement").get_xlabel()
+    with pytest.raises(DiagnosisError, match="'accuracy' needs labels"):
+        plots.draw_views(unlabeled, quantity="accuracy")
+    with pytest.raises(DiagnosisError, match=r"'agrement'.*'agreement'"):
+        plots.draw_views(preds, quantity="agrement")  # type: ignore[arg-type]
