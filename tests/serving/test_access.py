@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 from unittest.mock import Mock
@@ -143,7 +144,7 @@ class TestTokens:
 
 
 class TestBrowsers:
-    def test_a_page_leads_to_the_login_and_back(self, site: Site) -> None:
+    def test_the_login_leads_back_to_the_page_with_a_safe_cookie(self, site: Site) -> None:
         token = site.tokens.add("Anna", "reviewer")
         reply = site.get("/review?a=1&b=2", PAGE)
         assert (reply.status, reply.headers["location"]) == (303, f"/login?next={quote('/review?a=1&b=2', safe='')}")
@@ -154,38 +155,28 @@ class TestBrowsers:
         page = site.get("/review", {**PAGE, "Cookie": read_cookie(done)})
         assert page.status == 200
         assert b"Anna" in page.body
-
-    def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(self, site: Site) -> None:
-        token = site.tokens.add("Anna", "reviewer")
-        plain, secure = site.log_in(token), site.log_in(token, scheme="https")
-        attributes = plain.headers["set-cookie"].lower()
+        attributes = done.headers["set-cookie"].lower()
         assert {"httponly", "samesite=strict", "path=/"} <= set(attributes.split("; "))
         assert "secure" not in attributes
-        assert "secure" in secure.headers["set-cookie"].lower().split("; ")
+        assert "secure" in site.log_in(token, scheme="https").headers["set-cookie"].lower().split("; ")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-    def test_a_change_needs_the_csrf_token_of_its_session(self, site: Site, method: str) -> None:
+    def test_a_change_needs_the_csrf_token_of_its_session_and_an_own_page(self, site: Site, method: str) -> None:
         anna, csrf = site.browser("Anna")
         ben, csrf_of_ben = site.browser("Ben")
         for given in ({}, {"X-CSRF-Token": ""}, {"X-CSRF-Token": csrf_of_ben}, {"X-CSRF-Token": "é"}):
             reply = site.post("/review", {**OWN, **anna, **given}, method)
             assert (reply.status, reply.code) == (403, "csrf")
+        for headers in (
+            *({"Sec-Fetch-Site": fetched} for fetched in ("cross-site", "same-site")),
+            *({"Origin": origin} for origin in ("http://localhost:9000", "null")),
+            {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
+        ):
+            reply = site.post("/review", {**HOST, **anna, "X-CSRF-Token": csrf, **headers}, method)
+            assert (reply.status, reply.code) == (403, "cross_site")
         assert site.changes == []
         assert site.post("/review", {**OWN, **anna, "X-CSRF-Token": csrf}, method).json["name"] == "Anna"
         assert site.post("/review", {**OWN, **ben, "X-CSRF-Token": csrf_of_ben}, method).json["name"] == "Ben"
-
-    def test_a_change_from_another_site_is_refused_even_with_everything_else(self, site: Site) -> None:
-        cookie, csrf = site.browser("Anna")
-        for headers in (
-            {"Sec-Fetch-Site": "cross-site"},
-            {"Sec-Fetch-Site": "same-site"},
-            {"Origin": "http://localhost:9000"},
-            {"Origin": "null"},
-            {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
-        ):
-            reply = site.post("/review", {**HOST, **cookie, "X-CSRF-Token": csrf, **headers})
-            assert (reply.status, reply.code) == (403, "cross_site")
-        assert site.changes == []
 
     def test_other_sites_can_link_to_pages_but_not_embed_them(self, site: Site) -> None:
         cookie, _ = site.browser("Anna")
@@ -201,16 +192,14 @@ class TestBrowsers:
         again = site.get(login, {**PAGE, "Sec-Fetch-Site": "same-origin", **cookie})
         assert (again.status, again.headers["location"]) == (303, "/review"), "whoever is logged in sees the page"
 
-    def test_a_wrong_token_is_told_on_the_page(self, site: Site) -> None:
-        site.tokens.add("Anna", "reviewer")
+    def test_a_wrong_token_is_told_on_the_page_and_other_sites_cannot_log_anybody_in(self, site: Site) -> None:
+        token = site.tokens.add("Anna", "reviewer")
         reply = site.log_in("sl_000000000000_x", "/review")
         assert reply.status == 401
         assert "set-cookie" not in reply.headers
         assert b'role="alert"' in reply.body
         assert b'value="/review"' in reply.body
-
-    def test_other_sites_cannot_log_anybody_in(self, site: Site) -> None:
-        assert site.send_form("/login", FOREIGN, token=site.tokens.add("Anna", "reviewer")).code == "cross_site"
+        assert site.send_form("/login", FOREIGN, token=token).code == "cross_site"
 
     def test_logging_out_ends_the_session(self, site: Site) -> None:
         cookie, csrf = site.browser("Anna")
@@ -221,25 +210,22 @@ class TestBrowsers:
         assert site.get("/review", {**PAGE, **cookie}).status == 303
         site.reviews.release.assert_called_once()
 
-    def test_a_session_ends_with_its_token_and_does_not_return_with_the_name(self, site: Site) -> None:
-        site.tokens.add("Ben", "admin")
-        cookie, _ = site.browser("Anna")
-        site.tokens.remove("Anna")
-        assert site.get("/review", {**PAGE, **cookie}).status == 303
-        site.tokens.add("Anna", "admin")
-        assert site.get("/review", {**PAGE, **cookie}).status == 303
-
-    def test_a_session_ends_after_twelve_hours(self, site: Site) -> None:
+    def test_a_session_ends_after_twelve_hours_or_with_its_token(self, site: Site) -> None:
         cookie, _ = site.browser("Anna")
         for seconds, status in ((12 * 3600 - 60, 200), (120, 303)):
             with site.database.write() as connection:  # as if so much time had passed
                 earlier = sessions.c.expires_at - seconds
                 connection.execute(sa.update(sessions).values(expires_at=earlier))
             assert site.get("/review", {**PAGE, **cookie}).status == status
+        cookie, _ = site.browser("Ben")
+        site.tokens.remove("Ben")
+        assert site.get("/review", {**PAGE, **cookie}).status == 303
+        site.tokens.add("Ben", "admin")
+        assert site.get("/review", {**PAGE, **cookie}).status == 303, "it does not return with the name"
+        for value in ("", "x", "local.x", "é", "x" * 5000, '"a\\042b"'):
+            assert site.get("/review", {**PAGE, "Cookie": f"{SESSION_COOKIE}={value}"}).status == 303
 
-    def test_a_session_survives_a_restart_and_the_database_does_not_have_its_cookie(
-        self, site: Site, tmp_path: Path
-    ) -> None:
+    def test_a_session_survives_a_restart_without_its_cookie_in_the_database(self, site: Site, tmp_path: Path) -> None:
         cookie, csrf = site.browser("Anna")
         site.database.close()
         value = cookie["Cookie"].partition("=")[2].encode()
@@ -248,18 +234,21 @@ class TestBrowsers:
         assert again.post("/review", {**OWN, **cookie, "X-CSRF-Token": csrf}).status == 200
         again.database.close()
 
-    def test_an_invented_cookie_is_no_session(self, site: Site) -> None:
-        site.tokens.add("Anna", "reviewer")
-        for value in ("", "x", "local.x", "é", "x" * 5000, '"a\\042b"'):
-            assert site.get("/review", {**PAGE, "Cookie": f"{SESSION_COOKIE}={value}"}).status == 303
-
 
 class TestOpenService:
-    def test_programs_of_this_machine_may_do_everything(self, site: Site) -> None:
+    def test_programs_of_this_machine_may_do_everything_and_other_sites_nothing(self, site: Site) -> None:
         for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000"):
             for permission in PERMISSIONS:
                 made = site.post(f"/{permission}", {"Host": host}).json
                 assert made == {"name": "local", "role": "admin", "session": "local"}
+        assert {site.post(f"/{permission}", FOREIGN).code for permission in PERMISSIONS} == {"cross_site"}
+        assert site.get("/watch", FOREIGN).code == "cross_site"
+        for header in ("X-Forwarded-For", "Forwarded"):
+            assert site.post("/watch", {**HOST, header: "203.0.113.7"}).code == "proxy"
+        # The browser withheld the cookie; a new one would make the open pages of the old session useless.
+        reply = site.get("/review", LINK)
+        assert (reply.status, "set-cookie" in reply.headers) == (303, False)
+        assert b'http-equiv="refresh"' in site.get(reply.headers["location"], LINK).body
 
     def test_two_browsers_are_two_owners_of_leases_and_need_their_csrf_tokens(self, site: Site) -> None:
         owners = []
@@ -272,10 +261,6 @@ class TestOpenService:
             headers = {**OWN, **cookie, "X-CSRF-Token": read_csrf(page)}
             owners += [site.post("/review", headers).json["session"] for _ in range(2)]
         assert owners[0] == owners[1] != owners[2] == owners[3]
-
-    def test_other_sites_can_do_nothing(self, site: Site) -> None:
-        assert {site.post(f"/{permission}", FOREIGN).code for permission in PERMISSIONS} == {"cross_site"}
-        assert site.get("/watch", FOREIGN).code == "cross_site"
 
     @pytest.mark.parametrize(
         "host",
@@ -290,25 +275,18 @@ class TestOpenService:
         assert site.post("/decide", {"Host": host}).code == site.get("/watch", {**PAGE, "Host": host}).code == "host"
         assert site.changes == []
 
-    def test_what_comes_through_a_proxy_is_not_local(self, site: Site) -> None:
-        for header in ("X-Forwarded-For", "Forwarded"):
-            assert site.post("/watch", {**HOST, header: "203.0.113.7"}).code == "proxy"
-
-    def test_the_first_token_closes_it_and_no_removal_opens_it_again(self, site: Site) -> None:
+    def test_a_token_or_another_address_closes_it_for_ever(self, site: Site, tmp_path: Path) -> None:
         page = site.get("/review", PAGE)
         headers = {**OWN, "Cookie": read_cookie(page), "X-CSRF-Token": read_csrf(page)}
         assert site.post("/review", headers).status == 200
+        public = Site(tmp_path, host="0.0.0.0")
+        assert public.post("/decide").code == "token", "nobody is local on another address, even without tokens"
+        public.database.close()
         site.tokens.add("Anna", "reviewer")
         assert site.post("/review", headers).status == 401
         assert site.post("/decide").code == "token"
         site.tokens.remove("Anna")
         assert site.post("/decide").code == "token"
-
-    def test_a_link_on_another_site_does_not_replace_the_session(self, site: Site) -> None:
-        """The browser withheld the cookie; a new one would make the open pages of the old session useless."""
-        reply = site.get("/review", LINK)
-        assert (reply.status, "set-cookie" in reply.headers) == (303, False)
-        assert b'http-equiv="refresh"' in site.get(reply.headers["location"], LINK).body
 
 
 class TestBinding:
@@ -321,11 +299,6 @@ class TestBinding:
         options.open_tokens().add("Anna", "admin")
         with pytest.raises(SecondLookError, match="missing"):
             serve(tmp_path / "missing.json", options)
-
-    def test_without_tokens_nobody_is_local_on_another_address(self, tmp_path: Path) -> None:
-        made = Site(tmp_path, host="0.0.0.0")
-        assert made.post("/decide").code == "token"
-        made.database.close()
 
 
 @pytest.mark.parametrize(
@@ -346,15 +319,12 @@ def test_only_pages_of_the_host_itself_may_use_a_token(site: Site, own: bool, or
 
 
 @pytest.mark.parametrize(
-    ("given", "opened"),
-    [
-        ("/review", "/review"),
-        ("/review?a=b", "/review?a=b"),
-        *[(target, "/") for target in ("https://evil.example", "//evil.example", "/\\evil.example", "")],
-        *[(target, "/") for target in ("/\r\nSet-Cookie: a=b", "javascript:alert(1)")],
-    ],
-)
-def test_the_login_leads_to_pages_of_this_service_only(site: Site, given: str, opened: str) -> None:
+    "given",
+    ["/review", "/review?a=b", "https://evil.example", "//evil.example", "/\\evil.example", "", "/\r\nSet-Cookie: a=b",
+     "javascript:alert(1)"],
+)  # fmt: skip
+def test_the_login_leads_to_pages_of_this_service_only(site: Site, given: str) -> None:
+    opened = given if given.startswith("/review") else "/"
     assert site.get(f"/login?next={quote(given, safe='')}", PAGE).headers["location"] == opened  # nothing to ask
     assert site.log_in(site.tokens.add("Anna", "reviewer"), given).headers["location"] == opened
 
@@ -369,24 +339,22 @@ def test_every_response_has_the_security_headers(site: Site) -> None:
         assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-class TestStaticFiles:
-    def test_pages_load_files_that_browsers_keep_until_they_change(self, site: Site) -> None:
-        site.tokens.add("Anna", "reviewer")
-        addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', site.get("/login", PAGE).body.decode())
-        assert len(addresses) == 2
-        for address in addresses:
-            reply = site.get(address)
-            assert reply.headers["content-type"] == "text/css; charset=utf-8"
-            assert "immutable" in reply.headers["cache-control"]
-            assert site.get(address.partition("?")[0]).headers["cache-control"] == "no-cache"
-        for name in ("x.css", "base.html", "..%2Fbase.html", "../pages.py", "report.html"):
-            assert site.get(f"/static/{name}").status == 404, "nothing else can be read"
+def test_pages_load_files_that_browsers_keep_until_they_change(site: Site) -> None:
+    site.tokens.add("Anna", "reviewer")
+    addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', site.get("/login", PAGE).body.decode())
+    assert len(addresses) == 2
+    for address in addresses:
+        reply = site.get(address)
+        assert reply.headers["content-type"] == "text/css; charset=utf-8"
+        assert "immutable" in reply.headers["cache-control"]
+        assert site.get(address.partition("?")[0]).headers["cache-control"] == "no-cache"
+    for name in ("x.css", "base.html", "..%2Fbase.html", "../pages.py", "report.html"):
+        assert site.get(f"/static/{name}").status == 404, "nothing else can be read"
 
-    def test_no_page_has_inline_scripts_or_styles(self) -> None:
-        from importlib.resources import files
 
-        pages = [page for page in (files("secondlook.serving") / "pages").iterdir() if page.name.endswith(".html")]
-        assert pages
-        for page in pages:
-            inline = r"\son\w+=|\sstyle=|<style|<script(?![^>]*\ssrc=)|https?://(?!.*</(code|pre)>)"
-            assert not re.search(inline, page.read_text(encoding="utf-8").partition("#}")[2]), page.name
+def test_no_page_has_inline_scripts_or_styles() -> None:
+    found = [page for page in (files("secondlook.serving") / "pages").iterdir() if page.name.endswith(".html")]
+    assert found
+    for page in found:
+        inline = r"\son\w+=|\sstyle=|<style|<script(?![^>]*\ssrc=)|https?://(?!.*</(code|pre)>)"
+        assert not re.search(inline, page.read_text(encoding="utf-8").partition("#}")[2]), page.name

@@ -33,6 +33,7 @@ triton = pytest.importorskip("tritonclient.http")
 utils = pytest.importorskip("tritonclient.utils")
 MAX_IMAGES, MAX_PIXELS = 8, 1000
 UINT8 = {"name": "image", "datatype": "UINT8", "shape": [1, 2, 2, 1], "data": [0, 1, 2, 255]}
+FLOATS = {**UINT8, "datatype": "FP32"}
 FILES = {"name": "image", "datatype": "BYTES", "shape": [1], "data": ["AAEC"]}
 
 
@@ -154,20 +155,11 @@ def test_a_request_that_cannot_be_served_is_an_error_of_the_client(document: obj
 @pytest.mark.parametrize(
     ("tensor", "content", "size"),
     [
-        (UINT8, b"\0\1\2", None),
-        (UINT8, b"\0\1\2\3\4", None),
-        (UINT8, b"\0\1\2\3", 3),
-        (UINT8, b"\0\1\2\3", 2**40),
-        (UINT8, b"\0\1\2\3", -4),
-        (UINT8, b"\0\1\2\3", "4"),
-        (UINT8, b"\0\1\2\3", True),
-        ({**UINT8, "datatype": "FP32"}, b"\0" * 15, None),
-        ({**UINT8, "datatype": "FP32"}, np.array([0, 1, np.nan, 0], "<f4").tobytes(), None),
-        ({**UINT8, "datatype": "FP32"}, np.array([0, 1, np.inf, 0], "<f4").tobytes(), None),
-        (FILES, b"\4\0\0\0abc", None),
-        (FILES, b"\xff\xff\xff\xffabc", None),
-        (FILES, b"\3\0", None),
-        (FILES, b"\3\0\0\0abc\0", None),
+        *((UINT8, content, None) for content in (b"\0\1\2", b"\0\1\2\3\4")),
+        *((UINT8, b"\0\1\2\3", size) for size in (3, 2**40, -4, "4", True)),
+        (FLOATS, b"\0" * 15, None),
+        *((FLOATS, np.array([0, 1, number, 0], "<f4").tobytes(), None) for number in (np.nan, np.inf)),
+        *((FILES, content, None) for content in (b"\4\0\0\0abc", b"\xff\xff\xff\xffabc", b"\3\0", b"\3\0\0\0abc\0")),
         (FILES, serialize([b"a", b"b"]), None),
     ],
 )
@@ -177,17 +169,13 @@ def test_binary_data_that_do_not_fit_are_an_error(tensor: dict[str, Any], conten
     assert caught.value.status in (400, 422)
 
 
-@pytest.mark.parametrize("length", ["-1", "1e3", "", "9" * 5000, "١", "100000", "0x10", " 3"])
-def test_header_length_must_be_a_length_within_the_body(length: str) -> None:
-    with pytest.raises(RequestError, match="Inference-Header-Content-Length"):
-        parse(infer(), b"\0", length)
-
-
-def test_bytes_that_belong_to_no_tensor_and_json_of_too_many_values_are_errors() -> None:
-    with pytest.raises(RequestError, match="binary_data_size"):
-        parse(infer(), b"\0")
-    with pytest.raises(RequestError, match="binary data"):
-        parse(b"[" + b"0," * 2**20)
+def test_lengths_that_do_not_fit_the_body_are_errors() -> None:
+    for length in ("-1", "1e3", "", "9" * 5000, "١", "100000", "0x10", " 3"):
+        with pytest.raises(RequestError, match="Inference-Header-Content-Length"):
+            parse(infer(), b"\0", length)
+    for told, document, content in (("binary_data_size", infer(), b"\0"), ("binary data", b"[" + b"0," * 2**20, b"")):
+        with pytest.raises(RequestError, match=told):
+            parse(document, content)
 
 
 @given(
@@ -295,7 +283,9 @@ def read_outputs(result: Any) -> dict[str, list[Any]]:
     return {name: result.as_numpy(name).tolist() for name in OUTPUTS}
 
 
-def test_health_and_metadata(running: Server) -> None:
+def test_health_and_metadata_of_this_model_only(
+    running: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = connect(running[0])
     assert client.is_server_live()
     assert client.is_server_ready()
@@ -309,11 +299,12 @@ def test_health_and_metadata(running: Server) -> None:
         assert (metadata["name"], metadata["versions"]) == ("secondlook", ["1"])
         assert metadata["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
         assert [each["name"] for each in metadata["outputs"]] == list(OUTPUTS)
-
-
-def test_a_service_that_cannot_store_is_not_ready(running: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = make_files(digits.files[:1])
+    for name, version in (("another", ""), ("secondlook", "2"), ("another", "1")):
+        assert find_status(client.infer, name, [image], model_version=version) == "404"
+        assert find_status(client.get_model_metadata, name, version) == "404"
+    assert find_status(client.infer, "secondlook", [image], request_compression_algorithm="gzip") == "415"
     monkeypatch.setattr(running[1].watcher, "find_problem", lambda: "the disk is full")
-    client = connect(running[0])
     assert client.is_server_live()
     assert not client.is_server_ready()
     assert not client.is_model_ready("secondlook")
@@ -371,7 +362,7 @@ def test_a_single_look_has_no_interval(digits: Digits, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(np.isnan(result.as_numpy(name)), single)
 
 
-def test_ids_make_a_request_safe_to_repeat(running: Server, digits: Digits) -> None:
+def test_ids_or_the_key_of_a_request_make_it_safe_to_repeat(running: Server, digits: Digits) -> None:
     url, service = running
     client = connect(url)
     files, ids = [make_files(digits.files[:3])], {"ids": ["a", "b", "c"]}
@@ -380,14 +371,13 @@ def test_ids_make_a_request_safe_to_repeat(running: Server, digits: Digits) -> N
     assert set(service.decisions.find(["a", "b", "c"])) == {"a", "b", "c"}
     other = [make_files(digits.files[3:4])]
     assert find_status(client.infer, "secondlook", other, parameters={"ids": ["a"]}) == "409"
-
-
-def test_another_model_is_unknown(running: Server, digits: Digits) -> None:
-    client, image = connect(running[0]), make_files(digits.files[:1])
-    for name, version in (("another", ""), ("secondlook", "2"), ("another", "1")):
-        assert find_status(client.infer, name, [image], model_version=version) == "404"
-        assert find_status(client.get_model_metadata, name, version) == "404"
-    assert find_status(client.infer, "secondlook", [image], request_compression_algorithm="gzip") == "415"
+    for _ in range(2):
+        assert post(url, make_document(digits.files[:1]), Idempotency_Key="one key").status == 200
+    assert set(service.decisions.find(["one key"])) == {"one key"}
+    assert post(url, make_document(digits.files[1:2]), Idempotency_Key="one key").status == 409
+    assert post(url, make_document(digits.files[:2]), Idempotency_Key="one key").status == 400
+    named = make_document(digits.files[:2], ids=["first of two", "second of two"])
+    assert post(url, named, Idempotency_Key="one key").status == 200
 
 
 def make_document(files: Sequence[bytes], **parameters: object) -> bytes:
@@ -423,7 +413,7 @@ def test_a_bad_request_is_an_error_in_the_form_of_the_protocol_and_the_service_g
     assert connect(url).infer("secondlook", [make_files(digits.files[:1])]).as_numpy("label").shape == (1,)
 
 
-def test_a_busy_service_says_when_to_come_back(digits: Digits, tmp_path: Path) -> None:
+def test_a_busy_service_says_when_to_come_back_and_one_with_tokens_needs_one(digits: Digits, tmp_path: Path) -> None:
     with serve(digits.policy, tmp_path / "service", max_waiting=1) as (url, service):
         service.worker.waiting = 1
         reply = post(url, make_document(digits.files[:1]))
@@ -432,21 +422,6 @@ def test_a_busy_service_says_when_to_come_back(digits: Digits, tmp_path: Path) -
         assert int(reply.headers["retry-after"]) >= 1
         service.worker.waiting = 0
         assert post(url, make_document(digits.files[:2])).status == 413, "for ever"
-
-
-def test_the_key_of_a_request_is_the_id_of_its_only_image(running: Server, digits: Digits) -> None:
-    url, service = running
-    for _ in range(2):
-        assert post(url, make_document(digits.files[:1]), Idempotency_Key="one key").status == 200
-    assert set(service.decisions.find(["one key"])) == {"one key"}
-    assert post(url, make_document(digits.files[1:2]), Idempotency_Key="one key").status == 409
-    assert post(url, make_document(digits.files[:2]), Idempotency_Key="one key").status == 400
-    named = make_document(digits.files[:2], ids=["first of two", "second of two"])
-    assert post(url, named, Idempotency_Key="one key").status == 200
-
-
-def test_a_service_with_tokens_needs_one(digits: Digits, tmp_path: Path) -> None:
-    with serve(digits.policy, tmp_path / "service") as (url, service):
         tokens = {role: service.tokens.add(role, role) for role in ("client", "reviewer")}
         headers = {role: {"Authorization": f"Bearer {token}"} for role, token in tokens.items()}
         client, image = connect(url), make_files(digits.files[:1])

@@ -235,8 +235,6 @@ class TestAddresses:
             options = ServiceOptions(tmp_path, host="localhost", port=port)
             with pytest.raises(ServingError, match=str(port)), bind_sockets(options):
                 pass
-
-    def test_addresses_are_urls(self) -> None:
         assert format_address("127.0.0.1", 80, secure=False) == "http://127.0.0.1:80"
         assert format_address("::1", 8443, secure=True) == "https://[::1]:8443"
         assert format_address("0.0.0.0", 80, secure=False) == "http://localhost:80"

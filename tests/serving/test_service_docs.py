@@ -49,13 +49,12 @@ def test_commands(server: tuple[str, Service], images: Path) -> None:
         assert {"confidence", "decisions"} & json.loads(done.stdout).keys()
 
 
-def test_the_decision_in_the_text_has_the_fields_of_a_decision(server: tuple[str, Service], images: Path) -> None:
+def test_the_fields_of_a_decision_and_the_codes_of_errors_are_those_of_the_api(
+    server: tuple[str, Service], images: Path
+) -> None:
     (shown,) = list_blocks("text", "{")
     reply = send(f"{server[0]}/v1/decide", (images / "image.png").read_bytes(), Content_Type="image/png")
     assert list(json.loads(shown)) == list(reply.json)
-
-
-def test_the_codes_of_errors_are_those_of_the_api(server: tuple[str, Service]) -> None:
     responses = send(f"{server[0]}/openapi.json").json["paths"]["/v1/decide"]["post"]["responses"]
     table = dict(re.findall(r"^\| (\d{3}) \| ([^|]*) \|", PAGE, re.MULTILINE))
     for status, response in responses.items():

@@ -83,9 +83,12 @@ def find_error(call: Callable[..., object], *arguments: Any) -> str | None:
 
 
 class TestDecisions:
-    def test_an_id_keeps_its_first_decision_and_images_to_review_are_stored(
+    def test_an_id_keeps_its_first_decision_and_a_failed_transaction_leaves_nothing(
         self, store: DecisionStore, database: Database
     ) -> None:
+        with pytest.raises(StorageError):
+            store.add([make_new("a")], deployment=99)  # which does not exist
+        assert count(database, decisions, reviews, images) == [0, 0, 0]
         new = [make_new("no", labels=(2, 1)), make_new("yes", accept=True), make_new("due", accept=True, audit=True)]
         outcomes = store.add(new, 1)
         assert not any(outcome.replayed for outcome in outcomes)
@@ -97,11 +100,6 @@ class TestDecisions:
         assert again.decision == first
         assert store.find(["no", "yes", "due", "b", "c"]) == stored
         assert count(database, decisions, reviews, images) == [4, 2, 2]
-
-    def test_a_failed_transaction_leaves_nothing(self, store: DecisionStore, database: Database) -> None:
-        with pytest.raises(StorageError):
-            store.add([make_new("a")], deployment=99)  # which does not exist
-        assert count(database, decisions, reviews, images) == [0, 0, 0]
 
     def test_many_threads_give_every_id_one_row_and_the_next_number(self, store: DecisionStore) -> None:
         rng = np.random.default_rng(0)
@@ -145,6 +143,12 @@ class TestReviews:
         assert [tuple(one) for one in item.likely] == [(2, 0.5), (1, 0.3)]
         assert [tuple(one) for one in item.views] == [("identity", 2, 0.5), ("hflip", 1, 0.4)]
         assert queue.read_image(number) == PNG
+        number, _ = add_images(store, 0.1, 0.2)
+        for skips in (1, 2):
+            queue.lease(ANNA.session, 2)
+            queue.skip(number, ANNA.session)
+            assert queue.read(number).skips == skips
+        assert [queue.undo(number, ANNA).skips for _ in range(2)] == [1, 1], "once"
 
     def test_reviewers_at_once_get_disjoint_images(self, store: DecisionStore, database: Database) -> None:
         numbers = add_images(store, *(place / 100 for place in range(40)))
@@ -167,15 +171,6 @@ class TestReviews:
         assert queue.pace("nobody").own is None
         clock.now += 3600
         assert queue.pace(ANNA.session).everyone is None
-
-    def test_undo_takes_a_skip_back(self, store: DecisionStore, queue: ReviewStore) -> None:
-        """A sequence that the state machine seldom tries."""
-        number, _ = add_images(store, 0.1, 0.2)
-        for skips in (1, 2):
-            queue.lease(ANNA.session, 2)
-            queue.skip(number, ANNA.session)
-            assert queue.read(number).skips == skips
-        assert [queue.undo(number, ANNA).skips for _ in range(2)] == [1, 1], "once"
 
     def test_labels_are_imported_together_or_not_at_all(self, store: DecisionStore, queue: ReviewStore) -> None:
         a, *_ = add_images(store, 0.1, 0.2, 0.3)
@@ -392,7 +387,7 @@ def test_minutes_begin_with_their_first_second(store: DecisionStore, database: D
 
 
 class TestDatabase:
-    def test_the_seed_of_audits_stays_and_readers_see_no_open_transaction(self, database: Database) -> None:
+    def test_the_seed_of_audits_stays_and_another_version_of_the_tables_is_an_error(self, database: Database) -> None:
         seed = database.audit_seed
         again = Database(database.url)
         with database.write() as connection:
@@ -401,8 +396,6 @@ class TestDatabase:
             connection.rollback()
         assert seed == database.audit_seed
         again.close()
-
-    def test_another_version_of_the_tables_is_an_error(self, database: Database) -> None:
         with database.write() as connection:
             connection.execute(sa.text("UPDATE settings SET value = '99' WHERE name = 'version'"))
         with pytest.raises(ServingError, match="99"):
