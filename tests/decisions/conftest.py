@@ -103,7 +103,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
-    if path.suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return list(pq.read_table(path).to_pylist())
 

@@ -13,6 +13,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_node
 
 from secondlook.classifiers import OnnxFile, load_classifier
+from secondlook.decisions import ExportedFile, compile_policy, load_policy
 from secondlook.policies import Policy
 from tests.policy_maker import attach
 
@@ -27,6 +28,8 @@ RECORD: dict[str, Any] = {
     "adaptive": False,
     "mismatch": None,
 }
+COLORS = np.random.default_rng(3).integers(0, 256, (9, 1, 1, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
+"""Images of one color each. uint8 [9, 4, 4, 3]"""
 OUTPUTS: dict[str, tuple[int, list[Any]]] = {
     "label": (TensorProto.INT64, ["batch"]),
     "confidence": (TensorProto.FLOAT, ["batch"]),
@@ -69,6 +72,13 @@ looks = Expand(single, count)
 view_outputs = Unsqueeze(probabilities, last_axis)
 """
 """The operators of the file; a cast to 1 is one to float32, and to 11 to float64."""
+
+
+def open_file(path: Path) -> ExportedFile:
+    """Return the plan of the policy in an exported file."""
+    plan = compile_policy(load_policy(path))
+    assert isinstance(plan, ExportedFile)
+    return plan
 
 
 def write_decider(

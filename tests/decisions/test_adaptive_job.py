@@ -44,16 +44,10 @@ def policy(classifier: Classifier) -> Policy:
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        {},
-        {"method": "blend"},
-        {"predict_from": "views"},
-        {"top_k": 2, "method": "blend"},
-        {"max_looks": 2},
-        {"max_looks": 1},
-    ],
+    [{}, {"method": "blend"}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}, {"max_looks": 2},
+     {"max_looks": 1}],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("is_ensemble", [False, True])
 def test_rows_are_those_of_stored_predictions(tmp_path: Path, rule: dict[str, Any], is_ensemble: bool) -> None:
     """Interval and per-view columns are those of the views looked at, in the order of looks."""
@@ -117,7 +111,7 @@ def test_batches_chunks_and_order_do_not_change_decisions(
     assert summary.looks == stored.looks.sum()
 
 
-def test_summary_counts_looks(score_into: Score) -> None:
+def test_summary_counts_looks_and_intervals_after_one_are_empty(score_into: Score) -> None:
     called: list[object] = []
     summary, rows = score_into(on_first_predictions=called.append)
     looks = sum(row["looks"] for row in rows)
@@ -125,14 +119,12 @@ def test_summary_counts_looks(score_into: Score) -> None:
     assert 1 < summary.mean_looks < 5
     assert summary.to_dict()["mean_looks"] == looks / 30
     assert summary.to_dict()["views"] == 5
-    (line,) = [line for line in str(summary).splitlines() if line.startswith("looks:")]
-    assert f"{looks / 30:.2f} of 5" in line
-    assert f"{100 * (1 - looks / 150):.1f} %" in line
+    (told,) = [line for line in str(summary).splitlines() if line.startswith("looks:")]
+    assert f"{looks / 30:.2f} of 5" in told
+    assert f"{100 * (1 - looks / 150):.1f} %" in told
     assert called == [], "there are no predictions of all views"
-
-
-def test_text_formats_have_empty_intervals_after_one_look(score_into: Score) -> None:
-    rows, cells = (score_into(name)[1] for name in ("scores.jsonl", "scores.csv"))
+    lines, cells = (score_into(name)[1] for name in ("scores.jsonl", "scores.csv"))
+    assert lines == rows
     assert {row["looks"] == 1 for row in rows} == {True, False}
     assert list(cells[0])[-7:] == ["low", "high", "accept", "looks", "first_look", "disagreement", "reason"]
     for cell, row in zip(cells, rows, strict=True):

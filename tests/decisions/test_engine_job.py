@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,14 +89,6 @@ def test_rows_are_those_of_this_process(
     assert summary.skipped == local.skipped == ((BROKEN, reasons[BROKEN]),)
 
 
-def test_an_image_that_cannot_be_read_may_end_the_job(
-    score_into: Score, broken_files: str, pickled_engine: PickledEngine, tmp_path: Path
-) -> None:
-    for data, options in ((broken_files, {"on_error": "fail"}), (f"{broken_files}?on_error=fail", {})):
-        with pytest.raises(SourceError, match="Shot 3"):
-            score_into(tmp_path / "scores.csv", data, engine=pickled_engine, **options)
-
-
 def test_summary_tells_what_workers_did(score_into: Score, pickled_engine: PickledEngine, tmp_path: Path) -> None:
     out = tmp_path / "scores"
     summary = score_into(out, engine=pickled_engine, part_size=10)
@@ -115,11 +107,12 @@ def test_summary_tells_what_workers_did(score_into: Score, pickled_engine: Pickl
     assert "workers" not in score_into(tmp_path / "local.csv").to_dict()
 
 
-class Job:
+class Job(NamedTuple):
     """A job whose parts go to a folder or to a URL."""
 
-    def __init__(self, place: str | Path, read: Callable[[], pa.Table], list_names: Callable[[], list[str]]) -> None:
-        self.place, self.read, self.list_names = place, read, list_names
+    place: str | Path
+    read: Callable[[], pa.Table]
+    list_names: Callable[[], list[str]]
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -195,6 +188,9 @@ def test_rejected_images_of_a_folder_of_parts(
     assert len(read_files(tmp_path / "rejected-scores")) > 5
     assert (tmp_path / "local.csv.json").read_bytes() == (tmp_path / "scores.json").read_bytes()
     assert not any(path.name.startswith("_handed") for path in (tmp_path / "scores").iterdir())
+    for data, options in ((broken_files, {"on_error": "fail"}), (f"{broken_files}?on_error=fail", {})):
+        with pytest.raises(SourceError, match="Shot 3"):
+            score_into(tmp_path / "scores.csv", data, engine=pickled_engine, **options)
 
 
 def test_folders_that_cannot_be_used(score_into: Score, tmp_path: Path) -> None:

@@ -19,14 +19,12 @@ from secondlook.policies import Guarantee, Policy, certify
 from secondlook.predictions import Predictions, collect
 from tests.conftest import PickledEngine
 from tests.decisions.conftest import make_policy, read_rows, save_images
-from tests.decisions.decider_files import make_bright_policy, write_decider
+from tests.decisions.decider_files import COLORS, make_bright_policy, open_file, write_decider
 from tests.onnx_export.conftest import make_images, write_network
 from tests.policy_maker import score
 
 EXACT = ("id", "label", "labels", "class", "accept", "looks", "reason", "view_labels")
 COUNT = 50
-COLORS = np.random.default_rng(3).integers(0, 256, (9, 1, 1, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
-"""Images of one color each. uint8 [9, 4, 4, 3]"""
 
 
 class Exported(NamedTuple):
@@ -35,13 +33,6 @@ class Exported(NamedTuple):
     file: Path
     classifier: Classifier
     policy: Policy
-
-
-def open_file(path: Path) -> ExportedFile:
-    """Return the plan of the policy in an exported file."""
-    plan = compile_policy(load_policy(path))
-    assert isinstance(plan, ExportedFile)
-    return plan
 
 
 def export(folder: Path, classifier: Classifier, policy: Policy, **options: Any) -> Exported:
@@ -113,26 +104,21 @@ def test_rounded_views_are_about_those_of_the_policy(tmp_path: Path, pixels: str
         assert theirs.confidence == pytest.approx(mine.confidence, abs=2e-3 if pixels == "uint8" else 1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "adaptive"])
-def test_batches_do_not_matter(exported: dict[str, Exported], kind: str) -> None:
-    images, decider = make_images(17, seed=6), open_file(exported[kind].file)
-    whole = decider.decide_images(images)
-    for size in (1, 5, 100):
-        found = decider.decide_images(images, batch_size=size)
-        for name in whole._fields:
-            np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-5)
-    with pytest.raises(sl.SecondLookError, match="0"):
-        decider.decide_images(images, batch_size=0)
-
-
-def test_pixels_become_those_of_the_file(exported: dict[str, Exported]) -> None:
-    images = make_images(5)
+def test_pixels_become_those_of_the_file_and_batches_do_not_matter(exported: dict[str, Exported]) -> None:
+    images = make_images(17, seed=6)
     floats = images.astype(np.float32) / np.float32(255)
     nearly = np.clip(floats + np.float32(0.4 / 255), 0, 1)
-    for kind, same in (("plain", (images, floats, nearly)), ("float32", (images, floats))):
-        first, *others = (open_file(exported[kind].file).decide_images(pixels).view_outputs for pixels in same)
+    for kind, same in (("plain", (images, floats, nearly)), ("float32", (images, floats)), ("adaptive", (images,))):
+        decider = open_file(exported[kind].file)
+        whole, *others = (decider.decide_images(pixels) for pixels in same)
         for other in others:
-            np.testing.assert_array_equal(other, first)
+            np.testing.assert_array_equal(other.view_outputs, whole.view_outputs)
+        for size in (1, 5, 100):
+            found = decider.decide_images(images, batch_size=size)
+            for name in whole._fields:
+                np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-5)
+        with pytest.raises(sl.SecondLookError, match="0"):
+            decider.decide_images(images, batch_size=0)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +147,7 @@ def resizing(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export(folder, classifier, make_policy(classifier, "identity hflip", threshold=0.7))
 
 
-def test_images_of_several_sizes_keep_their_order(resizing: Exported) -> None:
+def test_images_of_several_sizes_keep_their_order_and_their_batches_fit(resizing: Exported) -> None:
     decider = open_file(resizing.file)
     images = [make_images(1, side, seed=number)[0] for number, side in enumerate([16, 20, 16, 31, 20, 16])]
     images[2] = images[2].astype(np.float32) / np.float32(255)
@@ -169,25 +155,17 @@ def test_images_of_several_sizes_keep_their_order(resizing: Exported) -> None:
     for number, image in enumerate(images):
         alone = decider.decide_images(image[None])
         np.testing.assert_allclose(together.view_outputs[number], alone.view_outputs[0], atol=1e-5)
-
-
-def test_images_that_would_become_huge_are_refused(resizing: Exported) -> None:
-    decider, strip = open_file(resizing.file), np.zeros((1, 60_000, 3), np.uint8)
+    strip = np.zeros((1, 60_000, 3), np.uint8)
     with pytest.raises(DecisionError, match=r"1 x 60000.*64 x 3840000"):
         decider.decide_images(strip[None])
     with pytest.raises(DecisionError, match=r"image 1 .*60000"):
         decider.decide_images([make_images(1, 20)[0], strip.transpose(1, 0, 2)])
     decider.check_shape((10, 10_000, 3))
     decider.check_shape((9000, 9000, 3))  # a large image becomes smaller
-
-
-@pytest.mark.parametrize("side", [16, 900])
-def test_batches_are_chosen_by_what_the_classifier_gets(resizing: Exported, side: int) -> None:
-    """By their own size, batches of these would be 8 / 2 views."""
-    sizes: list[int] = []
-    images = np.zeros((20, side, side, 3), np.uint8)
-    open_file(resizing.file).decide_images(images, advance=sizes.append)
-    assert sizes == [20]
+    for side in (16, 900):  # by their own size, batches of these would be 8 / 2 views
+        sizes: list[int] = []
+        decider.decide_images(np.zeros((20, side, side, 3), np.uint8), advance=sizes.append)
+        assert sizes == [20]
 
 
 def test_the_rule_decides_as_the_file_where_rounding_crosses_the_threshold(tmp_path: Path) -> None:
@@ -254,6 +232,11 @@ def test_an_open_file_is_the_same_as_its_path(exported: dict[str, Exported], tmp
     stored = json.loads(pq.read_schema(tmp_path / "a.parquet").metadata[b"secondlook.score"])
     assert stored["decider"] == compile_policy(load_policy(file)).described.digest
     assert stored["policy"] == json.loads(policy.model_dump_json())
+    seen: list[Predictions] = []
+    for kind in ("plain", "adaptive"):
+        out = tmp_path / f"{kind}.csv"
+        score(exported[kind].file, make_images(COUNT), out, on_first_predictions=seen.append, part_size=8)
+        assert [(len(one), one.views.texts) for one in seen] == [(8, policy.views)], "those of the first chunk"
 
 
 @pytest.fixture
@@ -264,7 +247,9 @@ def source(tmp_path: Path) -> str:
     return save_images(tmp_path / "new", sizes, broken=[7])
 
 
-def test_files_of_several_sizes_are_scored_and_reviewed(resizing: Exported, source: str, tmp_path: Path) -> None:
+def test_files_of_several_sizes_are_scored_and_reviewed(
+    resizing: Exported, source: str, tmp_path: Path, exported: dict[str, Exported]
+) -> None:
     file, classifier, policy = resizing
     results, names, labels = [], [], []
     for name, given, model in (("mine", policy, classifier), ("theirs", file, None)):
@@ -283,9 +268,6 @@ def test_files_of_several_sizes_are_scored_and_reviewed(resizing: Exported, sour
     assert labels[1] == labels[0]
     with pytest.raises(SourceError, match="007"):
         score(file, source, tmp_path / "failed.csv")
-
-
-def test_an_image_that_does_not_fit_is_named(exported: dict[str, Exported], source: str, tmp_path: Path) -> None:
     with pytest.raises(DecisionError, match=r"000\.png.*20 x 18 x 3"):
         score(exported["plain"].file, source, tmp_path / "scores.csv", on_error="skip")
 
@@ -355,11 +337,3 @@ def test_arguments_that_do_not_go_with_a_file(tmp_path: Path, options: dict[str,
     given = {"out": "scores.csv", **options}
     with pytest.raises(sl.SecondLookError, match=told):
         score(load_policy(file) if "out" in options else file, COLORS, tmp_path / given.pop("out"), **given)
-
-
-def test_first_predictions_are_those_of_the_first_chunk(exported: dict[str, Exported], tmp_path: Path) -> None:
-    seen: list[Predictions] = []
-    for kind in ("plain", "adaptive"):
-        out = tmp_path / f"{kind}.csv"
-        score(exported[kind].file, make_images(COUNT), out, on_first_predictions=seen.append, part_size=8)
-        assert [(len(one), one.views.texts) for one in seen] == [(8, exported["plain"].policy.views)]

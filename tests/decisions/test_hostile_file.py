@@ -13,18 +13,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from secondlook.classifiers import OnnxFile, load_classifier
-from secondlook.decisions import ExportedFile, ExportRecord, compile_policy, load_policy
+from secondlook.decisions import ExportedFile, ExportRecord, load_policy
 from secondlook.decisions.exported_file import MAX_VIEWS, open_exported_file
 from secondlook.errors import ClassifierError, DecisionError
 from secondlook.onnx_export import export_onnx
 from secondlook.policies import Binding, Policy, PolicyWarning, read_policy
 from tests.classifiers.test_damaged_files import N_FILES, damage
 from tests.decisions.conftest import make_policy
-from tests.decisions.decider_files import RECORD, make_bright_policy, write_decider
+from tests.decisions.decider_files import COLORS, RECORD, make_bright_policy, open_file, write_decider
 from tests.onnx_export.conftest import write_network
 
-IMAGES = np.random.default_rng(3).integers(0, 256, (9, 1, 1, 3), dtype=np.uint8).repeat(4, 1).repeat(4, 2)
-"""Images of one color each. uint8 [9, 4, 4, 3]"""
 LOADS = (read_policy, load_policy)
 
 
@@ -33,13 +31,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "d.onnx"
 
 
-def open_file(path: Path, **options: Any) -> ExportedFile:
-    """Return the plan of the policy in an exported file."""
-    if options:
-        return open_exported_file(read_policy(path), Binding(path=path), **options)
-    plan = compile_policy(load_policy(path))
-    assert isinstance(plan, ExportedFile)
-    return plan
+def open_in(file: Path, timeout: float) -> ExportedFile:
+    return open_exported_file(read_policy(file), Binding(path=file), timeout=timeout)
 
 
 def check_not_opened(file: Path, match: str = r"d\.onnx", loads: Any = (open_file,)) -> None:
@@ -60,9 +53,14 @@ def test_the_policy_in_a_file_is_loaded_like_any_other(file: Path) -> None:
         assert read_policy(file).was_changed
 
 
-def test_a_classifier_has_no_policy(tmp_path: Path) -> None:
+def test_what_has_no_policy_is_not_opened(file: Path, tmp_path: Path) -> None:
     check_not_opened(write_network(tmp_path / "n.onnx"), r"n\.onnx.*export a policy", LOADS)
     check_not_opened(tmp_path / "policy.json", r"policy\.json", LOADS)
+    for content in (b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"):
+        file.write_bytes(content)
+        with pytest.raises(ClassifierError, match=r"d\.onnx"):
+            OnnxFile(file, "d.onnx").read_metadata()
+        check_not_opened(file, loads=LOADS)
 
 
 def test_metadata_and_opset_are_read_without_onnx(file: Path) -> None:
@@ -84,14 +82,6 @@ def test_metadata_and_opset_are_read_without_onnx(file: Path) -> None:
     del model.opset_import[:]
     onnx.save(model, file)
     assert OnnxFile(file, "d").read_opset() is None
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"], ids=repr)
-def test_what_is_not_a_model_is_an_error(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    with pytest.raises(ClassifierError, match=r"d\.onnx"):
-        OnnxFile(file, "d.onnx").read_metadata()
-    check_not_opened(file, loads=LOADS)
 
 
 @pytest.mark.posix
@@ -177,25 +167,22 @@ def test_invalid_results_are_an_error(file: Path, fault: str) -> None:
     constants = {"many": np.array([300]), "few": np.array([-1]), "huge": np.array([2**45])}
     record = {"classes": 3} if fault == "another number of classes" else {}
     write_decider(file, nodes=NUMBERS + LYING[fault], constants=constants, record=record)
-    check_not_opened(file, loads=[lambda path: open_file(path).decide_images(IMAGES)])
+    check_not_opened(file, loads=[lambda path: open_file(path).decide_images(COLORS)])
 
 
-def test_an_endless_loop_ends_at_the_timeout(file: Path) -> None:
-    body = "body = steps (int64 step, bool before, double[] inner) => (bool go_on, double[] next)"
-    loop = f"looped = Loop<{body} {{ go_on = Identity(before) next = Abs(inner) }}>(, yes, mean)"
-    write_decider(file, nodes=f"{loop}\nbright = Div(looped, white)", constants={"yes": np.array(True)})
-    with pytest.raises(DecisionError, match=r"0\.3 seconds"):
-        open_file(file, timeout=0.3).decide(IMAGES[0])
-
-
-def test_loading_ends_at_the_timeout(file: Path) -> None:
+def test_loading_and_endless_loops_end_at_the_timeout(file: Path) -> None:
     """ONNX Runtime computes what is constant while it loads a file, here products of large matrices."""
     products = "\n".join(f"p{number} = MatMul(p{number - 1}, p{number - 1})" for number in range(1, 60))
     largest = "largest = ReduceMax<keepdims = 0>(p59)\nexact_largest = Cast<to = 11>(largest)"
     nodes = f"p0 = ConstantOfShape(sides)\n{products}\n{largest}\ndark = Sub(exact_largest, bright)"
     write_decider(file, nodes=nodes, constants={"sides": np.array([700, 700])})
     with pytest.raises(DecisionError, match=r"d\.onnx.*0\.01 seconds"):
-        open_file(file, timeout=0.01)
+        open_in(file, 0.01)
+    body = "body = steps (int64 step, bool before, double[] inner) => (bool go_on, double[] next)"
+    loop = f"looped = Loop<{body} {{ go_on = Identity(before) next = Abs(inner) }}>(, yes, mean)"
+    write_decider(file, nodes=f"{loop}\nbright = Div(looped, white)", constants={"yes": np.array(True)})
+    with pytest.raises(DecisionError, match=r"0\.3 seconds"):
+        open_in(file, 0.3).decide(COLORS[0])
 
 
 def test_views_are_read_in_time_and_limited_in_number(file: Path) -> None:
@@ -248,7 +235,7 @@ def test_damaged_files_with_a_new_checksum_work_or_are_an_error(file: Path) -> N
     for number in range(N_FILES):
         file.write_bytes(OnnxFile.seal(damage(content, number)))
         try:
-            open_file(file, timeout=120).decide_images(IMAGES)
+            open_in(file, 120).decide_images(COLORS)
         except DecisionError as error:
             messages.append(str(error))
     assert len(messages) > N_FILES / 4

@@ -96,7 +96,9 @@ def read_metadata(path: Path) -> Any:
     return json.loads(pq.read_schema(path).metadata[b"secondlook.score"])
 
 
-def test_parquet_stores_policy_and_data(score_into: Score, policy: Policy, tmp_path: Path) -> None:
+def test_parquet_stores_policy_and_data_and_rows_have_the_class_names_of_either(
+    score_into: Score, policy: Policy, tmp_path: Path, images: Array
+) -> None:
     score_into()
     assert read_metadata(tmp_path / "scores.parquet") == {
         "policy": json.loads(policy.model_dump_json()),
@@ -105,20 +107,12 @@ def test_parquet_stores_policy_and_data(score_into: Score, policy: Policy, tmp_p
         "seed": 0,
         "mismatch": None,
     }
-
-
-def test_class_names_of_the_policy_come_before_those_of_the_data(
-    score_into: Score, policy: Policy, images: Array
-) -> None:
     named = policy.model_copy(update={"class_names": ("dark", "bright")})
     folders = ArraySource(images, class_names=["camera 1", "camera 2"])
     for used, expected in ((policy, ["camera 1", "camera 2"]), (named, ["dark", "bright"])):
         _, rows = score_into(data=folders, policy=used, overwrite=True)
         assert {row["class"] for row in rows} == set(expected)
         assert all(row["class"] == expected[row["label"]] for row in rows)
-
-
-def test_folders_of_new_images_need_not_be_classes(score_into: Score, images: Array, tmp_path: Path) -> None:
     days = ("friday", "tuesday", "monday")
     for n_days in (2, 3):
         for day, image in zip(days[:n_days], images, strict=False):
@@ -128,13 +122,7 @@ def test_folders_of_new_images_need_not_be_classes(score_into: Score, images: Ar
         assert [row["class"] for row in rows] == [days[row["label"]] if n_days == 2 else None for row in rows]
 
 
-def test_single_view_has_no_interval(score_into: Score, classifier: Classifier) -> None:
-    summary, rows = score_into("scores.csv", policy=make_policy(classifier, "identity", method="msr"))
-    assert "guarantee: none" in str(summary)
-    assert (rows[0]["low"], rows[0]["high"]) == ("", "")
-
-
-def test_skipped_images_are_listed(score_into: Score, folder: Path) -> None:
+def test_skipped_images_are_listed_and_never_audited(score_into: Score, folder: Path) -> None:
     with pytest.raises(SourceError, match=r"020\.png"):
         score_into("scores.jsonl", f"folder:{folder}")
     summary, rows = score_into("scores.jsonl", f"folder:{folder}", on_error="skip")
@@ -144,11 +132,11 @@ def test_skipped_images_are_listed(score_into: Score, folder: Path) -> None:
     assert json.loads(json.dumps(summary.to_dict()))["skipped"][0]["id"] == "020.png"
     assert [row["id"] for row in rows] == [f"{number:03d}.png" for number in range(IMAGES)]
     assert [row["id"] for row in rows if row["reason"] is not None] == ["020.png"]
-    skipped = {"id": "020.png", "accept": False, "looks": 0, "reason": reason}
-    assert rows[20] == dict.fromkeys(rows[20]) | skipped
-
-
-def test_chunk_of_unreadable_images(score_into: Score, folder: Path) -> None:
+    assert rows[20] == dict.fromkeys(rows[20]) | {"id": "020.png", "accept": False, "looks": 0, "reason": reason}
+    _, rows = score_into("audited.csv", f"folder:{folder}", audit=1.0, on_error="skip")
+    (skipped,) = (row for row in rows if row["reason"])
+    assert (skipped["audit"], skipped["audit_probability"]) == ("false", "")
+    assert all(row["audit"] == row["accept"] for row in rows)
     for number in range(16, 32):
         (folder / f"{number:03d}.png").write_bytes(b"")
     for name in ("scores.parquet", "scores.csv"):
@@ -185,13 +173,6 @@ def test_accepted_images_are_marked_with_the_stated_probability(
     assert {line["id"] for line in read_rows(tmp_path / "rejected" / Review.LIST)} == due
     assert len(json.loads((tmp_path / "tasks.json").read_text())) == len(due)
     assert score_into("there.parquet", audit=0.3, seed=5, engine=pickled_engine)[1] == rows
-
-
-def test_image_that_cannot_be_read_is_never_audited(score_into: Score, folder: Path) -> None:
-    _, rows = score_into("scores.csv", f"folder:{folder}", audit=1.0, on_error="skip")
-    (skipped,) = (row for row in rows if row["reason"])
-    assert (skipped["audit"], skipped["audit_probability"]) == ("false", "")
-    assert all(row["audit"] == row["accept"] for row in rows)
 
 
 # --- Interrupted jobs: at most one chunk of work is lost, and the files are the same however they were cut ---
@@ -236,17 +217,13 @@ def test_job_interrupted_again_and_again_makes_progress(
     assert score_into(classifier=slow, batch_size=16)[1] == score_into("whole.parquet")[1]
 
 
-@pytest.fixture
-def unfinished(score_into: Score, counting: Counting, slow: Classifier) -> None:
-    """A job that failed after some chunks."""
+@pytest.mark.parametrize("different", ["seed", "level", "per_view", "data", "policy", "classifier", "preprocessing"])
+def test_chunks_of_another_job_are_rejected(
+    score_into: Score, policy: Policy, images: Array, different: str, counting: Counting, slow: Classifier
+) -> None:
     counting.restart(9, RuntimeError)
     with pytest.raises(RuntimeError):
         score_into("scores.csv", classifier=slow, batch_size=16)
-
-
-@pytest.mark.usefixtures("unfinished")
-@pytest.mark.parametrize("different", ["seed", "level", "per_view", "data", "policy", "classifier", "preprocessing"])
-def test_chunks_of_another_job_are_rejected(score_into: Score, policy: Policy, images: Array, different: str) -> None:
     cropped = load_classifier(brightness, name="brightness", crop=4)
     options: dict[str, dict[str, Any]] = {
         "seed": {"seed": 1},

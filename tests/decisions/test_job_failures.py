@@ -304,22 +304,15 @@ def test_finished_chunks_are_used(stopped: Job) -> None:
     assert sum(stopped.counting.sizes) == 1 + 2 * (IMAGES - 16 * (CHUNKS - 1))
 
 
-def test_swapped_chunks_are_recomputed(stopped: Job) -> None:
+def test_misplaced_and_truncated_chunks_are_recomputed(stopped: Job, make_job: Callable[..., Job]) -> None:
     for one, other in combinations(stopped.chunks, 2):
         stopped.check_recomputed({one: stopped.files[other], other: stopped.files[one]})
-
-
-def test_chunks_of_another_job_are_recomputed(stopped: Job, make_job: Callable[..., Job]) -> None:
-    """The other job has the same images and only another threshold."""
-    other = make_job(0.6)
-    for path, misplaced in zip(stopped.chunks, other.chunks, strict=True):
-        stopped.check_recomputed({path: other.files[misplaced]})
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.99])
-def test_truncated_chunk_is_recomputed(stopped: Job, share: float) -> None:
-    path = stopped.chunks[3]
-    stopped.check_recomputed({path: stopped.files[path][: int(share * len(stopped.files[path]))]})
+    another = make_job(0.6)  # with the same images and only another threshold
+    for path, misplaced in zip(stopped.chunks, another.chunks, strict=True):
+        stopped.check_recomputed({path: another.files[misplaced]})
+    path, content = stopped.chunks[3], stopped.files[stopped.chunks[3]]
+    for share in (0, 0.01, 0.3, 0.99):
+        stopped.check_recomputed({path: content[: int(share * len(content))]})
 
 
 def test_flipped_bit_is_detected_anywhere(stopped: Job) -> None:

@@ -187,20 +187,17 @@ def test_images_of_a_step_share_a_batch() -> None:
     assert counting.sizes == n_waiting
 
 
-def test_without_a_schedule_a_step_takes_all_looks() -> None:
+def test_without_a_schedule_a_step_takes_all_looks_and_with_one_shapes_may_differ() -> None:
     plan, images = make_plan(Policy(threshold=0.5, method="mean"), count_colors()), make_colors(2, 7)
     looked, failed = run_stream(LookStream(plan), images, [4, 3])
     assert not failed
     assert {len(outputs) for outputs in looked.values()} == {len(plan.views)}
     ((_, preds, _),) = Looking(plan, images).groups()
     np.testing.assert_array_equal(np.stack([looked[key] for key in range(7)]), preds.probabilities)
-
-
-def test_images_of_several_shapes_are_looked_at() -> None:
     plan = make_plan(make_adaptive_rule(3), count_colors())
-    images = [image[:rows] for image, rows in zip(make_colors(3, 12), [5, 4, 3] * 4, strict=True)]
-    looked, _ = run_stream(LookStream(plan), images, [12])
-    assert [len(looked[key]) for key in range(12)] == [len(look_alone(plan, image)) for image in images]
+    shapes = [image[:rows] for image, rows in zip(make_colors(3, 12), [5, 4, 3] * 4, strict=True)]
+    looked, _ = run_stream(LookStream(plan), shapes, [12])
+    assert [len(looked[key]) for key in range(12)] == [len(look_alone(plan, image)) for image in shapes]
 
 
 @pytest.mark.parametrize("rule", [Policy(threshold=0.5, method="mean"), make_adaptive_rule(4)], ids=["all", "adaptive"])

@@ -11,7 +11,6 @@ import pytest
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import Looking, LookStream, load_policy
-from secondlook.errors import ClassifierError
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
 from secondlook.sources import object_sources
@@ -20,6 +19,7 @@ from tests.decisions.test_looking import run_stream
 from tests.policy_maker import score
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("cpu_as_gpus")
 
 VIEWS = "identity hflip shift:1,0 shift:0,1 vflip"
 RULES = {"all looks": Policy(threshold=0.6, method="mean"), "adaptive": make_adaptive_rule()}
@@ -87,7 +87,6 @@ def assert_same_rows(found: dict[str, list[Any]], expected: dict[str, list[Any]]
             assert values == expected[column], column
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
 @pytest.mark.parametrize("part_size", [7, 16, 4096])
 @pytest.mark.parametrize("looking", RULES)
 @pytest.mark.parametrize("sharpness", [(12.0,), (12.0, 8.0)], ids=["one", "ensemble"])
@@ -106,7 +105,6 @@ def test_rows_are_those_of_the_host(
     assert len(set(rows[1]["looks"])) > 2 or looking == "all looks"
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
 def test_two_chunks_take_turns(pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the host finds the open images of one chunk, the GPUs have the next look at the other."""
     looked: list[Looking] = []
@@ -126,7 +124,6 @@ def test_two_chunks_take_turns(pixels: Array, tmp_path: Path, monkeypatch: pytes
     assert set(started) == {0, 1, 2}
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
 @pytest.mark.parametrize(
     ("stops_at", "part_size", "resumed_with"), [(3, 10, 10), (20, 10, 10), (40, 10, 10), (40, 20, 7), (40, 7, 20)]
 )
@@ -150,20 +147,6 @@ def test_interrupted_job_resumes_with_the_same_rows_and_chunks(
     assert len(module.batches) < n_batches or stops_at == 3, "what was saved is not computed again"
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
-@pytest.mark.parametrize("looking", RULES)
-def test_single_decision_is_that_of_score(looking: str, pixels: Array, tmp_path: Path) -> None:
-    rule, classifier = RULES[looking], load_on_gpus(Colors())
-    rows = score_images(rule, classifier, pixels[:5], tmp_path / "scores.parquet")
-    make_policy(classifier, VIEWS, rule).save(tmp_path / "policy.json")
-    policy = load_policy(tmp_path / "policy.json", classifier=classifier, execution=Execution(device="cuda"))
-    for position, image in enumerate(pixels[:5]):
-        decision = policy.decide(image)
-        assert (decision.accept, decision.looks) == (rows["accept"][position], rows["looks"][position])
-        assert decision.confidence == pytest.approx(rows["confidence"][position], abs=1e-5)
-
-
-@pytest.mark.usefixtures("cpu_as_gpus")
 def test_a_stream_of_images_is_looked_at_as_on_the_host(pixels: Array) -> None:
     """Images join while others are open, and each is looked at as often."""
     looks = []
@@ -176,14 +159,8 @@ def test_a_stream_of_images_is_looked_at_as_on_the_host(pixels: Array) -> None:
     assert len(set(looks[1].values())) > 2
 
 
-def test_device_is_checked_first() -> None:
-    with pytest.raises(ClassifierError, match="device='gpu' is unknown"):
-        Execution(device="gpu")
-
-
-@pytest.mark.usefixtures("cpu_as_gpus")
 @pytest.mark.parametrize("looking", RULES)
-def test_tensors_on_a_device_stay_there(
+def test_tensors_stay_on_the_device_and_single_decisions_are_those_of_score(
     looking: str, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule, classifier = RULES[looking], load_on_gpus(Colors())
@@ -202,3 +179,11 @@ def test_tensors_on_a_device_stay_there(
     assert score_images(rule, classifier, tensor, tmp_path / "device.parquet") == expected
     assert uploaded[0] is np.ndarray, "one image, to find the number of classes"
     assert set(uploaded[1:]) == {torch.Tensor}
+    rule, classifier = RULES[looking], load_on_gpus(Colors())
+    rows = score_images(rule, classifier, pixels[:5], tmp_path / "scores.parquet")
+    make_policy(classifier, VIEWS, rule).save(tmp_path / "policy.json")
+    policy = load_policy(tmp_path / "policy.json", classifier=classifier, execution=Execution(device="cuda"))
+    for position, image in enumerate(pixels[:5]):
+        decision = policy.decide(image)
+        assert (decision.accept, decision.looks) == (rows["accept"][position], rows["looks"][position])
+        assert decision.confidence == pytest.approx(rows["confidence"][position], abs=1e-5)

@@ -326,7 +326,9 @@ def policy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_relative_model_is_found_beside_the_policy(policy_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_model_is_found_beside_the_policy(
+    policy_folder: Path, monkeypatch: pytest.MonkeyPatch, images: Array
+) -> None:
     """Also if the policy is in the working directory."""
     digits = np.zeros((3, 16, 16, 1), dtype=np.uint8)
     for path in (policy_folder / "policy.json", "../shipped/policy.json"):
@@ -336,6 +338,12 @@ def test_relative_model_is_found_beside_the_policy(policy_folder: Path, monkeypa
         assert score("policy.json", digits, "scores.csv").images == 3
     with pytest.raises(DecisionError, match=r"model\.onnx.*classifier="):
         resolve(read_policy(policy_folder / "policy.json"))  # a policy without a file
+    (policy_folder / "model.onnx").unlink()
+    with pytest.raises(DecisionError, match=r"'model\.onnx'") as missing:
+        score(policy_folder / "policy.json", images, "scores.csv")
+    assert repr(str(Path.cwd())) in str(missing.value)
+    assert repr(str(policy_folder)) in str(missing.value)
+    assert "classifier=" in str(missing.value)
 
 
 @pytest.mark.parametrize("location", ["model.onnx", "models/model.onnx", "/elsewhere/model.onnx"])
@@ -356,12 +364,3 @@ def test_file_that_the_policy_was_made_for_is_found_by_its_digest(policy_folder:
     assert found.mismatch is None
     is_here = content == NETWORK.read_bytes()
     assert found.classifier.name.startswith("onnx:model.onnx" if is_here else f"onnx:{policy_folder}")
-
-
-def test_missing_model_names_both_places(policy_folder: Path, images: Array) -> None:
-    (policy_folder / "model.onnx").unlink()
-    with pytest.raises(DecisionError, match=r"'model\.onnx'") as missing:
-        score(policy_folder / "policy.json", images, "scores.csv")
-    assert repr(str(Path.cwd())) in str(missing.value)
-    assert repr(str(policy_folder)) in str(missing.value)
-    assert "classifier=" in str(missing.value)

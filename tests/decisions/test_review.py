@@ -70,13 +70,21 @@ def test_folder_must_be_empty_and_outside_the_data(score_images: ScoreImages, im
     assert not (tmp_path / "scores.jsonl.parts").exists()
 
 
-def test_nothing_rejected_is_an_empty_list(classifier: Classifier, images: Array, tmp_path: Path) -> None:
+def test_nothing_rejected_is_an_empty_list_and_similar_names_are_kept(
+    classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
     exports = [f"label-studio:{tmp_path / 'tasks.json'}", f"fiftyone:{tmp_path / 'labels.json'}"]
     review = Review(exports=exports, rejected=tmp_path / "rejected")
     score(make_policy(classifier, threshold=0), images, tmp_path / "s.csv", classifier=classifier, review=review)
     assert json.loads((tmp_path / "tasks.json").read_text()) == []
     assert json.loads((tmp_path / "labels.json").read_text()) == {"classes": ["0", "1"], "labels": {}}
     assert read_list(tmp_path / "rejected") == []
+    (tmp_path / "new").mkdir()
+    for name in ("a b.png", f"{make_file_name('a b', 'a b.png')}.png"):
+        Image.fromarray(images[0]).save(tmp_path / "new" / name)
+    data, policy, rejected = f"folder:{tmp_path / 'new'}", make_policy(classifier, threshold=2.0), tmp_path / "other"
+    score(policy, data, tmp_path / "scores.csv", classifier=classifier, rejected=rejected)
+    assert len(list(rejected.glob("*/*.png"))) == 2, "neither replaces the other"
 
 
 @settings(max_examples=200)
@@ -125,23 +133,18 @@ def test_any_class_name_has_a_folder(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rejected", "scores.jsonl"]
 
 
-def test_image_named_like_the_file_of_another_does_not_replace_it(
-    classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
-    (tmp_path / "new").mkdir()
-    for name in ("a b.png", f"{make_file_name('a b', 'a b.png')}.png"):
-        Image.fromarray(images[0]).save(tmp_path / "new" / name)
-    review = Review(rejected=tmp_path / "rejected")
-    data, policy = f"folder:{tmp_path / 'new'}", make_policy(classifier, threshold=2.0)
-    score(policy, data, tmp_path / "scores.csv", classifier=classifier, review=review)
-    assert len(list((tmp_path / "rejected").glob("*/*.png"))) == 2
-
-
 # --- Exports to Label Studio and FiftyOne ---
 
 
-def test_label_studio_tasks(score_images: ScoreImages, image_files: str, tmp_path: Path) -> None:
-    rows = score_images(image_files, exports=[f"label-studio:{tmp_path / 'tasks.json'}"])
+def test_label_studio_tasks_of_other_scores_are_kept(
+    score_images: ScoreImages, image_files: str, tmp_path: Path
+) -> None:
+    exports, config = [f"label-studio:{tmp_path / 'tasks.json'}"], tmp_path / "tasks-config.xml"
+    config.write_text("edited by hand")
+    with pytest.raises(DecisionError, match=r"tasks-config\.xml' exists.* overwrite=True"):
+        score_images(image_files, exports=exports)
+    assert config.read_text() == "edited by hand"
+    rows = score_images(image_files, exports=exports, overwrite=True)
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     assert [task["data"]["id"] for task in tasks] == [row["id"] for row in rows]
     for task, row in zip(tasks, rows, strict=True):
@@ -151,19 +154,10 @@ def test_label_studio_tasks(score_images: ScoreImages, image_files: str, tmp_pat
         (prediction,) = task["predictions"]
         assert prediction["score"] == row["confidence"]
         assert prediction["result"][0]["value"] == {"choices": [row["class"]]}
-    assert '<Choice value="Dark"/>' in (tmp_path / "tasks-config.xml").read_text()
-
-
-def test_exports_of_other_scores_are_kept(score_images: ScoreImages, image_files: str, tmp_path: Path) -> None:
-    exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
-    (tmp_path / "tasks-config.xml").write_text("edited by hand")
-    with pytest.raises(DecisionError, match=r"tasks-config\.xml' exists.* overwrite=True"):
-        score_images(image_files, exports=exports)
-    assert (tmp_path / "tasks-config.xml").read_text() == "edited by hand"
-    score_images(image_files, exports=exports, overwrite=True)
-    tasks = (tmp_path / "tasks.json").read_bytes()
+    assert '<Choice value="Dark"/>' in config.read_text()
+    written = (tmp_path / "tasks.json").read_bytes()
     score_images(image_files, exports=exports)  # the same scores again
-    assert (tmp_path / "tasks.json").read_bytes() == tasks
+    assert (tmp_path / "tasks.json").read_bytes() == written
 
 
 def test_many_classes_become_a_list() -> None:
@@ -295,7 +289,7 @@ def rows(bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: 
 
 
 @pytest.mark.outside
-def test_label_studio_accepts_the_tasks_and_rejects_invalid_ones(
+def test_the_code_of_both_tools_reads_the_exports(
     run_script: Callable[..., Any], rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     config, path = tmp_path / "tasks-config.xml", tmp_path / "tasks.json"
@@ -307,10 +301,6 @@ def test_label_studio_accepts_the_tasks_and_rejects_invalid_ones(
     del tasks[2]["data"]["image"]
     path.write_text(json.dumps(tasks))
     assert len(run_script(LABEL_STUDIO, path, config)["errors"]) == 3
-
-
-@pytest.mark.outside
-def test_fiftyone_reads_the_labels(run_script: Callable[..., Any], rows: list[dict[str, Any]], tmp_path: Path) -> None:
     read = run_script(FIFTYONE, tmp_path / "labels.json")
     assert read["classes"] == ["brighté", "dark & <dim>"]
     expected = {

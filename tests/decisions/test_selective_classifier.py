@@ -31,7 +31,7 @@ def fitted(classifier: Classifier, bright_or_dark: Data) -> SelectiveClassifier:
     return SelectiveClassifier(classifier, views=VIEWS, risk=0.05, delta=0.1).fit(images[:500], labels[:500])
 
 
-def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
+def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_or_dark: Data, tmp_path: Path) -> None:
     images, labels = bright_or_dark[0][500:], bright_or_dark[1][500:]
     assert fitted.policy_.certified
     predicted = fitted.predict(images)
@@ -46,26 +46,15 @@ def test_fit_calibrates_and_predict_rejects(fitted: SelectiveClassifier, bright_
         fitted.score(images)
     cameras = ArraySource(images, labels=np.arange(100) % 3, class_names=["camera 1", "camera 2", "camera 3"])
     assert np.array_equal(fitted.predict(cameras), predicted), "folders of new images need not be classes"
-
-
-def test_single_image_is_a_batch_of_one(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
-    image = bright_or_dark[0][0]
+    image = images[0]
     assert fitted.predict(image).shape == (1,)
     assert fitted.predict(image) == fitted.predict(image[None])
     assert fitted.predict_proba(image).shape == (1, 2)
     assert fitted.decide(image)[0].confidence == fitted.confidence(image)[0]
-
-
-def test_decisions_have_label_confidence_interval_and_accept(fitted: SelectiveClassifier, bright_or_dark: Data) -> None:
-    decisions = fitted.decide(bright_or_dark[0][:20], level=0.9)
-    assert len(decisions) == 20
-    for decision in decisions:
-        assert decision.interval is not None
-        low, high = decision.interval
-        assert low <= decision.confidence <= high
-        assert decision.accept == (decision.confidence >= fitted.policy_.threshold)
-        assert decision.label in (0, 1)
-    assert decisions.to_arrow().num_rows == 20
+    fitted.policy_.save(tmp_path / "policy.json")
+    loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
+    assert np.array_equal(loaded.predict(images), predicted)
+    assert loaded.policy_.decides_like(fitted.policy_)
 
 
 def test_probabilities_follow_predict_from(classifier: Classifier, bright_or_dark: Data) -> None:
@@ -80,15 +69,6 @@ def test_probabilities_follow_predict_from(classifier: Classifier, bright_or_dar
     assert not np.allclose(from_views, from_image)
 
 
-def test_policy_file_gives_the_same_decisions(
-    fitted: SelectiveClassifier, bright_or_dark: Data, tmp_path: Path
-) -> None:
-    fitted.policy_.save(tmp_path / "policy.json")
-    loaded = SelectiveClassifier(load_classifier(brightness, name="brightness"), tmp_path / "policy.json")
-    assert np.array_equal(loaded.predict(bright_or_dark[0][:40]), fitted.predict(bright_or_dark[0][:40]))
-    assert loaded.policy_.decides_like(fitted.policy_)
-
-
 def test_fit_with_a_policy_calibrates_its_settings_again(
     fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
 ) -> None:
@@ -100,26 +80,16 @@ def test_fit_with_a_policy_calibrates_its_settings_again(
     assert again.policy_.calibration != fitted.policy_.calibration
 
 
-def test_mismatch_is_rejected_by_default_and_voids_the_guarantee(
-    fitted: SelectiveClassifier, bright_or_dark: Data
-) -> None:
-    images = bright_or_dark[0][:3]
-    other = load_classifier(brightness, name="other")
-    with pytest.raises(DecisionError, match=r"'brightness'.*'other'"):
-        SelectiveClassifier(other, fitted.policy_).predict(images)
-    allowed = SelectiveClassifier(other, fitted.policy_, allow_mismatch=True)
-    assert len(allowed.predict(images)) == 3
-    assert fitted.policy_.certified
-    assert not allowed.policy_.certified, "the guarantee is for the other classifier"
-    assert allowed.policy_.threshold == fitted.policy_.threshold
-
-
-def test_fit_reports_what_cannot_be_guaranteed(bright_or_dark: Data) -> None:
+def test_fit_reports_what_cannot_be_guaranteed_also_in_cross_validation(bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
     with pytest.raises(DecisionError, match=r"0\.1 % errors"):
         SelectiveClassifier(brightness, views=VIEWS, risk=0.001, delta=0.01).fit(images, labels)
     with pytest.raises(DecisionError, match="labels"):
         SelectiveClassifier(brightness, views=VIEWS).fit(images)
+    images, labels = bright_or_dark
+    scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
+    assert scores.shape == (2,)
+    assert np.all((scores > 0.3) & (scores < 1))
 
 
 def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
@@ -141,7 +111,7 @@ def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
     assert top_2.score(images, labels) == np.mean(np.any(predicted == labels[:, None], axis=1))
 
 
-def test_init_loads_and_checks_nothing() -> None:
+def test_init_loads_and_checks_nothing(bright_or_dark: Data) -> None:
     lazy = SelectiveClassifier("onnx:absent.onnx", "absent.json", views="no such view", method="none", risk=7)
     assert lazy.get_params() == {
         "classifier": "onnx:absent.onnx",
@@ -159,9 +129,6 @@ def test_init_loads_and_checks_nothing() -> None:
     }
     with pytest.raises(DecisionError, match=r"absent\.json"):
         lazy.predict(np.zeros((1, 4, 4, 3), dtype=np.uint8))
-
-
-def test_unfitted_without_policy_is_an_error_of_both_libraries(bright_or_dark: Data) -> None:
     unfitted = SelectiveClassifier(brightness, views=VIEWS)
     for use in (unfitted.predict, unfitted.predict_proba, unfitted.confidence, unfitted.decide, unfitted.score):
         with pytest.raises(DecisionError, match="fit") as caught:
@@ -172,22 +139,39 @@ def test_unfitted_without_policy_is_an_error_of_both_libraries(bright_or_dark: D
     assert not hasattr(unfitted, "classes_")
 
 
-def test_fitted_attributes(fitted: SelectiveClassifier, classifier: Classifier) -> None:
+def test_fitted_attributes_and_those_of_another_classifier(
+    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
+) -> None:
     check_is_fitted(fitted)
     assert is_classifier(fitted)
     assert fitted.classifier_ is classifier
     assert fitted.views_.texts == tuple(VIEWS.split())
     assert fitted.n_classes_ == 2
     assert np.array_equal(fitted.classes_, [0, 1])
+    images = bright_or_dark[0][:3]
+    other = load_classifier(brightness, name="other")
+    with pytest.raises(DecisionError, match=r"'brightness'.*'other'"):
+        SelectiveClassifier(other, fitted.policy_).predict(images)
+    allowed = SelectiveClassifier(other, fitted.policy_, allow_mismatch=True)
+    assert len(allowed.predict(images)) == 3
+    assert fitted.policy_.certified
+    assert not allowed.policy_.certified, "the guarantee is for the other classifier"
+    assert allowed.policy_.threshold == fitted.policy_.threshold
 
 
-def test_policy_makes_it_usable_without_fit(bright_or_dark: Data) -> None:
+def test_policy_makes_it_usable_without_fit(bright_or_dark: Data, classifier: Classifier) -> None:
     classifier = load_classifier(brightness, name="brightness")
     usable = SelectiveClassifier(classifier, make_policy(classifier))
     check_is_fitted(usable)
     assert not hasattr(usable, "classes_"), "the number of classes is unknown yet"
     usable.predict(bright_or_dark[0][:2])
     assert np.array_equal(usable.classes_, [0, 1])
+    first, second = make_policy(classifier), make_policy(classifier, method="msr")
+    chooser = SelectiveClassifier(classifier, first)
+    assert chooser.policy_.method == "mean"
+    assert chooser.set_params(policy=second).policy_.method == "msr"
+    with pytest.raises(ValueError, match="'color'"):
+        chooser.set_params(color="red")
 
 
 def test_clone_keeps_parameters_and_drops_the_fit(
@@ -208,22 +192,6 @@ def test_clone_keeps_parameters_and_drops_the_fit(
         copy = clone(SelectiveClassifier(given, views=VIEWS, method_options={"temperature": 2.0}))
         assert copy.classifier is given
         assert copy.method_options == {"temperature": 2.0}
-
-
-def test_set_params_discards_what_was_loaded(classifier: Classifier) -> None:
-    first, second = make_policy(classifier), make_policy(classifier, method="msr")
-    chooser = SelectiveClassifier(classifier, first)
-    assert chooser.policy_.method == "mean"
-    assert chooser.set_params(policy=second).policy_.method == "msr"
-    with pytest.raises(ValueError, match="'color'"):
-        chooser.set_params(color="red")
-
-
-def test_cross_validation_works(bright_or_dark: Data) -> None:
-    images, labels = bright_or_dark
-    scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
-    assert scores.shape == (2,)
-    assert np.all((scores > 0.3) & (scores < 1))
 
 
 def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> None:
@@ -295,18 +263,17 @@ def test_adaptive_policy_looks_until_images_are_decided(
     assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_labels_of_other_classes_are_an_error_with_an_adaptive_policy(classifier: Classifier, images: Array) -> None:
-    with pytest.raises(PredictionsError, match="2"):
-        make_adaptive(classifier).score(images, np.full(len(images), 2))
-
-
-def test_unreadable_images_are_left_out_of_adaptive_decisions(classifier: Classifier, image_files: str) -> None:
+def test_unreadable_images_are_left_out_and_other_labels_an_error_with_an_adaptive_policy(
+    classifier: Classifier, image_files: str, images: Array
+) -> None:
     adaptive = make_adaptive(classifier)
     whole = adaptive.decide(image_files)
     (Path(image_files.partition(":")[2]) / whole.ids[3]).write_bytes(b"")
     fewer = adaptive.decide(open_source(image_files, on_error="skip"))
     assert fewer.ids == whole.ids[:3] + whole.ids[4:]
     assert np.array_equal(fewer.looks, np.delete(whole.looks, 3))
+    with pytest.raises(PredictionsError, match="2"):
+        make_adaptive(classifier).score(images, np.full(len(images), 2))
 
 
 @pytest.mark.parametrize("max_looks", [None, 2])

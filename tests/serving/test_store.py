@@ -143,6 +143,9 @@ class TestReviews:
         assert [tuple(one) for one in item.likely] == [(2, 0.5), (1, 0.3)]
         assert [tuple(one) for one in item.views] == [("identity", 2, 0.5), ("hflip", 1, 0.4)]
         assert queue.read_image(number) == PNG
+
+    def test_undo_takes_a_skip_back(self, store: DecisionStore, queue: ReviewStore) -> None:
+        """A sequence that the state machine seldom tries."""
         number, _ = add_images(store, 0.1, 0.2)
         for skips in (1, 2):
             queue.lease(ANNA.session, 2)
