@@ -64,11 +64,6 @@ def counting() -> CountingFunction:
 
 
 @pytest.fixture
-def another() -> CountingFunction:
-    return CountingFunction()
-
-
-@pytest.fixture
 def images() -> Array:
     """Pixels uint8 [50, 6, 6, 3]: four chunks of at most 16."""
     return np.random.default_rng(0).integers(0, 256, (50, 6, 6, 3), dtype=np.uint8)

@@ -27,18 +27,12 @@ def make_image(side: int) -> Array:
     return np.zeros((side, side, 3), dtype=np.uint8)
 
 
-def test_automatic_batch_size_depends_on_the_image_size() -> None:
+def test_batches_chunks_and_blocks_depend_on_the_size_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [choose_batch_size("auto", make_image(side)) for side in (1, 32, 224, 384, 5000)] == [256, 256, 64, 16, 8]
-
-
-def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "CHUNK_BYTES", 64 * 2**20)
     assert [chunk_rows(make_image(side)) for side in (1, 32, 224, 384, 5000)] == [1024, 1024, 256, 128, 1]
     assert chunk_rows(make_image(224).astype(np.float32)) == 64
     assert [chunk_rows(make_image(side), 4096) for side in (32, 64, 224)] == [4096, 4096, 256]
-
-
-def test_blocks_are_bounded_powers_of_two() -> None:
     assert block_rows(24, 1000) == 128
     assert block_rows(10**6, 10**6) == 1
     assert block_rows(10**6, 10**6, rows_per_read=16) == 16
@@ -73,20 +67,15 @@ def test_groups_of_views_fill_a_batch(views: int, images: int, batch_size: int) 
     assert all((len(group) + 1) * max(1, images) > batch_size for group in groups[:-1]), "one more would not fit"
 
 
-@pytest.mark.parametrize("depth", [1, 3, 100])
-def test_items_are_yielded_in_order(depth: int) -> None:
-    assert list(read_ahead(lambda: range(50), depth)) == list(range(50))
-    assert reading_threads() == []
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_error_is_raised_in_the_consumer(at: int) -> None:
+@pytest.mark.parametrize(("depth", "count"), [(1, 50), (2, 0), (2, 1), (3, 50), (100, 50)])
+def test_items_come_in_order_and_an_error_is_raised_in_the_consumer(depth: int, count: int) -> None:
     def fail() -> Iterator[int]:
-        yield from range(at)
+        yield from range(count)
         raise ZeroDivisionError("on purpose")
 
-    items = read_ahead(fail, 2)
-    assert [next(items) for _ in range(at)] == list(range(at))
+    assert list(read_ahead(lambda: range(count), depth)) == list(range(count))
+    items = read_ahead(fail, depth)
+    assert [next(items) for _ in range(count)] == list(range(count))
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         next(items)
     assert reading_threads() == []

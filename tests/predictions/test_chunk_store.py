@@ -28,7 +28,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return open_location("s3://parts/some/where", DecisionError)
 
 
-def test_chunks_are_found_again(storage: Any) -> None:
+def test_chunks_are_found_again_and_replace_others_of_their_number(storage: Any) -> None:
     chunks = ChunkStore(storage, "job")
     for number in (3, 0, 1_234_567):
         assert number not in chunks
@@ -44,14 +44,10 @@ def test_chunks_are_found_again(storage: Any) -> None:
     again.delete(3)
     assert 3 not in again
     assert ChunkStore(storage, "job").numbers == [0, 1_234_567]
-
-
-def test_a_chunk_replaces_another_of_its_number(storage: Any) -> None:
-    chunks = ChunkStore(storage, "job")
     for value in ("before", "after", "after"):
-        chunks.write(5, encode(5, value))
-    assert [name[:11] for name in storage.list_names()] == ["part-000005"]
-    assert ChunkStore(storage, "job").read(5)["value"].to_pylist() == ["after"]
+        chunks.write(0, encode(0, value))
+    assert [name[:11] for name in storage.list_names()].count("part-000000") == 1
+    assert ChunkStore(storage, "job").read(0)["value"].to_pylist() == ["after"]
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -77,21 +73,18 @@ def test_chunks_of_other_processes_are_found_in_a_shared_store(storage: Any) -> 
     assert 1 in other
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (encode(0, "value", "another"), "another, chunk 0"),
-        (encode(1, "value"), "job, chunk 1"),
-        (b"", None),
-        (b"no Parquet", None),
-    ],
-)
-def test_misplaced_and_other_files_are_broken(tmp_path: Path, content: bytes, fault: str | None) -> None:
-    chunks = ChunkStore(LocalStorage(tmp_path), "job")
-    chunks.write(0, content)
+def check_broken(chunks: ChunkStore, fault: str | None) -> None:
     for read in (chunks.read, chunks.open):
         with pytest.raises(BrokenChunkError, match=fault):
             read(0)
+
+
+def test_misplaced_and_other_files_are_broken(tmp_path: Path) -> None:
+    chunks = ChunkStore(LocalStorage(tmp_path), "job")
+    misplaced = {"another, chunk 0": encode(0, "value", "another"), "job, chunk 1": encode(1, "value")}
+    for fault, content in (*misplaced.items(), (None, b""), (None, b"no Parquet")):
+        chunks.write(0, content)
+        check_broken(chunks, fault)
 
 
 @given(position=st.integers(0), bit=st.integers(0, 7))
@@ -101,9 +94,7 @@ def test_a_changed_bit_is_damage(tmp_path_factory: pytest.TempPathFactory, posit
     chunks.write(0, bytes(content))
     content[position % len(content)] ^= 1 << bit
     Path(chunks.locate(0)).write_bytes(content)
-    for read in (chunks.read, chunks.open):
-        with pytest.raises(BrokenChunkError, match="checksum"):
-            read(0)
+    check_broken(chunks, "checksum")
 
 
 @pytest.mark.posix

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +90,12 @@ def test_images_are_those_fitted_one_by_one(
     np.testing.assert_array_equal(chunk.images, expected)
     assert chunk.indices.tolist() == list(range(len(source)))
     assert (chunk.number, chunk.skipped) == (3, ())
+    part = decode(source, classifier, start=len(source) // 2)
+    assert part.indices.tolist() == list(range(len(source) // 2, len(source)))
+    np.testing.assert_array_equal(part.images, expected[len(source) // 2 :])
 
 
-def test_part_of_a_source_is_decoded(tmp_path: Path) -> None:
-    for source in (open_source(IMAGES), open_source(IMAGES, limit=15), open_source(write_files(tmp_path))):
-        chunk = DecodedChunk.decode(make_classifier(), source, 0, range(4, 11))
-        assert chunk.indices.tolist() == list(range(4, 11))
-        np.testing.assert_array_equal(chunk.images, IMAGES[4:11])
-
-
-def test_blocks_share_memory_with_arrays_only() -> None:
+def test_blocks_share_memory_with_arrays_and_those_of_files_are_bounded(tmp_path: Path) -> None:
     source = open_source(IMAGES)
     block = source.read_block(range(3, 9))
     assert isinstance(block, np.ndarray)
@@ -109,9 +104,6 @@ def test_blocks_share_memory_with_arrays_only() -> None:
     assert source.read_block(range(20)) is not None, "nothing is copied"
     assert source.read_block(SCATTERED) is not None
     assert source.read_block(np.array([7, 3, 19, 0, 4, 5])) is None, "above max_bytes"
-
-
-def test_large_blocks_of_a_file_are_read_image_by_image(tmp_path: Path) -> None:
     source = open_source(write_archive(tmp_path))
     source.max_bytes = 19 * IMAGES[0].nbytes
     assert source.read_block(range(20)) is None
@@ -193,14 +185,9 @@ def test_files_are_fitted_by_several_threads(tmp_path: Path, monkeypatch: pytest
     assert len(decode(source, classifier).images) == 20
 
 
-@dataclass
-class Workers:
-    """Stands for the models on GPUs; nothing of it is called."""
-
-
 def make_accelerated(**settings: Any) -> Classifier:
     classifier = make_classifier(**settings)
-    classifier.workers = Workers()  # type: ignore[assignment]
+    classifier.workers = object()  # type: ignore[assignment]  # stands for the models on GPUs; nothing of it is called
     return classifier
 
 
@@ -225,22 +212,16 @@ def test_tensor_stays_on_its_device(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("on_accelerator")
-@pytest.mark.parametrize("settings", [name for name in SETTINGS if name != "as they are"])
-def test_tensor_that_has_to_be_fitted_is_fitted_on_the_host(settings: str) -> None:
-    classifier = make_accelerated(**SETTINGS[settings])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_tensor_that_has_to_be_fitted_or_classified_on_the_host_is_copied_there(settings: str) -> None:
+    make = make_classifier if settings == "as they are" else make_accelerated
+    classifier = make(**SETTINGS[settings])
     source = open_source(TENSOR)
     chunk = decode(source, classifier)
     np.testing.assert_array_equal(chunk.images, fit_one_by_one(open_source(IMAGES), classifier))
     assert isinstance(chunk.images, np.ndarray)
     source.max_bytes = TENSOR.nbytes - 1
     np.testing.assert_array_equal(decode(source, classifier).images, chunk.images)
-
-
-@pytest.mark.usefixtures("on_accelerator")
-def test_tensor_for_a_classifier_on_the_host_is_copied_there() -> None:
-    images = decode(open_source(TENSOR)).images
-    assert isinstance(images, np.ndarray)
-    np.testing.assert_array_equal(images, IMAGES)
 
 
 @pytest.mark.usefixtures("on_accelerator")

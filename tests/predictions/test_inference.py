@@ -26,12 +26,9 @@ class OutOfMemoryError(RuntimeError):
     """Has the name of the error of PyTorch."""
 
 
+ONNX_MESSAGE = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 1"
 ERRORS = [
-    MemoryError(),
-    OutOfMemoryError("CUDA out of memory"),
-    RuntimeError(
-        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 1"
-    ),
+    *(MemoryError(), OutOfMemoryError("CUDA out of memory"), RuntimeError(ONNX_MESSAGE)),
     RuntimeError("BFCArena::AllocateRawInternal Available memory of 1 is smaller than requested bytes of 2"),
 ]
 
@@ -54,24 +51,25 @@ def test_batch_size_is_halved_for_good_when_memory_runs_out(error: Exception) ->
     assert sizes[7:] == [3, 1]
 
 
-def test_single_image_that_does_not_fit_in_memory_is_an_error() -> None:
-    def classify(batch: Array) -> Array:
-        raise MemoryError
-
-    with pytest.raises(PredictionsError, match=r"single image .*MemoryError"):
-        make_host_inference(classify, 4).start(np.zeros((4, 1, 1, 1), dtype=np.uint8))
-
-
-def test_other_errors_are_not_retried() -> None:
+@pytest.mark.parametrize(
+    ("error", "raised", "message", "sizes"),
+    [
+        (MemoryError(), PredictionsError, r"single image .*MemoryError", [4, 2, 1]),
+        (ValueError("something else"), ValueError, "something else", [4]),
+    ],
+)
+def test_single_image_that_does_not_fit_is_an_error_and_others_are_not_retried(
+    error: Exception, raised: type[Exception], message: str, sizes: list[int]
+) -> None:
     calls: list[int] = []
 
     def classify(batch: Array) -> Array:
         calls.append(len(batch))
-        raise ValueError("something else")
+        raise error
 
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(raised, match=message):
         make_host_inference(classify, 4).start(np.zeros((4, 1, 1, 1), dtype=np.uint8))
-    assert calls == [4]
+    assert calls == sizes
 
 
 # --- On devices ---
@@ -113,13 +111,8 @@ def test_outputs_of_devices_equal_those_of_the_host(
     module, pixels = Brightness(), make_pixels(count)
     expected = np.stack([load_on_host(module)(apply_view(pixels, view)) for view in ViewSet(VIEWS).texts], axis=1)
     for store in (None, tmp_path):
-        preds = collect(
-            load_classifier(module, output="logits"),
-            pixels,
-            VIEWS,
-            store=store,
-            execution=Execution(batch_size=batch_size, device="cuda"),
-        )
+        execution = Execution(batch_size=batch_size, device="cuda")
+        preds = collect(load_classifier(module, output="logits"), pixels, VIEWS, store=store, execution=execution)
         np.testing.assert_allclose(preds.logits, expected, atol=2e-2)
         np.testing.assert_allclose(preds.logits[:, :4], expected[:, :4], atol=1e-5)
 
@@ -152,20 +145,16 @@ def test_batch_on_devices_is_halved_for_good_when_memory_runs_out() -> None:
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
-def test_single_image_that_does_not_fit_on_a_device_is_one_sentence() -> None:
+def test_no_image_is_not_uploaded_and_one_that_does_not_fit_on_a_device_is_one_sentence() -> None:
     classifier = load_on_gpus(Brightness(largest_batch=0))
     with pytest.raises(PredictionsError, match=r"ran out of memory on a single image .*CUDA out of memory.*smaller"):
         collect(classifier, make_pixels(5), VIEWS, execution=Execution(batch_size=4))
+    resized = load_classifier(Brightness(), output="logits", resize=(12, 10)).on_device("cuda")
+    assert len(Inference.create(resized, 8).place(np.empty((0, 1, 1, 1), dtype=np.uint8))) == 0
 
 
 def load_on_gpus(module: Brightness) -> Classifier:
     return load_classifier(module, output="logits").on_device("cuda")
-
-
-@pytest.mark.usefixtures("cpu_as_gpus")
-def test_chunk_without_readable_images_is_not_uploaded() -> None:
-    classifier = load_classifier(Brightness(), output="logits", resize=(12, 10)).on_device("cuda")
-    assert len(Inference.create(classifier, 8).place(np.empty((0, 1, 1, 1), dtype=np.uint8))) == 0
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")

@@ -123,22 +123,18 @@ def test_killed_and_resumed_collection_writes_the_same_bytes(tmp_path: Path) -> 
     assert len(expected) == 5 * 10 + 4, "ten chunks of five views, the manifest, the images and two locks"
 
 
-def test_two_processes_can_share_a_store(tmp_path: Path) -> None:
+def test_two_processes_can_share_a_store_and_add_different_views(tmp_path: Path) -> None:
     with start_collectors() as one, start_collectors() as two:
         one.start(tmp_path / "alone")
         assert one.wait() == 0
         for collector in (one, two):
             collector.start(tmp_path / "shared")
         assert [one.wait(), two.wait()] == [0, 0]
-    assert all_bytes(tmp_path / "shared") == all_bytes(tmp_path / "alone")
-
-
-def test_two_processes_can_add_different_views_to_a_store(tmp_path: Path) -> None:
-    with start_collectors() as one, start_collectors() as two:
-        one.start(tmp_path / "shared", "identity hflip shift:1,0")
-        two.start(tmp_path / "shared", "identity vflip shift:0,1")
+        assert all_bytes(tmp_path / "shared") == all_bytes(tmp_path / "alone")
+        one.start(tmp_path / "views", "identity hflip shift:1,0")
+        two.start(tmp_path / "views", "identity vflip shift:0,1")
         assert [one.wait(), two.wait()] == [0, 0]
-    opened = Predictions.open(tmp_path / "shared")
+    opened = Predictions.open(tmp_path / "views")
     assert set(opened.views.texts) == set(VIEWS.split())
     assert opened.shape == (147, 5, 3)
     assert [name for name, _ in opened.skipped] == ["005", "037", "038"]

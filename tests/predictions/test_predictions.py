@@ -197,7 +197,7 @@ def test_concatenated_predictions_have_the_images_of_both(kind: str) -> None:
     np.testing.assert_array_equal(getattr(selected, kind), values[[6, 0, 4]][:, [0, 2]])
 
 
-def test_concatenated_predictions_take_labels_and_ids() -> None:
+def test_concatenated_predictions_and_ensembles_take_labels_and_ids() -> None:
     both = [make(logits=random_logits(n, seed=n)) for n in (2, 3)]
     joined = both[0].concatenate(both[1], labels=[0, 1, 2, 3, 4], ids=iter("abcde"))
     assert joined.labels.tolist() == [0, 1, 2, 3, 4]
@@ -206,16 +206,14 @@ def test_concatenated_predictions_take_labels_and_ids() -> None:
         with pytest.raises(PredictionsError, match=next(iter(wrong))):
             both[0].concatenate(both[1], **wrong)
 
-
-def test_concatenated_ensembles_are_concatenated_member_by_member() -> None:
     def make_ensemble(images: int) -> Predictions:
         members = [make(logits=random_logits(images, seed=seed)) for seed in (1, 2)]
         return Predictions(members=members, views=VIEWS)
 
     first, second = make_ensemble(4), make_ensemble(3)
-    joined = first.concatenate(second, ids="abcdefg", labels=[0] * 7)
-    assert (joined.n_members, joined.ids, joined.has_labels) == (2, tuple("abcdefg"), True)
-    np.testing.assert_array_equal(joined.probabilities, np.concatenate([first.probabilities, second.probabilities]))
+    pair = first.concatenate(second, ids="abcdefg", labels=[0] * 7)
+    assert (pair.n_members, pair.ids, pair.has_labels) == (2, tuple("abcdefg"), True)
+    np.testing.assert_array_equal(pair.probabilities, np.concatenate([first.probabilities, second.probabilities]))
 
 
 def test_predictions_that_differ_in_views_classes_members_or_output_cannot_be_concatenated() -> None:
@@ -368,7 +366,7 @@ def both() -> tuple[Predictions, Predictions]:
     return make_named(NAMES), make_named(TEXTS)
 
 
-def test_first_view_is_the_identity_and_texts_are_views(both: tuple[Predictions, Predictions]) -> None:
+def test_names_of_views_pass_through_all_that_needs_no_pixels(both: tuple[Predictions, Predictions]) -> None:
     views = both[0].views
     assert views.texts == ("identity", "crop 1", "rotate", "HorizontalFlip", "hflip")
     assert str(views) == ", ".join(views.texts)
@@ -379,17 +377,14 @@ def test_first_view_is_the_identity_and_texts_are_views(both: tuple[Predictions,
     assert "crop 1" in views
     assert pickle.loads(pickle.dumps(views)) == views
     assert views[1].to_paper_notation() == "crop 1"
-
-
-def test_results_do_not_depend_on_names(both: tuple[Predictions, Predictions]) -> None:
     named, parsed = both
-    for views, texts in (
+    for chosen_views, texts in (
         (["crop 1"], ["hflip"]),
         ("crop 1", "identity hflip"),
         (["hflip", "rotate"], ["blur:1", "vflip"]),
         (named.views, parsed.views),
     ):
-        np.testing.assert_array_equal(named.select(views=views).logits, parsed.select(views=texts).logits)
+        np.testing.assert_array_equal(named.select(views=chosen_views).logits, parsed.select(views=texts).logits)
     with pytest.raises(SecondLookError, match="'orig'"):
         named.select(views=["orig"])
     for method in ("msr", "mean", "bootstrap", "entropy", "margin"):
@@ -405,10 +400,7 @@ def test_results_do_not_depend_on_names(both: tuple[Predictions, Predictions]) -
     assert set(diagnosis.usable.texts) <= set(named.views.texts)
     chosen, expected = (choose_views(preds, budget=2).views for preds in both)
     assert [named.views.index(view) for view in chosen] == [parsed.views.index(view) for view in expected]
-
-
-def test_plain_names_cannot_be_applied_to_images(both: tuple[Predictions, Predictions]) -> None:
-    named, classifier = both[0], load_classifier(lambda batch: batch, name="elsewhere")
+    classifier = load_classifier(lambda batch: batch, name="elsewhere")
     policy = attach(sl.certify(named, risk=0.2, delta=0.1), classifier=classifier, views=named.views.texts)
     with pytest.raises(DecisionError, match=r"'crop 1'.*accept"):
         policy.bind(classifier).decide(np.zeros((8, 8, 3), np.uint8))
