@@ -41,9 +41,7 @@ def adaptive(preds: Predictions) -> AdaptiveLooking:
 
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("tuning", [None, np.arange(0, N_IMAGES, 3)], ids=["chosen", "given"])
-def test_numbers_are_those_of_certify(
-    write: Write, preds: Predictions, tuning: Array | None, predict_from: Any
-) -> None:
+def test_numbers_equal_certify(write: Write, preds: Predictions, tuning: Array | None, predict_from: Any) -> None:
     report = write(preds, tuning=tuning, predict_from=predict_from, image=read_image, artifacts=True, **TERMS)
     rule = certify(preds, "mean", **TERMS, tuning=tuning, predict_from=predict_from, adaptive=True)
     apart = tuning_positions(N_IMAGES) if tuning is None else tuning
@@ -173,23 +171,18 @@ def test_curve_has_each_certified_point_once(adaptive: AdaptiveLooking) -> None:
     assert replace(adaptive, frontier=replace(frontier, points=points)).points == (chosen, frontier.all_looks)
 
 
-@pytest.mark.parametrize(
-    ("coverage", "told"),
-    [
-        (0.723, "1.9 looks on average instead of 4 certify 72.3 % instead of 72.9 % of the images."),
-        (0.729, "1.9 looks on average instead of 4 certify 72.9 % of the images, as all looks do."),
-        (0.72901, "1.9 looks on average instead of 4 certify 72.901 % instead of 72.900 % of the images."),
-    ],
-)
-def test_sentence_tells_what_is_lost(adaptive: AdaptiveLooking, coverage: float, told: str) -> None:
-    chosen = adaptive.chosen._replace(looks=1.93, coverage=coverage)
+def test_sentences_tell_what_is_lost_and_counts(adaptive: AdaptiveLooking) -> None:
     full = adaptive.frontier.all_looks._replace(coverage=0.729)
-    assert replace(adaptive, frontier=replace(adaptive.frontier, points=(chosen,), all_looks=full)).sentence == told
-
-
-def test_counts_of_one_image_are_told_in_the_singular(adaptive: AdaptiveLooking) -> None:
-    told = "Of 3 images, 1 is decided after one look, and 1 needs all 4."
-    assert replace(adaptive, looks=np.array([0, 1, 2, 4])).counts == told
+    for coverage, told in (
+        (0.723, "72.3 % instead of 72.9 % of the images."),
+        (0.729, "72.9 % of the images, as all looks do."),
+        (0.72901, "72.901 % instead of 72.900 % of the images."),
+    ):
+        chosen = adaptive.chosen._replace(looks=1.93, coverage=coverage)
+        shown = replace(adaptive, frontier=replace(adaptive.frontier, points=(chosen,), all_looks=full))
+        assert shown.sentence == f"1.9 looks on average instead of 4 certify {told}"
+    singular = "Of 3 images, 1 is decided after one look, and 1 needs all 4."
+    assert replace(adaptive, looks=np.array([0, 1, 2, 4])).counts == singular
 
 
 def test_coverage_with_all_looks_is_that_of_the_same_calibration(write: Write, preds: Predictions) -> None:

@@ -53,17 +53,14 @@ def test_point_at_risk_has_the_highest_coverage_and_is_told(listed: list[tuple[b
     assert [int(text) for text in re.findall(r"\d+", sentence)] == numbers
 
 
-@pytest.mark.parametrize(
-    ("n_images", "n_errors", "point", "told"),
-    [
+def test_sentence_about_decisions() -> None:
+    for n_images, n_errors, point, told in (
         (1000, 112, (775, 15), "Of 1,000 images, 775 can be accepted automatically; 15 of those were wrong. "),
         (1000, 112, (775, 15), "225 go to review, with 97 of the 112 errors among them."),
         (3, 1, (2, 1), "1 of those was wrong. 1 goes to review, with 0 of the 1 error among them."),
         (2, 0, (2, 0), "0 go to review."),
-    ],
-)
-def test_sentence_about_decisions(n_images: int, n_errors: int, point: tuple[int, int], told: str) -> None:
-    assert told in describe_decisions(n_images, n_errors, OperatingPoint(0.8, *point))
+    ):
+        assert told in describe_decisions(n_images, n_errors, OperatingPoint(0.8, *point))
 
 
 @pytest.mark.parametrize("coverage", [0.001, 0.333, 0.5, 0.999, 1.0])
@@ -101,6 +98,7 @@ def test_page_and_tables_hold_the_rankings(preds: Predictions, report: Report) -
         middle = np.interp(coverage, curve.coverage, curve.risk)
         assert ((low <= middle) & (middle <= high)).mean() > 0.9
     assert {row["method"] for row in report.rows("reliability")} == {"msr", "mean"}, "the others are no probabilities"
+    assert [(row["class"], row["auroc"]) for row in report.rows("classes")] == [("cat", ""), ("dog", "")], "no errors"
     blend = rank(correct, confidence(preds, "blend"))
     sentence = describe_decisions(600, int((~correct).sum()), point_at_risk(blend, 0.1))
     assert report.element("lead") == sentence
@@ -148,9 +146,7 @@ def test_risks_are_round_and_run_to_the_error_rate(write: Write, errors: int, n_
 
 
 @pytest.mark.parametrize("methods", [["mean"], ["msr", "mean", "bootstrap", "bootstrap-lower"]])
-def test_certified_points_equal_certify_with_a_shared_delta(
-    write: Write, preds: Predictions, methods: list[str]
-) -> None:
+def test_certified_points_equal_certify_with_shared_delta(write: Write, preds: Predictions, methods: list[str]) -> None:
     report = write(preds, methods=methods, risk=0.15, delta=0.1, artifacts=True)
     able = [name for name in methods if name != "bootstrap"]
     certified = 0
@@ -231,10 +227,6 @@ def test_cells_and_classes_count_every_image(write: Write, mixed: Predictions, t
         assert float(row["auroc"]) == auroc(correct[members], sure[members])
 
 
-def test_auroc_of_a_class_without_errors_is_undefined(report: Report) -> None:
-    assert [(row["class"], row["auroc"]) for row in report.rows("classes")] == [("cat", ""), ("dog", "")]
-
-
 def test_pages_of_many_cells(write: Write, mixed: Predictions, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     many = Predictions(logits=rng.normal(size=(300, 2, 40)), views="identity hflip", labels=rng.integers(0, 40, 300))
@@ -276,16 +268,14 @@ def test_view_contributions_equal_those_of_selected_views(write: Write, preds: P
         (["msr"], ["msr"]),
     ],
 )
-def test_compared_methods_do_not_depend_on_the_results(
-    write: Write, preds: Predictions, methods: list[str], compared: list[str]
-) -> None:
+def test_compared_methods_are_fixed(write: Write, preds: Predictions, methods: list[str], compared: list[str]) -> None:
     assert write(preds, methods=methods, seed=5).data["compared"] == compared
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"predict_from": "views", "top_k": 2, "level": 0.9}, {"methods": ["bootstrap"], "seed": 5}]
 )
-def test_evaluation_and_confidences_are_those_of_the_library(
+def test_evaluation_and_confidences_equal_the_library(
     write: Write, preds: Predictions, options: dict[str, Any]
 ) -> None:
     options = {"methods": ["msr", "mean"], "resamples": 20, **options}
@@ -336,9 +326,7 @@ def headline(report: Report) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.1, "better"), (-0.1, "worse"), (0.0, "unclear")])
 @pytest.mark.parametrize("metrics", [["auroc"], ["aurc"]], ids=["auroc", "no auroc"])
-def test_headline_tells_whether_a_second_look_helps(
-    write: Write, gain: float, verdict: str, metrics: list[str]
-) -> None:
+def test_headline_tells_if_a_second_look_helps(write: Write, gain: float, verdict: str, metrics: list[str]) -> None:
     preds = noisy_predictions(gain)
     report = write(preds, metrics=metrics, risk=0.2, resamples=100, artifacts=True)
     assert {row["metric"] for row in report.rows("methods")} == {*metrics, "coverage_at:0.2"}
@@ -382,18 +370,15 @@ def test_headline_of_other_results(write: Write, msr: str, mean: str, told: str)
         assert verdict == "unclear"
 
 
-def test_coverage_of_the_headline_is_reached_by_a_threshold(write: Write) -> None:
+def test_headline_of_ties_and_of_a_single_view(write: Write, preds: Predictions) -> None:
     # One half of the images has a higher confidence than the other; within each half all are equal.
     sure = np.where(np.arange(1000) < 500, 0.99, 0.9)
-    preds = make_predictions(sure, sure, np.isin(np.arange(1000), np.arange(500, 550)))
-    assert "both accept 50 % of the images" in headline(write(preds, risk=0.01))[1]
-    assert coverage_at(preds.correct(), confidence(preds, "mean"), 0.01) > 0.55, "the metric splits ties"
-
-
-def test_single_view_has_no_second_look(write: Write, preds: Predictions) -> None:
+    tied = make_predictions(sure, sure, np.isin(np.arange(1000), np.arange(500, 550)))
+    assert "both accept 50 % of the images" in headline(write(tied, risk=0.01))[1]
+    assert coverage_at(tied.correct(), confidence(tied, "mean"), 0.01) > 0.55, "the metric splits ties"
     verdict, sentence = headline(write(preds.select(views="identity"), methods=["msr"], risk=0.2))
-    correct, sure = preds.correct(), confidence(preds, "msr")
-    coverage = f"{try_every_threshold(correct, sure, 0.2)[1] / 6:.1f}".removesuffix(".0")
+    correct, msr = preds.correct(), confidence(preds, "msr")
+    coverage = f"{try_every_threshold(correct, msr, 0.2)[1] / 6:.1f}".removesuffix(".0")
     assert verdict == "none"
-    assert f"msr detects errors with AUROC {100 * auroc(correct, sure):.1f}; at 20 % risk" in sentence
+    assert f"msr detects errors with AUROC {100 * auroc(correct, msr):.1f}; at 20 % risk" in sentence
     assert f"accepts {coverage} % of the images" in sentence

@@ -54,7 +54,7 @@ class PageParser(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
 
 
-def test_page_is_well_formed_and_its_references_exist(report: Report) -> None:
+def test_page_is_well_formed_and_fetches_nothing_and_runs_only_its_own_script(report: Report) -> None:
     parser = PageParser()
     parser.feed(report.text)
     assert parser.open == []
@@ -63,9 +63,6 @@ def test_page_is_well_formed_and_its_references_exist(report: Report) -> None:
     assert parser.levels[0] == 1
     assert parser.levels.count(1) == 1
     assert all(after - before <= 1 for before, after in zip(parser.levels, parser.levels[1:], strict=False))
-
-
-def test_page_fetches_nothing_and_runs_only_its_own_script(report: Report) -> None:
     text = report.path.read_text("utf-8")
     # The only URL of the page names a namespace, which is never fetched.
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
@@ -236,14 +233,14 @@ def test_edge_cases_are_reported(preds: Predictions, tmp_path: Path, n_images: i
 def test_other_predictions_and_methods(write: Write, options: dict[str, Any]) -> None:
     report = write(make_random(80, 2, 4), image=read_image, **{"methods": None, **options})
     assert "class 3" in report.text, "classes without names are numbered"
+    members = [make_random(80, 2, 4)] * 2
+    ensemble = Predictions(members=members, views=members[0].views)
+    assert "× 2 members" in write(ensemble, **{"methods": None, **options}).text
 
 
-def test_ensemble(write: Write, preds: Predictions) -> None:
-    few = preds.select(images=np.arange(60))
-    assert "× 2 members" in write(Predictions(members=[few, few], views=few.views), methods=None).text
-
-
-def test_unwritable_path_is_rejected(write: Write, preds: Predictions, tmp_path: Path) -> None:
+def test_missing_labels_and_unwritable_paths_are_rejected(write: Write, preds: Predictions, tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="labels="):
+        write(Predictions(probabilities=preds.probabilities, views=preds.views))
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "r.html").mkdir()
     few = preds.select(images=np.arange(40))
@@ -264,16 +261,9 @@ def test_unwritable_path_is_rejected(write: Write, preds: Predictions, tmp_path:
         ({"name": "folder"}, "folder"),
     ],
 )
-def test_invalid_arguments_are_rejected(
-    write: Write, preds: Predictions, options: dict[str, Any], message: str
-) -> None:
+def test_invalid_arguments_fail(write: Write, preds: Predictions, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ReportError, match=re.escape(message)):
         write(preds, **{"methods": ["msr"], **options})
-
-
-def test_predictions_without_labels_are_rejected(write: Write, preds: Predictions) -> None:
-    with pytest.raises(ReportError, match="labels="):
-        write(Predictions(probabilities=preds.probabilities, views=preds.views))
 
 
 def open_picture(uri: str) -> Image.Image:
@@ -297,7 +287,7 @@ def test_pictures_tell_the_prediction_for_every_view(preds: Predictions, report:
 
 
 @pytest.mark.parametrize("views", ["identity", "identity hflip shift:1,0"], ids=["one view", "more"])
-def test_errors_of_both_ends_and_rejected_correct_predictions_are_chosen(
+def test_errors_of_both_ends_and_rejected_correct_images_are_chosen(
     write: Write, preds: Predictions, views: str
 ) -> None:
     selected = preds.select(views=views)
@@ -326,7 +316,7 @@ def test_equal_confidences_keep_the_order_and_few_images_are_all_chosen(write: W
     assert sorted(int(row["index"]) for row in few.rows("galleries")) == list(range(50))
 
 
-def test_sheet_holds_every_view(write: Write, preds: Predictions) -> None:
+def test_sheet_holds_every_view_in_rows(write: Write, preds: Predictions) -> None:
     pixels = np.kron(np.arange(16, dtype=np.uint8).reshape(4, 4) * 16, np.ones((8, 8), dtype=np.uint8))[..., None]
     few = preds.select(images=np.arange(3))
     drawn = write(few, image=lambda _: pixels).data["pictures"]
@@ -337,15 +327,12 @@ def test_sheet_holds_every_view(write: Write, preds: Predictions) -> None:
         assert np.abs(sheet[:, 32 * place : 32 * place + 32] - expected).mean() < 12, "up to the loss of compression"
     real = write(few, image=lambda _: (pixels / 255).astype(np.float32)).data["pictures"]
     assert real == drawn, "float32 images give the same pictures"
-
-
-def test_many_views_are_in_rows(write: Write) -> None:
     levels = [round(1 - place / 20, 2) for place in range(18)]
     views = ["identity", *(f"brightness:{level:g}" for level in levels[1:])]
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), (20, 18)).astype(np.float32)
-    preds = Predictions(probabilities=probabilities, views=views, labels=np.arange(20) % 3)
-    drawn = write(preds, image=lambda _: np.full((32, 48, 1), 200, dtype=np.uint8)).data["pictures"][0]
-    sheet = np.asarray(open_picture(drawn["sheet"]).convert("L"), dtype=np.int64)
+    many = Predictions(probabilities=probabilities, views=views, labels=np.arange(20) % 3)
+    picture = write(many, image=lambda _: np.full((32, 48, 1), 200, dtype=np.uint8)).data["pictures"][0]
+    sheet = np.asarray(open_picture(picture["sheet"]).convert("L"), dtype=np.int64)
     assert sheet.shape == (2 * 32, 16 * 48)
     tiles = sheet.reshape(2, 32, 16, 48).mean(axis=(1, 3)).ravel()
     assert tiles == pytest.approx([*(200 * level for level in levels), *[0] * 14], abs=3)

@@ -23,16 +23,20 @@ def classifier() -> sl.Classifier:
     return sl.load_classifier(classify, output="probabilities", name="brightness-v1")
 
 
+def write_archive(folder: Path, n_images: int) -> str:
+    """Write dark and bright images, some hard to tell apart, and return their spec."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(2, size=n_images)
+    mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=n_images) + rng.normal(0, 25, size=n_images)
+    pixels = mean[:, None, None, None] + rng.normal(0, 25, size=(n_images, 6, 6, 3))
+    images = np.clip(pixels, 0, 255).astype(np.uint8)
+    np.savez(folder / "data.npz", images=images, labels=labels, class_names=["dark", "bright"])
+    return f"npz:{folder / 'data.npz'}"
+
+
 @pytest.fixture
 def archive(tmp_path: Path) -> str:
-    """Spec of 500 dark and bright images, some hard to tell apart."""
-    rng = np.random.default_rng(3)
-    labels = rng.integers(2, size=500)
-    mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=500) + rng.normal(0, 25, size=500)
-    pixels = mean[:, None, None, None] + rng.normal(0, 25, size=(500, 6, 6, 3))
-    images = np.clip(pixels, 0, 255).astype(np.uint8)
-    np.savez(tmp_path / "data.npz", images=images, labels=labels, class_names=["dark", "bright"])
-    return f"npz:{tmp_path / 'data.npz'}"
+    return write_archive(tmp_path, 500)
 
 
 @pytest.fixture

@@ -14,19 +14,14 @@ from secondlook.diagnosis import choice
 from secondlook.errors import PredictionsError
 from secondlook.predictions import DamagedChunkWarning, batching
 from secondlook.sources import UnreadableImageError
-
-VIEWS = "identity hflip vflip"
+from tests.predictions.conftest import read_files
+from tests.report.runs.conftest import VIEWS, write_archive
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> str:
     """Spec of 900 dark and bright images, enough to fit a method."""
-    rng = np.random.default_rng(3)
-    labels = rng.integers(2, size=900)
-    mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=900) + rng.normal(0, 25, size=900)
-    images = np.clip(mean[:, None, None, None] + rng.normal(0, 25, size=(900, 6, 6, 3)), 0, 255).astype(np.uint8)
-    np.savez(tmp_path / "data.npz", images=images, labels=labels, class_names=["dark", "bright"])
-    return f"npz:{tmp_path / 'data.npz'}"
+    return write_archive(tmp_path, 900)
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +42,6 @@ def classify_otherwise(batch: Array) -> Array:
 
 def load(function: Any = classify) -> sl.Classifier:
     return sl.load_classifier(function, output="probabilities", name=function.__name__)
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def create_both(
@@ -79,7 +69,7 @@ def create_both(
     ],
 )
 @pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning")
-def test_evaluation_equals_that_of_this_process(
+def test_evaluation_equals_one_in_process(
     archive: str, tmp_path: Path, pickled_engine: Any, options: dict[str, Any]
 ) -> None:
     if options.get("ood"):
@@ -97,7 +87,7 @@ def test_evaluation_equals_that_of_this_process(
         assert there.evaluate(progress=False).rows[0] == here.evaluate(progress=False).rows[0]
 
 
-def test_views_that_are_set_aside_on_more_images_are_stored_but_not_evaluated(
+def test_views_set_aside_on_more_images_are_not_evaluated(
     archive: str, tmp_path: Path, pickled_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "MAX_STRAIN_AGAIN", -0.1)
@@ -134,9 +124,7 @@ def write_images(folder: Path, archive: str, broken: list[int]) -> str:
     return f"csv:{folder / 'labels.csv'}"
 
 
-def test_unreadable_images_are_listed_and_evaluated_once_repaired(
-    archive: str, tmp_path: Path, pickled_engine: Any
-) -> None:
+def test_unreadable_images_are_listed_until_repaired(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     broken = [0, 70, *range(256, 384), 899]  # the third chunk has no other images
     data = write_images(tmp_path / "images", archive, broken)
     arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False}
@@ -182,9 +170,7 @@ def test_images_that_can_be_read_again_are_evaluated(tmp_path: Path, pickled_eng
     assert counts == [299, 300]
 
 
-def test_killed_job_resumes_and_damaged_chunks_are_computed_again(
-    archive: str, tmp_path: Path, pickled_engine: Any
-) -> None:
+def test_killed_job_resumes_and_repairs_damaged_chunks(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     execution = sl.Execution(engine=pickled_engine, progress=False)
     arguments: dict[str, Any] = {"views": VIEWS, "resamples": 20, "check_setup": False, "execution": execution}
     pickled_engine.dies_after = 3
@@ -203,15 +189,14 @@ def test_killed_job_resumes_and_damaged_chunks_are_computed_again(
     assert read_files(again.path) == expected
 
 
-def test_other_methods_are_evaluated_from_stored_predictions(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
-    here, there = create_both(tmp_path, pickled_engine, archive)
+def test_other_methods_are_evaluated_from_stored_named_predictions(
+    archive: str, tmp_path: Path, pickled_engine: Any
+) -> None:
+    create_both(tmp_path, pickled_engine, archive)
     pickled_engine.numbers.clear()
     here, there = create_both(tmp_path, pickled_engine, archive, methods=["entropy", "bootstrap"])
     assert pickled_engine.numbers == [], "nothing is classified again"
     assert (here.path / "evaluation.json").read_bytes() == (there.path / "evaluation.json").read_bytes()
-
-
-def test_function_without_a_name_is_rejected(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     unnamed = sl.load_classifier(classify, output="probabilities")
     execution = sl.Execution(engine=pickled_engine, progress=False)
     with pytest.raises(PredictionsError, match="name"):

@@ -10,8 +10,7 @@ from secondlook.arrays import Array
 from secondlook.errors import DecisionError
 from secondlook.monitoring import count_looks
 from secondlook.monitoring.estimates import AccuracyEstimator, score_images
-
-QUIET = sl.Execution(progress=False)
+from tests.report.runs.conftest import QUIET, classify
 
 
 def test_policy_learns_and_keeps_its_guarantee(run: sl.Run, classifier: sl.Classifier, tmp_path: Path) -> None:
@@ -27,6 +26,11 @@ def test_policy_learns_and_keeps_its_guarantee(run: sl.Run, classifier: sl.Class
     assert (run.path / "shifts").is_dir()
     assert run.learn_shifts(policy, classifier, n_images=100, execution=QUIET) == learned
     assert run.learn_shifts(policy, classifier, n_images=100, seed=1, execution=QUIET) != learned
+    other = sl.load_classifier(lambda batch: np.full((len(batch), 2), 0.5), output="probabilities", name="other")
+    with pytest.raises(DecisionError, match="'other'"):
+        run.learn_shifts(policy, other, execution=QUIET)
+    with pytest.raises(DecisionError, match="classifier="):
+        run.learn_shifts(policy, execution=QUIET)  # a function cannot be loaded from its name
 
 
 def test_learned_estimate_holds_for_images_like_those_of_the_run(run: sl.Run, classifier: sl.Classifier) -> None:
@@ -48,8 +52,7 @@ def test_interrupted_job_resumes(run: sl.Run) -> None:
         if looks[-1] > limit:
             raise KeyboardInterrupt
         looks[-1] += len(batch)
-        bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 128.0) / 12.0))
-        return np.stack([1 - bright, bright], axis=1)
+        return classify(batch)
 
     classifier = sl.load_classifier(classify_until_stopped, output="probabilities", name="brightness-v1")
     with pytest.raises(KeyboardInterrupt):
@@ -61,21 +64,10 @@ def test_interrupted_job_resumes(run: sl.Run) -> None:
     assert len(resumed.shifts.shifts) == 10
 
 
-def test_policy_of_other_images_is_rejected(
-    run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
-) -> None:
+def test_policy_of_other_images_fails(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     other = sl.create_run(
         classifier, f"{archive}?limit=400", out=tmp_path / "other", views="identity hflip", resamples=5, execution=QUIET
     )
     policy = other.certify(risk=0.1, delta=0.1, progress=False)
     with pytest.raises(DecisionError, match="other images"):
         run.learn_shifts(policy, classifier, execution=QUIET)
-
-
-def test_other_classifier_is_rejected(run: sl.Run) -> None:
-    policy = run.certify(risk=0.1, delta=0.1, progress=False)
-    other = sl.load_classifier(lambda batch: np.full((len(batch), 2), 0.5), output="probabilities", name="other")
-    with pytest.raises(DecisionError, match="'other'"):
-        run.learn_shifts(policy, other, execution=QUIET)
-    with pytest.raises(DecisionError, match="classifier="):
-        run.learn_shifts(policy, execution=QUIET)  # a function cannot be loaded from its name

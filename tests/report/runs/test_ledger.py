@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.arrays import Array
 from secondlook.errors import DecisionError
 from secondlook.report import CalibrationWarning, ledger
-
-VIEWS = "identity hflip vflip"
-QUIET = sl.Execution(progress=False)
+from tests.report.runs.conftest import QUIET, VIEWS, classify
 
 
 def certify(run: sl.Run, method: Any = "mean", **arguments: Any) -> sl.Policy:
@@ -35,42 +32,24 @@ def recorded(run: sl.Run) -> list[dict[str, Any]]:
     return calibrations
 
 
-def test_first_calibration_is_recorded_without_a_warning(run: sl.Run) -> None:
+def test_first_calibration_is_recorded_without_a_warning_and_adds_nothing_again(run: sl.Run) -> None:
     policy = certify(run)
     assert joint_delta(policy) is None
-    assert recorded(run) == [
-        {
-            "images": run.record.data.digest,
-            "predictions": run.record.predictions,
-            "views": VIEWS.split(),
-            "methods": ["mean"],
-            "options": {},
-            "predict_from": "image",
-            "top_k": 1,
-            "risk": 0.1,
-            "delta": 0.1,
-            "tolerance": None,
-            "max_looks": None,
-            "class_risks": None,
-        }
-    ]
-
-
-def test_same_calibration_adds_nothing(run: sl.Run) -> None:
-    first = certify(run)
+    (found,) = recorded(run)
+    assert (found.pop("images"), found.pop("predictions")) == (run.record.data.digest, run.record.predictions)
+    expected = {"views": VIEWS.split(), "methods": ["mean"], "options": {}, "predict_from": "image", "top_k": 1}
+    unused = dict.fromkeys(("tolerance", "max_looks", "class_risks"))
+    assert found == {**expected, "risk": 0.1, "delta": 0.1, **unused}
     before = (run.path / "calibrations.json").read_bytes()
-    assert certify(sl.open_run(run.path)) == first
+    assert certify(sl.open_run(run.path)) == policy
     assert (run.path / "calibrations.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"method": "msr"},
-        {"risk": 0.2},
-        {"predict_from": "views"},
-        {"method": "bootstrap-lower", "seed": 3},
-        {"adaptive": True},
+        *({"method": "msr"}, {"risk": 0.2}, {"predict_from": "views"}),
+        *({"method": "bootstrap-lower", "seed": 3}, {"adaptive": True}),
     ],
 )
 def test_second_calibration_warns_of_the_joint_failure_probability(run: sl.Run, other: dict[str, Any]) -> None:
@@ -137,28 +116,18 @@ def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
     assert [(one["risk"], one["class_risks"]) for one in recorded(run)] == [(0.0002, [0.0001, 0.0002])]
 
 
-def test_run_has_no_other_groups_than_classes(run: sl.Run) -> None:
+def test_invalid_calibrations_and_thresholds_without_a_guarantee_are_not_recorded(run: sl.Run) -> None:
     groups: Any = ["a", "b"] * 250
     with pytest.raises(DecisionError, match="groups='class'"):
         certify(run, groups=groups)
-    assert not (run.path / "calibrations.json").exists()
-
-
-def test_invalid_calibration_is_not_recorded(run: sl.Run) -> None:
     for arguments in ({"risk": "a"}, {"method": "meen"}, {"method": ["mean", "bootstrap"]}):
         with pytest.raises(sl.SecondLookError):
             certify(run, **arguments)
-    assert not (run.path / "calibrations.json").exists()
-
-
-def test_threshold_without_a_guarantee_is_not_recorded(run: sl.Run) -> None:
     run.threshold_for(coverage=0.5, progress=False)
     assert not (run.path / "calibrations.json").exists()
 
 
-def test_evaluating_the_same_images_again_keeps_the_ledger(
-    run: sl.Run, classifier: sl.Classifier, archive: str
-) -> None:
+def test_evaluating_the_same_images_keeps_the_ledger(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
     certify(run)
     options: dict[str, Any] = {"resamples": 5, "execution": QUIET}
     again = sl.create_run(classifier, archive, out=run.path, views="identity hflip", **options)
@@ -172,47 +141,32 @@ def test_evaluating_the_same_images_again_keeps_the_ledger(
 
 
 def test_another_classifier_on_the_same_images_is_another_calibration(run: sl.Run, archive: str) -> None:
-    def classify(batch: Array) -> Array:
-        brightness = batch.mean(axis=(1, 2, 3)) / 255
-        return np.stack([1 - brightness, brightness], axis=1)
-
     certify(run)
-    other = sl.load_classifier(classify, output="probabilities", name="brightness-v2")
+    other = sl.load_classifier(lambda batch: classify(batch // 2), output="probabilities", name="brightness-v2")
     replaced = sl.create_run(other, archive, out=run.path, views=VIEWS, resamples=5, execution=QUIET)
     with pytest.warns(CalibrationWarning, match="20 %"):
         certify(replaced)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}x", b'{"calibrations": [{"delta": 2}]}', b'{"version": 3}'])
-def test_damaged_ledger_is_an_error(run: sl.Run, content: bytes) -> None:
-    (run.path / "calibrations.json").write_bytes(content)
-    with pytest.raises(DecisionError, match=re.escape(str(run.path / "calibrations.json"))):
-        certify(run)
-    assert (run.path / "calibrations.json").read_bytes() == content
-
-
-def test_ledger_that_cannot_be_written_is_an_error(run: sl.Run) -> None:
+def test_ledger_that_is_damaged_or_cannot_be_written_is_an_error(run: sl.Run) -> None:
+    path = run.path / "calibrations.json"
+    for content in (b"", b"{}x", b'{"calibrations": [{"delta": 2}]}', b'{"version": 3}'):
+        path.write_bytes(content)
+        with pytest.raises(DecisionError, match=re.escape(str(path))):
+            certify(run)
+        assert path.read_bytes() == content
+    path.unlink()
+    (run.path / "calibrations.lock").unlink(missing_ok=True)
     (run.path / "calibrations.lock").mkdir()
-    with pytest.raises(DecisionError, match=re.escape(str(run.path / "calibrations.json"))):
+    with pytest.raises(DecisionError, match=re.escape(str(path))):
         certify(run)
 
 
 def test_simultaneous_calibrations_are_all_recorded(run: sl.Run) -> None:
     record = run.record
-    calibrations = [
-        ledger.RecordedCalibration(
-            images=record.data.digest,
-            predictions=record.predictions,
-            views=record.views,
-            methods=("mean",),
-            options={"number": number},
-            predict_from="image",
-            top_k=1,
-            risk=0.1,
-            delta=0.001,
-        )
-        for number in range(40)
-    ]
+    same: dict[str, Any] = {"images": record.data.digest, "predictions": record.predictions, "views": record.views}
+    same |= {"methods": ("mean",), "predict_from": "image", "top_k": 1, "risk": 0.1, "delta": 0.001}
+    calibrations = [ledger.RecordedCalibration(**same, options={"number": number}) for number in range(40)]
     threads = [
         threading.Thread(target=ledger.record_calibration, args=(run.path, calibration)) for calibration in calibrations
     ]
@@ -231,9 +185,7 @@ def write_repeated(archive: str, path: Path, repeats: int) -> str:
     return f"npz:{path}"
 
 
-def test_copies_of_images_are_counted_once(
-    run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
-) -> None:
+def test_copies_are_counted_once(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     spec = write_repeated(archive, tmp_path / "five.npz", 5)
     repeated = sl.create_run(classifier, spec, out=tmp_path / "five", views=VIEWS, resamples=5, execution=QUIET)
     assert len(repeated.record.data.duplicates) == 2000

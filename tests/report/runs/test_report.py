@@ -11,8 +11,6 @@ import secondlook as sl
 from secondlook.errors import ReportError
 from secondlook.report import CalibrationWarning, writer
 
-QUIET = sl.Execution(progress=False)
-
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +51,7 @@ def test_report_uses_the_latest_calibration(run: sl.Run) -> None:
     assert (run.path / "calibrations.json").read_bytes() == before
 
 
-def test_several_methods_of_a_calibration_share_its_delta(run: sl.Run) -> None:
+def test_several_methods_of_a_calibration_share_its_delta_and_all_share_a_given_one(run: sl.Run) -> None:
     policy = run.certify(["msr", "mean"], risk=0.1, delta=0.1, progress=False)
     written = run.report(progress=False)
     data = read_data(written.path)
@@ -61,24 +59,17 @@ def test_several_methods_of_a_calibration_share_its_delta(run: sl.Run) -> None:
     assert policy.calibration is not None
     assert read_lead(written.path)[1:3] == [policy.calibration.accepted, policy.calibration.errors]
     assert written.notes == ()
-
-
-def test_report_without_a_calibration_uses_the_default(run: sl.Run) -> None:
-    written = run.report(progress=False)
-    assert read_data(written.path)["delta"] == 0.001
-    assert "by default" in written.terms
-    assert not (run.path / "calibrations.json").exists()
-
-
-def test_calibration_of_other_predictions_is_not_used(run: sl.Run) -> None:
-    run.certify("mean", risk=0.1, delta=0.1, predict_from="views", progress=False)
-    assert "by default" in run.report(progress=False).terms
-
-
-def test_given_delta_is_shared_by_all_methods(run: sl.Run) -> None:
-    run.certify("mean", risk=0.1, delta=0.1, progress=False)
     data = read_data(run.report(delta=0.3, progress=False).path)
     assert (data["delta"], data["calibrated"]) == (0.3, [])
     assert data["sharing"] == ["msr", "mean", "blend"]
     with pytest.raises(ReportError, match="delta"):
         run.report(delta=0.0, progress=False)
+
+
+def test_report_without_a_calibration_of_its_predictions_uses_the_default(run: sl.Run) -> None:
+    written = run.report(progress=False)
+    assert read_data(written.path)["delta"] == 0.001
+    assert "by default" in written.terms
+    assert not (run.path / "calibrations.json").exists()
+    run.certify("mean", risk=0.1, delta=0.1, predict_from="views", progress=False)
+    assert "by default" in run.report(progress=False).terms

@@ -16,12 +16,12 @@ from secondlook.diagnosis import SetupWarning
 from secondlook.errors import PredictionsError, ReportError, SourceError
 from secondlook.files import compute_checksum
 from secondlook.views import ViewWarning
-
-VIEWS = "identity hflip vflip"
-QUIET = sl.Execution(progress=False)
+from tests.report.runs.conftest import QUIET, VIEWS, classify
 
 
-def test_created_run_equals_the_opened_one(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
+def test_created_run_equals_the_opened_one_and_stored_numbers(
+    run: sl.Run, classifier: sl.Classifier, archive: str
+) -> None:
     opened = sl.open_run(run.path)
     assert opened == run
     assert opened.record.views == tuple(VIEWS.split())
@@ -30,6 +30,20 @@ def test_created_run_equals_the_opened_one(run: sl.Run, classifier: sl.Classifie
     expected = sl.collect(classifier, archive, VIEWS, execution=QUIET)
     np.testing.assert_array_equal(opened.predictions.probabilities, expected.probabilities)
     assert tuple(opened.predictions.ids) == tuple(expected.ids)
+    assert run.evaluation == run.evaluate(progress=False)
+    assert run.evaluation == sl.evaluate(run.predictions, resamples=20)
+    result = run.evaluate(["mean"], ["accuracy"], predict_from="views", progress=False)
+    assert result.methods == ("mean",)
+    assert result["mean", "accuracy"].value == run.predictions.correct(predict_from="views").mean()
+    policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
+    rule = sl.certify(run.predictions, "mean", risk=0.1, delta=0.1)
+    assert policy == rule
+    assert policy.views == run.record.views
+    assert policy.classifier == run.record.classifier
+    assert policy.class_names == ("dark", "bright")
+    chosen = run.threshold_for(coverage=0.8, progress=False)
+    assert not chosen.certified
+    assert chosen.coverage >= 0.8
 
 
 def test_repr_is_for_people(run: sl.Run) -> None:
@@ -48,67 +62,19 @@ def test_arguments_come_in_the_order_of_collect() -> None:
     assert len(create_run) <= 12
 
 
-def test_unknown_options_are_rejected_before_anything_is_computed(
-    classifier: sl.Classifier, archive: str, tmp_path: Path
-) -> None:
-    with pytest.raises(TypeError, match="resample"):
-        sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", resample=5)
-    assert not (tmp_path / "run").exists()
-
-
-def test_stored_evaluation_equals_a_new_one(run: sl.Run) -> None:
-    assert run.evaluation == run.evaluate(progress=False)
-    assert run.evaluation == sl.evaluate(run.predictions, resamples=20)
-
-
-def test_evaluate_takes_other_methods_and_metrics(run: sl.Run) -> None:
-    result = run.evaluate(["mean"], ["accuracy"], predict_from="views", progress=False)
-    assert result.methods == ("mean",)
-    assert result["mean", "accuracy"].value == run.predictions.correct(predict_from="views").mean()
-
-
-def test_certify_returns_the_policy_of_the_certified_rule(run: sl.Run) -> None:
-    policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
-    rule = sl.certify(run.predictions, "mean", risk=0.1, delta=0.1)
-    assert policy == rule
-    assert policy.views == run.record.views
-    assert policy.classifier == run.record.classifier
-    assert policy.class_names == ("dark", "bright")
-
-
-def test_threshold_for_a_coverage_has_no_guarantee(run: sl.Run) -> None:
-    policy = run.threshold_for(coverage=0.8, progress=False)
-    assert not policy.certified
-    assert policy.coverage >= 0.8
-
-
 def test_numbers_of_numpy_are_stored_as_those_of_python(
     run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
 ) -> None:
-    numbers: dict[str, Any] = {
-        "resamples": np.int64(20),
-        "seed": np.int32(0),
-        "level": np.float64(0.95),
-        "top_k": np.int64(1),
-    }
+    numbers: dict[str, Any] = {"resamples": np.int64(20), "seed": np.int32(0)}
+    numbers |= {"level": np.float64(0.95), "top_k": np.int64(1)}
     other = sl.create_run(classifier, archive, out=tmp_path / "other", views=VIEWS, execution=QUIET, **numbers)
     assert other.evaluation == run.evaluation
     assert (tmp_path / "other" / "evaluation.json").read_bytes() == (tmp_path / "run" / "evaluation.json").read_bytes()
 
 
 def test_settings_of_the_run_are_the_defaults(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
-    run = sl.create_run(
-        classifier,
-        archive,
-        out=tmp_path / "views-run",
-        views=VIEWS,
-        methods=["mean"],
-        metrics=["accuracy"],
-        predict_from="views",
-        resamples=5,
-        seed=4,
-        execution=QUIET,
-    )
+    options: dict[str, Any] = {"methods": ["mean"], "metrics": ["accuracy"], "predict_from": "views", "seed": 4}
+    run = sl.create_run(classifier, archive, VIEWS, out=tmp_path / "run", **options, resamples=5, execution=QUIET)
     assert run.predict_from == "views"
     again = run.evaluate(progress=False)
     assert again == run.evaluation
@@ -121,9 +87,7 @@ def read_files(run: sl.Run) -> dict[str, bytes]:
     return {str(path.relative_to(run.path)): path.read_bytes() for path in files}
 
 
-def test_report_is_kept_for_the_same_run_and_removed_for_another(
-    run: sl.Run, classifier: sl.Classifier, archive: str
-) -> None:
+def test_report_is_kept_for_the_same_run_only(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
     written = run.report(progress=False)
     assert (written.path, written.notes) == (run.path / "report.html", ())
     before = read_files(run)
@@ -172,16 +136,15 @@ def test_run_among_the_images_is_rejected(classifier: sl.Classifier, tmp_path: P
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("data", ["predictions", "predictions/val", "ood", "report-files"])
-def test_images_in_a_place_of_the_run_are_rejected(classifier: sl.Classifier, tmp_path: Path, data: str) -> None:
-    write_folders(tmp_path / data)
-    with pytest.raises(ReportError, match=re.escape(data)):
-        sl.create_run(classifier, f"folder:{tmp_path / data}", out=tmp_path, views=VIEWS, execution=QUIET)
-
-
-def test_run_among_the_ood_images_is_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+def test_images_in_a_place_of_the_run_are_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"views": VIEWS, "execution": QUIET}
+    for number, place in enumerate(("predictions", "predictions/val", "ood", "report-files")):
+        out = tmp_path / str(number)
+        write_folders(out / place)
+        with pytest.raises(ReportError, match=re.escape(place)):
+            sl.create_run(classifier, f"folder:{out / place}", out=out, **arguments)
     write_folders(tmp_path / "other")
-    arguments: dict[str, Any] = {"views": VIEWS, "execution": QUIET, "ood": f"folder:{tmp_path / 'other'}"}
+    arguments |= {"ood": f"folder:{tmp_path / 'other'}"}
     with pytest.raises(ReportError, match="other"):
         sl.create_run(classifier, archive, out=tmp_path / "other" / "run", **arguments)
 
@@ -202,58 +165,56 @@ def forge(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"resamples": "many"}, {"top_k": 0}, {"method": [3]}, {"metric": {"a": 1}}, {"level": 2}, {"predict_from": "x"}],
-)
-def test_run_with_forged_settings_is_rejected(run: sl.Run, change: dict[str, object]) -> None:
-    forge(run.path / "run.json", settings={**run.settings, **change})
-    with pytest.raises(PredictionsError, match=f"settings.{next(iter(change))}"):
-        sl.open_run(run.path)
-
-
-def test_forged_number_of_resamples_is_rejected(run: sl.Run) -> None:
+def test_forged_settings_are_rejected_and_those_of_other_versions_kept(run: sl.Run) -> None:
+    values = {"resamples": "many", "top_k": 0, "method": [3], "metric": {"a": 1}, "level": 2, "predict_from": "x"}
+    for name, value in values.items():
+        forge(run.path / "run.json", settings={**run.settings, name: value})
+        with pytest.raises(PredictionsError, match=f"settings.{name}"):
+            sl.open_run(run.path)
     forge(run.path / "run.json", settings={**run.settings, "resamples": 10**15})
-    with pytest.raises(sl.SecondLookError, match=str(10**15)):
-        sl.open_run(run.path).evaluate(progress=False)
-    with pytest.raises(sl.SecondLookError, match=str(10**15)):
-        sl.open_run(run.path).report(progress=False)
-
-
-def test_settings_of_other_versions_are_kept(run: sl.Run) -> None:
+    for compute in (sl.open_run(run.path).evaluate, sl.open_run(run.path).report):
+        with pytest.raises(sl.SecondLookError, match=str(10**15)):
+            compute(progress=False)
     forge(run.path / "run.json", settings={**run.settings, "later": [1]})
     assert "later" in sl.open_run(run.path).settings
 
 
-@pytest.mark.parametrize("rows", [[], [{}], 3, [[[[]]]], [{"images": "\ud800"}]])
-def test_forged_evaluation_is_rejected(run: sl.Run, rows: object) -> None:
-    forge(run.path / "evaluation.json", rows=rows)
-    content = json.loads((run.path / "evaluation.json").read_text())
-    forge(run.path / "run.json", evaluation=compute_checksum(content))
-    with pytest.raises(PredictionsError, match=re.escape(str(run.path / "evaluation.json"))):
+def test_changed_and_forged_evaluations_and_records_are_rejected(run: sl.Run) -> None:
+    path, record, told = (
+        run.path / "evaluation.json",
+        run.path / "run.json",
+        re.escape(str(run.path / "evaluation.json")),
+    )
+    evaluation, recorded = path.read_text(), record.read_text()
+    path.write_text(evaluation.replace('"resamples": 20', '"resamples": 21'))
+    with pytest.raises(PredictionsError, match=told):
         _ = sl.open_run(run.path).evaluation
-
-
-def test_deeply_nested_evaluation_is_rejected(run: sl.Run) -> None:
-    (run.path / "evaluation.json").write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):
+    rows: tuple[object, ...] = ([], [{}], 3, [[[[]]]], [{"images": "\ud800"}])
+    for forged in rows:
+        path.write_text(evaluation)
+        forge(path, rows=forged)
+        forge(record, evaluation=compute_checksum(json.loads(path.read_text())))
+        with pytest.raises(PredictionsError, match=told):
+            _ = sl.open_run(run.path).evaluation
+    path.write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(PredictionsError, match=told):
         _ = run.evaluation
+    record.write_text(recorded.replace('"resamples": 20', '"resamples": 21'))
+    with pytest.raises(PredictionsError, match="checksum"):
+        sl.open_run(run.path)
 
 
-def test_report_without_images_has_a_note(run: sl.Run, archive: str) -> None:
-    Path(archive.removeprefix("npz:")).unlink()
-    written = sl.open_run(run.path).report(run.path / "other.html", progress=False)
-    assert written.path.is_file()
-    assert len(written.notes) == 1
-
-
-def test_changed_images_are_not_shown(run: sl.Run, archive: str) -> None:
+def test_changed_images_are_not_shown_and_a_report_without_images_has_a_note(run: sl.Run, archive: str) -> None:
     path = Path(archive.removeprefix("npz:"))
     content = dict(np.load(path))
     content["images"] = 255 - content["images"]
     np.savez(path, **content)
     with pytest.raises(SourceError, match="changed"):
         sl.open_run(run.path).image(0)
+    path.unlink()
+    written = sl.open_run(run.path).report(run.path / "other.html", progress=False)
+    assert written.path.is_file()
+    assert len(written.notes) == 1
 
 
 def test_arrays_can_be_evaluated(classifier: sl.Classifier, tmp_path: Path) -> None:
@@ -267,22 +228,17 @@ def test_arrays_can_be_evaluated(classifier: sl.Classifier, tmp_path: Path) -> N
     assert run.report(progress=False).notes, "an array cannot be opened again, so the report has no images"
 
 
-def test_unlabeled_data_is_rejected(classifier: sl.Classifier, tmp_path: Path) -> None:
-    images = np.zeros((4, 6, 6, 3), dtype=np.uint8)
+def test_bad_arguments_fail_before_all_computations(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"out": tmp_path / "run", "views": VIEWS, "execution": QUIET}
+    wrong: dict[str, Any] = {"methods": ["meen"], "metrics": ["aurok"], "predict_from": "x"}
+    wrong |= {"level": 95, "top_k": 0, "seed": -1}
+    for name, value in wrong.items():
+        with pytest.raises(sl.SecondLookError, match=re.escape(repr(value).strip("[]"))):
+            sl.create_run(classifier, archive, **options, **{name: value})
+    with pytest.raises(TypeError, match="resample"):
+        sl.create_run(classifier, archive, **options, resample=5)
     with pytest.raises(SourceError, match="labels"):
-        sl.create_run(classifier, images, out=tmp_path / "run", views=VIEWS, execution=QUIET)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"methods": ["meen"]}, {"metrics": ["aurok"]}, {"predict_from": "x"}, {"level": 95}, {"top_k": 0}, {"seed": -1}],
-)
-def test_bad_arguments_are_rejected_before_anything_is_computed(
-    classifier: sl.Classifier, archive: str, tmp_path: Path, arguments: dict[str, object]
-) -> None:
-    with pytest.raises(sl.SecondLookError, match=re.escape(repr(next(iter(arguments.values()))).strip("[]"))):
-        sl.create_run(classifier, archive, out=tmp_path / "run", views=VIEWS, execution=QUIET, **arguments)  # type: ignore[arg-type]
+        sl.create_run(classifier, np.zeros((4, 6, 6, 3), dtype=np.uint8), **options)
     assert not (tmp_path / "run").exists()
 
 
@@ -302,7 +258,7 @@ def make_left_half_images(tmp_path: Path, n_images: int = 1200) -> str:
     return f"npz:{tmp_path / 'halves.npz'}"
 
 
-def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path) -> None:
+def test_harmful_views_are_warned_of_or_set_aside_on_images_that_nothing_is_judged_on(tmp_path: Path) -> None:
     model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
     data = make_left_half_images(tmp_path)
     with pytest.warns(ViewWarning, match=r"hflip.*'auto'"):
@@ -312,11 +268,7 @@ def test_harmful_views_are_warned_of_recorded_and_warned_of_again(tmp_path: Path
         run.threshold_for(coverage=0.8, progress=False)
     with pytest.warns(ViewWarning, match="hflip"):
         run.certify("msr", risk=0.3, delta=0.1, progress=False)
-
-
-def test_views_are_chosen_on_images_that_nothing_is_judged_on(tmp_path: Path) -> None:
-    model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
-    run = sl.create_run(model, make_left_half_images(tmp_path), out=tmp_path / "run", resamples=5, execution=QUIET)
+    run = sl.create_run(model, data, out=tmp_path / "auto", resamples=5, execution=QUIET)
     assert run.settings["views"] == "auto"
     choice = run.record.view_choice
     assert choice is not None
@@ -364,23 +316,7 @@ def test_unreadable_folders_are_rejected(tmp_path: Path, content: bytes | None) 
         sl.open_run(folder)
 
 
-def test_changed_record_is_rejected(run: sl.Run) -> None:
-    path = run.path / "run.json"
-    path.write_text(path.read_text().replace('"resamples": 20', '"resamples": 21'))
-    with pytest.raises(PredictionsError, match="checksum"):
-        sl.open_run(run.path)
-
-
-def test_changed_evaluation_is_rejected(run: sl.Run) -> None:
-    path = run.path / "evaluation.json"
-    path.write_text(path.read_text().replace('"resamples": 20', '"resamples": 21'))
-    with pytest.raises(PredictionsError, match=re.escape("evaluation.json")):
-        _ = sl.open_run(run.path).evaluation
-
-
-def test_run_that_cannot_be_written_is_an_error_with_the_path(
-    run: sl.Run, classifier: sl.Classifier, archive: str
-) -> None:
+def test_run_that_cannot_be_written_names_the_path(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
     (run.path / "evaluation.json").unlink()
     (run.path / "evaluation.json").mkdir()
     with pytest.raises(ReportError, match=re.escape(str(run.path / "evaluation.json"))):
@@ -392,8 +328,7 @@ def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None
 
     def classify_inverted(batch: Array) -> Array:
         calls.append(len(batch))
-        bright = 1 / (1 + np.exp(-(batch.mean(axis=(1, 2, 3)) - 128.0) / 12.0))
-        return np.stack([bright, 1 - bright], axis=1)
+        return classify(batch)[:, ::-1]
 
     model = sl.load_classifier(classify_inverted, name="inverted-v1")
     arguments: dict[str, Any] = {"views": VIEWS, "resamples": 5, "execution": QUIET}
