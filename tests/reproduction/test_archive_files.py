@@ -30,16 +30,12 @@ class Attack:
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
 def test_arrays_and_containers_are_read(tmp_path: Path, protocol: int) -> None:
-    value = {
-        b"data": ARRAY,
-        "more": [1, 2.5, None, True, (b"x", "y")],
-        b"float": np.asfortranarray(ARRAY.astype(">f8")),
-    }
-    (tmp_path / "a").write_bytes(pickle.dumps(value, protocol=protocol))
+    floats, more = np.asfortranarray(ARRAY.astype(">f8")), [1, 2.5, None, True, (b"x", "y")]
+    (tmp_path / "a").write_bytes(pickle.dumps({b"data": ARRAY, "more": more, b"float": floats}, protocol=protocol))
     content = read_pickle(tmp_path / "a")
     np.testing.assert_array_equal(content["data"], ARRAY)
     np.testing.assert_array_equal(content["float"], ARRAY.astype(float))
-    assert content["more"] == [1, 2.5, None, True, (b"x", "y")]
+    assert content["more"] == more
 
 
 @pytest.mark.parametrize(
@@ -57,7 +53,7 @@ def test_arrays_and_containers_are_read(tmp_path: Path, protocol: int) -> None:
         ({b"a": np.array(["x"])}, r"an array of dtype 'U1'"),
     ],
 )
-def test_anything_else_is_rejected_by_name(
+def test_others_are_rejected_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object, requested: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -89,9 +85,7 @@ def test_damaged_or_forged_pickle_is_rejected(tmp_path: Path, content: bytes, fo
 
 @pytest.mark.posix
 @pytest.mark.parametrize(("scheme", "file"), [("cifar10", "test_batch"), ("svhn", "test_32x32.mat")])
-def test_files_are_limited_to_four_gigabytes(
-    tmp_path: Path, samples: Callable[[str], str], scheme: str, file: str
-) -> None:
+def test_files_are_limited_to_four_gib(tmp_path: Path, samples: Callable[[str], str], scheme: str, file: str) -> None:
     spec = samples(scheme)
     os.truncate(tmp_path / file, 2**32 + 1)  # a hole, which takes no space
     with pytest.raises(SourceError, match=rf"{file}'.*above the limit of 4294967296"):
@@ -119,13 +113,8 @@ def test_time_and_memory_for_reading_a_mat_file_are_limited(
 @pytest.mark.parametrize(
     ("scheme", "file"),
     [
-        ("cifar10", "batches.meta"),
-        ("cifar10", "test_batch"),
-        ("cifar100", "test"),
-        ("svhn", "test_32x32.mat"),
-        ("stl10", "test_X.bin"),
-        ("stl10", "test_y.bin"),
-        ("stl10", "class_names.txt"),
+        *(("cifar10", "batches.meta"), ("cifar10", "test_batch"), ("cifar100", "test"), ("svhn", "test_32x32.mat")),
+        *(("stl10", name) for name in ("test_X.bin", "test_y.bin", "class_names.txt")),
         ("imagenet", "ILSVRC2012_devkit_t12/data/meta.mat"),
         ("imagenet", "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"),
     ],
@@ -140,13 +129,10 @@ def test_file_of_an_archive_must_be_regular(
         open_source(spec)
 
 
-def test_mutated_pickles(tmp_path: Path) -> None:
+def test_mutated_pickles_and_mat_files(tmp_path: Path) -> None:
     write_cifar10(tmp_path, np.zeros((2, 32, 32, 3), dtype=np.uint8), [0, 1])
     samples = [pickle.dumps({b"data": ROWS, b"labels": [0, 1]}, protocol=number) for number in (0, 2, 3)]
     check_only_source_errors(samples, 500, (tmp_path / "test_batch").write_bytes, f"cifar10:{tmp_path}")
-
-
-def test_mutated_mat_files(tmp_path: Path) -> None:
     content = {"X": np.zeros((32, 32, 3, 2), dtype=np.uint8), "y": np.array([[10], [1]], dtype=np.uint8)}
     samples = [save(savemat, content), save(savemat, content, do_compression=True)]
     check_only_source_errors(samples, 4, (tmp_path / "test_32x32.mat").write_bytes, f"svhn:{tmp_path}")

@@ -37,15 +37,15 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 
-def write_classifiers(folder: Path) -> None:
-    (folder / "nets.py").write_text(NETWORKS)
+def test_json_output_equals_the_written_results_and_quiet_prints_nothing(data_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(NETWORKS)
     table = 'spec = "function:nets:classify_colors"\noutput = "probabilities"\n'
-    (folder / "nets.toml").write_text(f'[cifar10-vgg8]\nname = "colors"\n{table}[svhn-vgg8]\n{table}')
-
-
-def test_json_output_equals_the_written_results(data_root: Path, tmp_path: Path) -> None:
-    write_classifiers(tmp_path)
-    done = run(tmp_path, "table2", "--data-root", str(data_root), "--classifiers", "nets.toml", "--json")
+    (tmp_path / "nets.toml").write_text(f'[cifar10-vgg8]\nname = "colors"\n{table}[svhn-vgg8]\n{table}')
+    options = ("table2", "--data-root", str(data_root), "--classifiers", "nets.toml")
+    quiet = run(tmp_path, *options, "--limit", "20", "--out", "out", "--quiet")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert (tmp_path / "out" / "table2" / "results.csv").exists()
+    done = run(tmp_path, *options, "--json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     written = list(csv.DictReader((tmp_path / printed["out"] / "table2" / "results.csv").read_text().splitlines()))
@@ -60,19 +60,13 @@ def test_json_output_equals_the_written_results(data_root: Path, tmp_path: Path)
     assert "[svhn-vgg8]" in missing["svhn-vgg8"]["instructions"][0]
 
 
-def test_quiet_prints_nothing(data_root: Path, tmp_path: Path) -> None:
-    write_classifiers(tmp_path)
-    options = ("--data-root", str(data_root), "--classifiers", "nets.toml", "--limit", "20", "--out", "out", "--quiet")
-    done = run(tmp_path, "table2", *options)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert (tmp_path / "out" / "table2" / "results.csv").exists()
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["list"]])
-def test_overviews_list_every_experiment_and_group(tmp_path: Path, arguments: list[str]) -> None:
-    done = run(tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert {*EXPERIMENTS, *GROUPS} <= set(done.stdout.split())
+def test_overviews_list_every_experiment_and_group(tmp_path: Path) -> None:
+    for argument in ("--help", "list"):
+        done = run(tmp_path, argument)
+        assert done.returncode == 0, done.stderr
+        assert {*EXPERIMENTS, *GROUPS} <= set(done.stdout.split())
+    rows = json.loads(run(tmp_path, "list", "--json").stdout)
+    assert [row["name"] for row in rows] == [*EXPERIMENTS, *GROUPS]
 
 
 def test_documented_commands_exist() -> None:
@@ -81,11 +75,6 @@ def test_documented_commands_exist() -> None:
     names = set(re.findall(r"python -m reproduction ([^\s`]+)", text))
     assert {*GROUPS["all"].experiments, *GROUPS} <= names
     assert names <= {*EXPERIMENTS, *GROUPS, "list"}
-
-
-def test_list_prints_json(tmp_path: Path) -> None:
-    rows = json.loads(run(tmp_path, "list", "--json").stdout)
-    assert [row["name"] for row in rows] == [*EXPERIMENTS, *GROUPS]
 
 
 @pytest.mark.parametrize(

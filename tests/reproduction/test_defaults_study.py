@@ -12,6 +12,7 @@ import secondlook as sl
 from reproduction import defaults_study as study
 from reproduction.sklearn_classifiers import cut_patches, fit_network, load_digit_images, split_signs
 from secondlook.arrays import Array
+from secondlook.cli.demo import digit_images
 from secondlook.diagnosis import candidate_views
 from secondlook.estimators import fit_method
 from secondlook.policies import certify_confidence
@@ -41,8 +42,11 @@ def sets() -> list[study.StudySet]:
     ]
 
 
+Rows = tuple[list[study.Row], list[study.Row]]
+
+
 @pytest.fixture(scope="module")
-def rows(sets: list[study.StudySet]) -> tuple[list[study.Row], list[study.Row]]:
+def rows(sets: list[study.StudySet]) -> Rows:
     return study.run_study(sets, N_SPLITS)
 
 
@@ -62,9 +66,7 @@ def test_a_split_uses_every_image_once(n_images: int) -> None:
 
 
 @pytest.mark.parametrize("predict_from", ["image", "views"])
-def test_metrics_are_those_of_scikit_learn(
-    rows: tuple[list[study.Row], list[study.Row]], sets: list[study.StudySet], predict_from: str
-) -> None:
+def test_metrics_are_those_of_scikit_learn(rows: Rows, sets: list[study.StudySet], predict_from: str) -> None:
     preds = sets[0].preds.select(views="natural")
     probabilities = preds.probabilities.astype(np.float64)
     predicted = (probabilities[:, 0] if predict_from == "image" else probabilities.mean(axis=1)).argmax(axis=1)
@@ -83,9 +85,7 @@ def test_metrics_are_those_of_scikit_learn(
 
 
 @pytest.mark.parametrize("name", ["blend", "learned"])
-def test_coverage_is_that_of_a_certified_rule(
-    rows: tuple[list[study.Row], list[study.Row]], sets: list[study.StudySet], name: str
-) -> None:
+def test_coverage_is_that_of_a_certified_rule(rows: Rows, sets: list[study.StudySet], name: str) -> None:
     preds = sets[0].preds.select(views="natural")
     coverages = []
     for seed in range(N_SPLITS):
@@ -101,9 +101,11 @@ def test_coverage_is_that_of_a_certified_rule(
     assert np.mean(coverages) > 0
 
 
-def test_every_confidence_is_measured(rows: tuple[list[study.Row], list[study.Row]]) -> None:
+def test_every_confidence_is_measured_and_rows_survive_the_file(rows: Rows, tmp_path: Path) -> None:
     metrics = (*study.MEASURED, *study.CERTIFIED)
     assert len(rows[0]) == 4 * 2 * len(study.CONFIDENCES) * len(metrics)  # three sets and their average
+    study.write_rows(tmp_path / "made" / "rows.csv", rows[1])
+    assert study.read_rows(tmp_path / "made" / "rows.csv") == rows[1]
 
 
 def test_mean_margin_is_the_mean_over_views_of_the_margin() -> None:
@@ -116,7 +118,7 @@ def test_mean_margin_is_the_mean_over_views_of_the_margin() -> None:
     assert order == pytest.approx(1, abs=1e-6)
 
 
-def test_average_leaves_out_what_choices_were_made_on(rows: tuple[list[study.Row], list[study.Row]]) -> None:
+def test_average_leaves_out_what_choices_were_made_on(rows: Rows) -> None:
     for metric in ("AUROC", "coverage at 5 %"):
         wanted = {"predict_from": "image", "confidence": "blend", "metric": metric}
         single = [float(find_row(rows[0], set=name, **wanted)["difference"]) for name in ("harmless", "harmful flips")]
@@ -133,7 +135,7 @@ def test_a_confidence_that_cannot_be_computed_has_no_rows() -> None:
     assert "–" in study.format_confidences_table(rows)
 
 
-def test_defaults_set_harmful_flips_aside(rows: tuple[list[study.Row], list[study.Row]]) -> None:
+def test_defaults_set_harmful_flips_aside(rows: Rows) -> None:
     defaults, image, natural = (
         float(find_row(rows[1], set="harmful flips", views=views)["value"])
         for views in (study.DEFAULTS, study.IMAGE, "natural, blend")
@@ -144,24 +146,16 @@ def test_defaults_set_harmful_flips_aside(rows: tuple[list[study.Row], list[stud
     assert f"({N_SPLITS})" in find_row(rows[1], set="harmful flips", views=study.DEFAULTS)["chosen"]
 
 
-def test_rows_survive_the_file(rows: tuple[list[study.Row], list[study.Row]], tmp_path: Path) -> None:
-    study.write_rows(tmp_path / "made" / "rows.csv", rows[1])
-    assert study.read_rows(tmp_path / "made" / "rows.csv") == rows[1]
-
-
-def test_interval_is_that_of_scipy() -> None:
+def test_interval_is_that_of_scipy_and_spread_the_standard_error() -> None:
     values = np.array([1.0, 2.0, 4.0, 5.0])
     mean, low, high = study.summarize(values)
     assert (low, high) == pytest.approx(stats.t.interval(0.95, 3, loc=3.0, scale=values.std(ddof=1)))
     assert mean == 3
-
-
-def test_spread_over_half_samples_is_the_standard_error() -> None:
-    values = np.random.default_rng(0).normal(size=4_000)
-    splits = [study.split_images(len(values), seed) for seed in range(400)]
-    spread = np.std([values[split.judged].mean() for split in splits])
+    drawn = np.random.default_rng(0).normal(size=4_000)
+    splits = [study.split_images(len(drawn), seed) for seed in range(400)]
+    spread = np.std([drawn[split.judged].mean() for split in splits])
     # Between the standard error and 1.3 times it: 38 to 45 % of the images are judged, not half.
-    assert 1.0 < spread / (values.std() / np.sqrt(len(values))) < 1.5
+    assert 1.0 < spread / (drawn.std() / np.sqrt(len(drawn))) < 1.5
 
 
 @pytest.mark.parametrize(
@@ -179,12 +173,8 @@ def test_misses_are_marked(image_difference: float, preset_difference: float, mi
 
 def count_bright_sides(images: Array) -> Array:
     """Return logits that differ between an image and its mirror image."""
-    left, right, top = (
-        images[:, :, :16].mean((1, 2, 3)),
-        images[:, :, 16:].mean((1, 2, 3)),
-        images[:, :4].mean((1, 2, 3)),
-    )
-    return np.stack([left, right, top], axis=1).astype(np.float32) / 32
+    parts = (images[:, :, :16], images[:, :, 16:], images[:, :4])  # left, right, top
+    return np.stack([part.mean((1, 2, 3)) for part in parts], axis=1).astype(np.float32) / 32
 
 
 def test_mirrored_predictions_are_exact() -> None:
@@ -207,17 +197,12 @@ def test_presets_in_percent_are_the_presets(preset: str) -> None:
     np.testing.assert_array_equal(sl.apply_views(image, views), sl.apply_views(image, preset))
 
 
-def test_digits_are_those_of_the_demo() -> None:
-    from secondlook.cli.demo import digit_images
-
+def test_digits_are_those_of_the_demo_and_signs_their_mirror_images_too() -> None:
     images, labels = digit_images()
     digits = load_digit_images()
     np.testing.assert_array_equal(digits.images, images)
     np.testing.assert_array_equal(digits.labels, labels)
-
-
-def test_signs_are_digits_and_their_mirror_images() -> None:
-    training, unseen = split_signs(load_digit_images())
+    training, unseen = split_signs(digits)
     for part in (training, unseen):
         half = len(part.labels) // 2
         np.testing.assert_array_equal(part.images[half:], part.images[:half, :, ::-1])
@@ -253,11 +238,8 @@ def test_kept_results_are_complete() -> None:
 def test_documentation_shows_the_kept_results() -> None:
     documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     confidences, defaults = (study.read_rows(study.RESULTS / f"{name}.csv") for name in ("confidences", "defaults"))
-    for table in (
-        study.format_defaults_table(defaults),
-        study.format_confidences_table(confidences),
-        study.format_methods_table(confidences),
-    ):
-        assert table in documented
+    assert study.format_defaults_table(defaults) in documented
+    assert study.format_confidences_table(confidences) in documented
+    assert study.format_methods_table(confidences) in documented
     marked = re.findall(r"^\| (\S+) † ", documented, re.MULTILINE)
     assert set(study.CHOSEN_ON) <= set(marked)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from reproduction import CLASSIFIERS, DATA_SETS, ReproductionError, reproduce
@@ -20,36 +21,29 @@ def network():
 
 def write_onnx(path: Path, classes: int) -> None:
     """A linear classifier of 32x32 pixels."""
-    import onnx
-    from onnx import TensorProto, helper
-
     weights = np.random.default_rng(0).normal(size=(3 * 32 * 32, classes)).astype(np.float32)
-    nodes = [
-        helper.make_node("Flatten", ["images"], ["flat"]),
-        helper.make_node("MatMul", ["flat", "weights"], ["logits"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "linear",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", classes])],
-        [helper.make_tensor("weights", TensorProto.FLOAT, weights.shape, weights.tobytes(), raw=True)],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 17]>
+        linear (float[batch, 3, 32, 32] images) => (float[batch, {classes}] logits) {{
+            flat = Flatten (images)
+            logits = MatMul (flat, weights)
+        }}""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "weights"))
+    onnx.save(model, path)
 
 
-def test_subset_sizes_are_those_of_the_released_code() -> None:
+def test_data_sets_and_classifiers_are_those_of_the_released_code() -> None:
     sizes = {name: (one.experimental, one.images) for name, one in DATA_SETS.items()}
     assert sizes["cifar10"] == sizes["cifar100"] == (1000, 10_000)
     assert sizes["stl10"] == (1000, 8000)
     assert sizes["svhn"] == (3254, 26_032)
     assert sizes["imagenet"] == (1000, 50_000)
-
-
-def test_shortened_data_set_is_split_in_the_same_proportion() -> None:
     assert DATA_SETS["svhn"].count_experimental(26_032) == 3254
     assert DATA_SETS["svhn"].count_experimental(80) == 10
     assert DATA_SETS["imagenet"].count_experimental(5) == 1
+    specs = {name: one.spec for name, one in CLASSIFIERS.items() if name.startswith("imagenet")}
+    models = {"alexnet": "alexnet", "resnet18": "resnet18", "resnext": "resnext101_32x8d"}
+    assert specs == {f"imagenet-{name}": f"torchvision:{model}?weights=IMAGENET1K_V1" for name, model in models.items()}
 
 
 def test_onnx_files_of_the_toml_file_are_used(data_root: Path, tmp_path: Path) -> None:
@@ -64,7 +58,7 @@ def test_onnx_files_of_the_toml_file_are_used(data_root: Path, tmp_path: Path) -
     assert not done.missing
 
 
-def test_activation_distances_of_a_torch_network_are_computed(
+def test_distances_of_a_torch_network_are_computed(
     data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elu_network.py").write_text(TORCH_MODULE)
@@ -78,35 +72,22 @@ def test_activation_distances_of_a_torch_network_are_computed(
     assert all("stl10-elu" not in item.name for item in done.missing)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "found"),
-    [
+def test_invalid_toml_file_is_rejected_and_a_classifier_that_cannot_be_loaded_listed(
+    data_root: Path, tmp_path: Path
+) -> None:
+    for name, content, found in (
         ("c.toml", "[cifar10-vgg8", r"c\.toml"),
         ("nothing.toml", "", r"nothing\.toml"),
         ("c.toml", '[cifar10-vgg9]\nspec = "onnx:x.onnx"\n', r"'cifar10-vgg9'.*c\.toml.*'cifar10-vgg8'"),
         ("c.toml", "[cifar10-vgg8]\nmean = [0.5]\n", r"\[cifar10-vgg8\]"),
-    ],
-)
-def test_invalid_toml_file_is_rejected(tmp_path: Path, name: str, content: str, found: str) -> None:
-    (tmp_path / "c.toml").write_text(content)
-    with pytest.raises(ReproductionError, match=found):
-        read_classifiers(tmp_path / name)
-
-
-def test_classifier_that_cannot_be_loaded_is_listed(data_root: Path, tmp_path: Path) -> None:
+    ):
+        (tmp_path / "c.toml").write_text(content)
+        with pytest.raises(ReproductionError, match=found):
+            read_classifiers(tmp_path / name)
     (tmp_path / "c.toml").write_text('[cifar10-vgg8]\nspec = "onnx:nowhere.onnx"\noutput = "logits"\n')
     done = reproduce("table2", data_root, tmp_path / "out", tmp_path / "c.toml")
     item = next(item for item in done.missing if "cifar10-vgg8" in item.name)
     assert "nowhere.onnx" in item.reason
-
-
-def test_imagenet_classifiers_are_those_of_torchvision() -> None:
-    specs = {name: one.spec for name, one in CLASSIFIERS.items() if name.startswith("imagenet")}
-    assert specs == {
-        "imagenet-alexnet": "torchvision:alexnet?weights=IMAGENET1K_V1",
-        "imagenet-resnet18": "torchvision:resnet18?weights=IMAGENET1K_V1",
-        "imagenet-resnext": "torchvision:resnext101_32x8d?weights=IMAGENET1K_V1",
-    }
 
 
 def test_missing_default_file_is_listed_with_its_path(tmp_path: Path) -> None:

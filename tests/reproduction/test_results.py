@@ -29,16 +29,13 @@ def test_fractions_are_printed_times_100_and_absent_numbers_as_empty_text() -> N
     assert format_percent(None) == format_difference(None) == format_interval(None, 1.0) == ""
 
 
-def test_csv_has_six_decimals_and_no_negative_zero() -> None:
+def test_csv_has_kept_columns_six_decimals_and_no_negative_zero() -> None:
     row = ResultRow("t", "c", "all", 10, 2, "x", 1, "MSR(x)", "aorc_joint", -1e-9, published=0.5)
     head, line = format_csv([row]).splitlines()
     cells = dict(zip(head.split(","), line.split(","), strict=True))
     assert cells["value"] == "0.000000"
     assert cells["difference"] == "-0.500000"
     assert cells["low"] == ""
-
-
-def test_csv_columns_are_those_of_the_kept_results() -> None:
     assert format_csv([]) == (
         "piece,column,part,images,errors,by,k,method,metric,value,low,high,gain,gain_low,gain_high,published,"
         "published_gain,published_accuracy,at,difference\n"

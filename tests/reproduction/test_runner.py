@@ -15,6 +15,9 @@ import secondlook as sl
 from reproduction import Reproduction, ReproductionError, reproduce
 from tests.reproduction.conftest import RecordingNetwork, make_networks, make_stand_ins, write_data
 
+Run = Callable[..., Reproduction]
+Networks = dict[str, RecordingNetwork]
+StandIns = dict[str, sl.Classifier]
 FILES = {"results.csv", "tables.md", "tables.tex", "page.html", "circumstances.json"}
 
 
@@ -30,7 +33,7 @@ def table2(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[R
 
 
 @pytest.fixture
-def run(data_root: Path, stand_ins: dict[str, sl.Classifier], tmp_path: Path) -> Callable[..., Reproduction]:
+def run(data_root: Path, stand_ins: StandIns, tmp_path: Path) -> Run:
     """Return a function that reproduces an experiment into `out`."""
 
     def reproduce_into_folder(name: str, out: str = "out", **options: Any) -> Reproduction:
@@ -55,7 +58,7 @@ def test_table2_runs_on_official_files(table2: tuple[Reproduction, Path]) -> Non
 
 
 def test_numbers_equal_a_plain_computation(
-    table2: tuple[Reproduction, Path], data_root: Path, stand_ins: dict[str, sl.Classifier]
+    table2: tuple[Reproduction, Path], data_root: Path, stand_ins: StandIns
 ) -> None:
     value = float(csv_rows(table2[1] / "results.csv")[1]["value"])
     source = sl.open_source(f"cifar10:{data_root}", subset="evaluation", count=6, seed=3)
@@ -68,7 +71,7 @@ def test_numbers_equal_a_plain_computation(
     assert value == pytest.approx(roc_auc_score(predicted == source.labels, confidence), abs=1e-6)
 
 
-def test_empty_data_root_yields_exact_instructions_once(tmp_path: Path, stand_ins: dict[str, sl.Classifier]) -> None:
+def test_empty_data_root_yields_exact_instructions_once(tmp_path: Path, stand_ins: StandIns) -> None:
     (tmp_path / "data").mkdir()
     done = reproduce("table2", tmp_path / "data", tmp_path / "out")
     assert not done.has_run
@@ -90,7 +93,7 @@ def test_empty_data_root_yields_exact_instructions_once(tmp_path: Path, stand_in
     assert text.count("ILSVRC2012_img_val.tar") == 1
 
 
-def test_available_columns_run_when_others_are_missing(tmp_path: Path, stand_ins: dict[str, sl.Classifier]) -> None:
+def test_available_columns_run_when_others_are_missing_or_damaged(tmp_path: Path, stand_ins: StandIns) -> None:
     root = tmp_path / "data"
     root.mkdir()
     write_data(root, "cifar10")
@@ -99,21 +102,13 @@ def test_available_columns_run_when_others_are_missing(tmp_path: Path, stand_ins
     assert {row["column"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"CIFAR-10 VGG-8"}
     assert len(done.missing) == 4
     assert "data set SVHN" in str(done)
-
-
-def test_damaged_file_is_listed(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    root.mkdir()
-    write_data(root, "cifar10")
     (root / "cifar-10-batches-py" / "test_batch").write_bytes(b"cut short")
-    done = reproduce("table2", root, tmp_path / "out")
-    item = next(item for item in done.missing if item.name == "data set CIFAR-10")
+    damaged = reproduce("table2", root, tmp_path / "damaged")
+    item = next(item for item in damaged.missing if item.name == "data set CIFAR-10")
     assert "test_batch" in item.reason
 
 
-def test_no_image_is_classified_twice_across_experiments(
-    run: Callable[..., Reproduction], networks: dict[str, RecordingNetwork], tmp_path: Path
-) -> None:
+def test_no_image_is_classified_twice(run: Run, networks: Networks, tmp_path: Path) -> None:
     names = ("table2", "supplement", "figure-rc", "table1", "figure-aorc")
     for name in names:
         run(name, store=tmp_path / "store", limit=12)
@@ -127,9 +122,9 @@ def test_no_image_is_classified_twice_across_experiments(
 
 
 def test_each_view_of_each_image_is_classified_once(
-    run: Callable[..., Reproduction],
-    stand_ins: dict[str, sl.Classifier],
-    networks: dict[str, RecordingNetwork],
+    run: Run,
+    stand_ins: StandIns,
+    networks: Networks,
     tmp_path: Path,
 ) -> None:
     chosen = {"cifar100-vgg8": stand_ins["cifar100-vgg8"]}
@@ -141,16 +136,17 @@ def test_each_view_of_each_image_is_classified_once(
     assert networks["cifar100-vgg8"].n_images == 54 * len(views) + 6 * len(single)
 
 
-def test_rerun_from_the_store_writes_the_same_csv(run: Callable[..., Reproduction], tmp_path: Path) -> None:
-    texts = []
+def test_rerun_from_the_store_writes_the_same_csv_and_a_limit_reduces_images(run: Run, tmp_path: Path) -> None:
     for out in ("first", "second"):
         run("table5", out, store=tmp_path / "store")
-        texts.append((tmp_path / out / "table5" / "results.csv").read_bytes())
+    texts = [(tmp_path / out / "table5" / "results.csv").read_bytes() for out in ("first", "second")]
     assert texts[0] == texts[1]
+    run("table2", limit=20)
+    assert {row["images"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"20"}
 
 
 def test_indices_files_define_the_experimental_subset(
-    run: Callable[..., Reproduction], data_root: Path, networks: dict[str, RecordingNetwork], tmp_path: Path
+    run: Run, data_root: Path, networks: Networks, tmp_path: Path
 ) -> None:
     (tmp_path / "indices").mkdir()
     done = run("table2", indices=tmp_path / "indices")
@@ -166,12 +162,9 @@ def test_indices_files_define_the_experimental_subset(
     assert np.array_equal(first_batch[55], whole.read(58))  # the other views of these images may follow
 
 
-def test_limit_reduces_the_number_of_images(run: Callable[..., Reproduction], tmp_path: Path) -> None:
-    run("table2", limit=20)
-    assert {row["images"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"20"}
-
-
-def test_circumstances_are_written_without_paths(table2: tuple[Reproduction, Path], data_root: Path) -> None:
+def test_circumstances_are_written_without_paths_and_the_page_is_self_contained(
+    table2: tuple[Reproduction, Path], data_root: Path
+) -> None:
     text = (table2[1] / "circumstances.json").read_text()
     facts = json.loads(text)
     assert facts["seed"] == 3
@@ -179,9 +172,6 @@ def test_circumstances_are_written_without_paths(table2: tuple[Reproduction, Pat
     assert facts["predictions"]["svhn-vgg8 on svhn, evaluation"]["numpy"] == np.__version__
     assert str(table2[1].parent) not in text
     assert str(data_root) not in text
-
-
-def test_page_is_self_contained(table2: tuple[Reproduction, Path]) -> None:
     page = (table2[1] / "page.html").read_text()
     assert 'src="data:image/png;base64,' in page
     assert 'src="http' not in page
@@ -189,9 +179,7 @@ def test_page_is_self_contained(table2: tuple[Reproduction, Path]) -> None:
     assert "artifacts of these labels" in page
 
 
-def test_wrong_folders_and_classifiers_are_rejected(
-    run: Callable[..., Reproduction], stand_ins: dict[str, sl.Classifier], tmp_path: Path
-) -> None:
+def test_wrong_folders_and_classifiers_fail(run: Run, stand_ins: StandIns, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ReproductionError, match=re.escape(str(tmp_path / "nowhere"))):
         reproduce("table2", tmp_path / "nowhere", tmp_path / "out")
