@@ -101,16 +101,13 @@ def test_extreme_outputs_equal_the_estimator(seed: int, n: int, v: int, c: int, 
     np.testing.assert_array_equal(classes[:, 0], preds.predicted())
 
 
-def test_every_method_is_tried_or_refused() -> None:
+def test_every_method_is_tried_or_refused_and_one_on_logits_needs_logits() -> None:
     assert {name.partition(":")[0] for name in CASES} == set(CONFIDENCES)
     for name in set(METHODS) - set(CONFIDENCES):
         with pytest.raises(ExportError, match=name):
             check_method(Policy(threshold=0.5, method=name))
     with pytest.raises(ExportError, match="temperature='fit'"):
         check_method(Policy(threshold=0.5, method="mean", options={"temperature": "fit"}))
-
-
-def test_method_on_logits_needs_logits() -> None:
     preds = as_float32(make_predictions(logits=False))
     with pytest.raises(ExportError, match="mean-logit"):
         compute_in_graph(preds, Policy(threshold=0.5, method="mean-logit"))

@@ -127,13 +127,6 @@ def test_adaptive_decisions_equal_the_library(
         assert batch == 1 or len(set(found["looks"])) > 2
 
 
-def test_adaptive_file_contains_the_network_once(exported: dict[str, tuple[Policy, Any]]) -> None:
-    (loop,) = [node for node in onnx.load(exported["adaptive"][1].path).graph.node if node.op_type == "Loop"]
-    body = loop.attribute[0].g
-    assert [node.op_type for node in body.node].count("AveragePool") == 1
-    assert {"0/first", "0/last"} <= {tensor.name for tensor in body.initializer}
-
-
 def test_threshold_of_each_class_is_used(classifier: Classifier, labeled: Predictions, tmp_path: Path) -> None:
     rule = certify(labeled, "mean", risk=0.2, delta=0.1, groups="class")
     assert len({group.threshold for group in rule.groups}) > 1
@@ -178,55 +171,57 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
         for seed, (h, w) in enumerate(sizes)
     ]
     fitted = classifier.preprocessing.fit(photos)
-    rule = MEAN
-    policy, preds = (
-        make_policy(classifier, fitted, rule)
-        if settings == "crop=16"
-        else make_policy(load_classifier(f"onnx:{network_file}?mean=.5&std=.25"), fitted, rule)
-    )
-    policy = attach(rule, classifier=classifier, views=preds.views.texts)
+    _, preds = make_policy(load_classifier(f"onnx:{network_file}?mean=.5&std=.25"), fitted, MEAN)
+    policy = attach(MEAN, classifier=classifier, views=preds.views.texts)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
     assert summary.image_shape == (None, None, 3)
     for place, photo in enumerate(photos):
         found = run_file(summary.path, photo[None])
         expected = preds.select(images=[place])
         assert found["label"] == expected.predicted()
-        np.testing.assert_allclose(found["confidence"], rule.confidence(expected), atol=1e-2)
+        np.testing.assert_allclose(found["confidence"], MEAN.confidence(expected), atol=1e-2)
 
 
 def test_float_pixels_are_taken(classifier: Classifier, tmp_path: Path) -> None:
-    images = make_images()
-    values = (images / 255).astype(np.float32)
-    rule = MEAN
-    policy, preds = make_policy(classifier, values, rule)
+    values = (make_images() / 255).astype(np.float32)
+    policy, preds = make_policy(classifier, values, MEAN)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, pixels="float32")
     found = run_file(summary.path, values)
-    np.testing.assert_allclose(found["confidence"], rule.confidence(preds), atol=1e-4)
+    np.testing.assert_allclose(found["confidence"], MEAN.confidence(preds), atol=1e-4)
     np.testing.assert_array_equal(found["label"], preds.predicted())
 
 
 def test_gray_images_become_colors(network_file: Path, tmp_path: Path) -> None:
-    classifier = load_classifier(f"onnx:{network_file}?gray=repeat")
-    images, rule = make_images(channels=1), MEAN
-    policy, preds = make_policy(classifier, images, rule)
+    classifier, images = load_classifier(f"onnx:{network_file}?gray=repeat"), make_images(channels=1)
+    policy, preds = make_policy(classifier, images, MEAN)
     path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
     for given in (images, images.repeat(3, axis=3)):
-        np.testing.assert_allclose(run_file(path, given)["confidence"], rule.confidence(preds), atol=2e-3)
+        np.testing.assert_allclose(run_file(path, given)["confidence"], MEAN.confidence(preds), atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["plain", "adaptive"])
-def test_number_of_images_that_the_network_gets_has_a_name(exported: dict[str, tuple[Policy, Any]], kind: str) -> None:
+def test_shapes_can_be_inferred_and_the_number_of_images_for_the_network_has_a_name(
+    exported: dict[str, tuple[Policy, Any]], kind: str
+) -> None:
     """Otherwise ONNX Runtime copies tensors that it would change in place."""
-    graphs = list(iterate_graphs(onnx.load(exported[kind][1].path).graph))
+    model = onnx.load(exported[kind][1].path)
+    graphs = list(iterate_graphs(model.graph))
     (described,) = [one for graph in graphs for one in graph.value_info]
     batch, *sizes = described.type.tensor_type.shape.dim
     assert batch.dim_param == BATCH_NAME
     assert all(size.dim_value for size in sizes)
     (network,) = {node.output[0] for graph in graphs for node in graph.node if described.name in node.input}
     assert any(node.op_type == "Conv" and network in node.input for graph in graphs for node in graph.node)
+    del model.graph.output[:]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in ("confidence", "view_outputs")]
+    model.graph.output.extend(outputs)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    sizes = {one.name: [size.dim_value for size in one.type.tensor_type.shape.dim] for one in inferred.graph.output}
+    assert len(sizes["confidence"]) == 1
+    assert sizes["view_outputs"][2] == N_CLASSES
 
 
-def test_file_grows_little_and_tells_what_it_is(exported: dict[str, tuple[Policy, Any]]) -> None:
+def test_adaptive_file_contains_the_network_once_and_tells_what_it_is(exported: dict[str, tuple[Policy, Any]]) -> None:
     policy, summary = exported["adaptive"]
     assert summary.size == summary.path.stat().st_size
     assert 0 < summary.added < 50_000
@@ -239,18 +234,10 @@ def test_file_grows_little_and_tells_what_it_is(exported: dict[str, tuple[Policy
     assert "until its decision is clear" in model.doc_string
     assert set(summary.to_dict()) >= {"path", "size", "added", "opset", "pixels"}
     assert str(summary.path) in str(summary)
-
-
-@pytest.mark.parametrize("kind", ["plain", "adaptive"])
-def test_shapes_can_be_inferred(exported: dict[str, tuple[Policy, Any]], kind: str) -> None:
-    model = onnx.load(exported[kind][1].path)
-    del model.graph.output[:]
-    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in ("confidence", "view_outputs")]
-    model.graph.output.extend(outputs)
-    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    sizes = {one.name: [size.dim_value for size in one.type.tensor_type.shape.dim] for one in inferred.graph.output}
-    assert len(sizes["confidence"]) == 1
-    assert sizes["view_outputs"][2] == N_CLASSES
+    (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
+    body = loop.attribute[0].g
+    assert [node.op_type for node in body.node].count("AveragePool") == 1
+    assert {"0/first", "0/last"} <= {tensor.name for tensor in body.initializer}
 
 
 def test_policy_file_is_exported_and_loaded(
@@ -271,32 +258,28 @@ def test_policy_file_is_exported_and_loaded(
     assert decider.decides_like(policy)
 
 
-def test_policy_of_another_classifier_is_refused(policy: Policy, other: Classifier, tmp_path: Path) -> None:
-    cases: list[tuple[Policy, dict[str, Any]]] = [(policy, {"classifier": other}), (policy.bind(other), {})]
-    for given, options in cases:
-        with pytest.raises(DecisionError, match=r"other\.onnx"):
-            export_onnx(given, tmp_path / "decide.onnx", **options)
-    cases = [(policy, {"classifier": other, "allow_mismatch": True}), (policy.bind(other, allow_mismatch=True), {})]
-    for given, options in cases:
-        summary = export_onnx(given, tmp_path / "decide.onnx", overwrite=True, **options)
-        assert "none, since" in summary.guarantee_text
-        assert compile_policy(load_policy(summary.path)).mismatch
-
-
-def test_file_with_another_classifier_names_it_and_states_no_guarantee(
+def test_another_classifier_is_refused_or_named_with_no_guarantee(
     classifier: Classifier, other: Classifier, labeled: Predictions, tmp_path: Path
 ) -> None:
     policy, _ = make_policy(classifier, make_images(1), certify(labeled, "mean", risk=0.2, delta=0.1))
     assert policy.certified
+    cases: list[tuple[Policy, dict[str, Any]]] = [(policy, {"classifier": other}), (policy.bind(other), {})]
+    for given, options in cases:
+        with pytest.raises(DecisionError, match=r"other\.onnx"):
+            export_onnx(given, tmp_path / "decide.onnx", **options)
     own = onnx.load(export_onnx(policy, tmp_path / "own.onnx", classifier=classifier).path).doc_string
     assert "network.onnx" in own
     assert policy.guarantee_text in own
-    path = export_onnx(policy, tmp_path / "decide.onnx", classifier=other, allow_mismatch=True).path
-    stated = onnx.load(path).doc_string
-    assert "prediction of other.onnx" in stated
-    assert "none, since" in stated
-    assert policy.guarantee_text not in stated
-    assert str(tmp_path) not in own + stated, "the folders of whoever exports are nobody's business"
+    cases = [(policy, {"classifier": other, "allow_mismatch": True}), (policy.bind(other, allow_mismatch=True), {})]
+    for given, options in cases:
+        summary = export_onnx(given, tmp_path / "decide.onnx", overwrite=True, **options)
+        assert compile_policy(load_policy(summary.path)).mismatch
+        stated = onnx.load(summary.path).doc_string
+        assert "prediction of other.onnx" in stated
+        assert "none, since" in stated
+        assert "none, since" in summary.guarantee_text
+        assert policy.guarantee_text not in stated
+        assert str(tmp_path) not in own + stated, "the folders of whoever exports are nobody's business"
 
 
 @pytest.mark.parametrize("is_adaptive", [False, True])
@@ -379,14 +362,6 @@ def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: 
     assert (tmp_path / kept).read_bytes() == before
 
 
-def test_missing_folder_is_found_before_anything_is_converted(
-    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(networks, "make_networks", lambda *_: pytest.fail("a network is converted"))
-    with pytest.raises(ExportError, match="absent"):
-        export_onnx(policy, tmp_path / "absent" / "decide.onnx", classifier=classifier)
-
-
 def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, labeled: Predictions, tmp_path: Path) -> None:
     of_arrays = MEAN.model_copy(update={"views": labeled.views.texts})
     uncertified = certify(labeled.select(images=np.arange(5)), "mean", risk=0.01, delta=0.001)
@@ -406,11 +381,15 @@ def test_unknown_size_must_be_given(tmp_path: Path) -> None:
     assert summary.image_shape == (20, 20, 3)
 
 
-def test_files_are_not_replaced_by_accident(policy: Policy, classifier: Classifier, tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_are_refused_before_anything_is_converted(
+    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "make_networks", lambda *_: pytest.fail("a network is converted"))
     (tmp_path / "decide.onnx").write_text("precious")
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("decide.onnx", {}, r"decide\.onnx"),
         ("decide.bin", {}, r"decide\.bin"),
+        ("absent/decide.onnx", {}, "absent"),
         ("other.onnx", {"pixels": "float64"}, "float64"),
     ]
     for name, options, told in cases:

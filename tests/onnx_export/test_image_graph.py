@@ -200,10 +200,13 @@ def test_luminance_of_a_million_colors_is_exact() -> None:
     np.testing.assert_array_equal(run_fit(preprocessing, np.repeat(luminance, 3, axis=-1)), luminance)
 
 
-def test_other_numbers_of_channels_are_refused_when_the_file_runs() -> None:
+def test_other_channels_and_sizes_are_refused_when_the_file_runs() -> None:
     preprocessing = Preprocessing(gray="repeat", channels=3, size=4)
     with pytest.raises(Exception, match="Expand"):
         run_fit(preprocessing, random_images(0, 4, 4, 2, "uint8"))
+    resized = Preprocessing(resize=16, channels=3)
+    with pytest.raises(Exception, match=r"Got: 40 Expected: 48"):
+        run_fit(resized, random_images(0, 32, 40, 3, "uint8"), (32, 48, 3))
 
 
 # --- Normalization ---
@@ -222,9 +225,7 @@ def test_other_numbers_of_channels_are_refused_when_the_file_runs() -> None:
     size=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     seed=st.integers(0, 99),
 )
-def test_normalized_inputs_are_equal(
-    channels: int, dtype: str, size: tuple[int, int], seed: int, **options: Any
-) -> None:
+def test_normalized_inputs_equal(channels: int, dtype: str, size: tuple[int, int], seed: int, **options: Any) -> None:
     try:
         preprocessing = Preprocessing(channels=channels, **options)
     except SecondLookError:
@@ -272,7 +273,7 @@ COLOR = (0.5, 0.5, 0.5)
         ({"size": 28, "channels": 3, "gray": "repeat"}, (28, 28, 1), (28, 28, None), (28, 28, 3)),
     ],
 )
-def test_shapes_are_those_of_the_preprocessing_or_of_the_images(
+def test_shapes_are_those_of_preprocessing_or_images(
     options: Any, image_shape: Any, given_shape: Any, fitted: Any
 ) -> None:
     assert find_image_shape(Preprocessing(**options), image_shape) == ImageShape(given_shape, fitted)
@@ -303,12 +304,6 @@ def test_shapes_that_are_unknown_or_contradict_are_errors(options: Any, image_sh
         find_image_shape(Preprocessing(**options), image_shape)
     assert offending in str(caught.value)
     assert image_shape is None or str(image_shape) in str(caught.value)
-
-
-def test_a_file_for_one_size_refuses_others() -> None:
-    preprocessing = Preprocessing(resize=16, channels=3)
-    with pytest.raises(Exception, match=r"Got: 40 Expected: 48"):
-        run_fit(preprocessing, random_images(0, 32, 40, 3, "uint8"), (32, 48, 3))
 
 
 # --- Views ---
@@ -354,20 +349,17 @@ def test_any_view_equals_the_cpu_engine(steps: list[str], seed: int, shape: tupl
     np.testing.assert_allclose(apply_in_graph(values, text, opset), apply_view(values, text), atol=3e-4)
 
 
-def test_shift_out_of_the_image_is_black() -> None:
-    assert not apply_in_graph(make_images(0, (2, 8, 8, 3)), "shift:9,0").any()
-
-
-def test_grid_of_a_warp_takes_little_room() -> None:
+def test_grid_of_a_warp_takes_little_room_and_a_shift_out_of_the_image_is_black() -> None:
     images = make_images(0, (1, 224, 224, 3))
     model = build_model(
         lambda graph, tensor: add_view(graph, tensor, View.parse("rotate:7"), Frame(224, 224, 3)), {"images": images}
     )
     assert model.ByteSize() < 8000
+    assert not apply_in_graph(make_images(0, (2, 8, 8, 3)), "shift:9,0").any()
 
 
 @pytest.mark.usefixtures("temporary_registry")
-def test_step_of_a_user_with_an_onnx_form_is_exported() -> None:
+def test_step_of_a_user_is_exported_if_it_has_an_onnx_form() -> None:
     def add_posterization(graph: Graph, images: Tensor, bits: float) -> Tensor:
         return graph.op("Floor", images * 2**bits) / 2**bits
 
@@ -380,9 +372,6 @@ def test_step_of_a_user_with_an_onnx_form_is_exported() -> None:
     for text in ("posterize:2", "hflip+posterize:3", "posterize:2+rotate:5"):
         assert np.abs(apply_in_graph(images, text).astype(int) - apply_view(images, text)).max() <= 1
 
-
-@pytest.mark.usefixtures("temporary_registry")
-def test_step_of_a_user_without_an_onnx_form_is_refused() -> None:
     @view_step("invert")
     def invert(images: Array) -> Array:
         return 1 - images

@@ -8,6 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 from secondlook.classifiers import Classifier, FunctionClassifier, OnnxClassifier, load_classifier
 from secondlook.classifiers.remote import RemoteClassifier
@@ -263,7 +272,7 @@ def test_a_file_that_was_replaced_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("output", "is_accepted"), [("logits", True), ("probabilities", False)])
-def test_probabilities_are_compared_more_closely_than_logits(
+def test_probabilities_are_compared_more_closely(
     output: Any, is_accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of 1,000 classes has a probability of about 0.001, which a difference of 0.0005 changes a lot."""
@@ -434,7 +443,8 @@ def test_other_modules_have_the_outputs_of_their_classifiers(make: Callable[[], 
     check_equal(load_classifier(make(), **options))
 
 
-def test_a_torch_export_file(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torch_export_and_torchscript_files(tmp_path: Path) -> None:
     module = make_module().eval()
     torch = sys.modules["torch"]
     batch = torch.export.Dim("batch", min=1, max=64)
@@ -445,12 +455,7 @@ def test_a_torch_export_file(tmp_path: Path) -> None:
     torch.export.save(fixed, tmp_path / "fixed.pt2")
     with pytest.raises(ExportError, match=r"fixed\.pt2.* 4\b"):
         make_network(load_classifier(f"torch:{tmp_path / 'fixed.pt2'}", output="logits"))
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_a_torchscript_file(tmp_path: Path) -> None:
-    module = make_module(probabilities=True)
-    sys.modules["torch"].jit.script(module).save(tmp_path / "m.pt")
+    torch.jit.script(make_module(probabilities=True)).save(tmp_path / "m.pt")
     check_equal(load_classifier(f"torch:{tmp_path / 'm.pt'}", output="probabilities"))
 
 
@@ -481,39 +486,26 @@ def test_a_module_that_torch_cannot_export_is_rejected(capfd: pytest.CaptureFixt
 @pytest.fixture(scope="session")
 def digits() -> tuple[Array, Array]:
     """Digits as images, uint8 [N, 8, 8, 1], and their labels."""
-    from sklearn.datasets import load_digits
-
     data, labels = load_digits(return_X_y=True)
     return (data.reshape(-1, 8, 8, 1) * 15).astype(np.uint8), labels
 
 
-def make_estimator(name: str) -> Any:
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.decomposition import PCA
-    from sklearn.ensemble import RandomForestClassifier
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.neural_network import MLPClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import LinearSVC
-
-    estimators = {
-        "linear": LogisticRegression(max_iter=1000),
-        "names": LogisticRegression(max_iter=1000),
-        "pipeline": make_pipeline(StandardScaler(), PCA(20), LogisticRegression()),
-        "forest": RandomForestClassifier(20, random_state=0),
-        "network": MLPClassifier((16,), max_iter=1000, random_state=0),
-        "calibrated": CalibratedClassifierCV(LinearSVC(random_state=0), cv=2),
-    }
-    return estimators[name]
+ESTIMATORS: dict[str, Callable[[], Any]] = {
+    "linear": lambda: LogisticRegression(max_iter=1000),
+    "names": lambda: LogisticRegression(max_iter=1000),
+    "pipeline": lambda: make_pipeline(StandardScaler(), PCA(20), LogisticRegression()),
+    "forest": lambda: RandomForestClassifier(20, random_state=0),
+    "network": lambda: MLPClassifier((16,), max_iter=1000, random_state=0),
+    "calibrated": lambda: CalibratedClassifierCV(LinearSVC(random_state=0), cv=2),
+}
 
 
-@pytest.mark.parametrize("name", ["linear", "names", "pipeline", "forest", "network", "calibrated"])
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_estimator_has_the_probabilities_of_scikit_learn(name: str, digits: tuple[Array, Array]) -> None:
     pytest.importorskip("skl2onnx")
     images, labels = digits
     targets = np.array(list("abcdefghij"))[labels] if name == "names" else labels
-    estimator = make_estimator(name).fit(images[:400].reshape(400, -1) / np.float32(255), targets[:400])
+    estimator = ESTIMATORS[name]().fit(images[:400].reshape(400, -1) / np.float32(255), targets[:400])
     classifier = load_classifier(estimator)
     network = make_network(classifier, (8, 8, 1))
     assert _get_opset(network) >= LOWEST_OPSET
@@ -526,7 +518,6 @@ def test_an_estimator_has_the_probabilities_of_scikit_learn(name: str, digits: t
 
 def test_an_estimator_that_skl2onnx_does_not_know_is_rejected() -> None:
     pytest.importorskip("skl2onnx")
-    from sklearn.linear_model import LogisticRegression
 
     class Mine(LogisticRegression):  # type: ignore[misc]
         pass
@@ -549,13 +540,10 @@ def test_a_classifier_that_is_no_network_is_rejected(kind: type[Classifier]) -> 
 
 @pytest.mark.parametrize(("package", "extra"), [("onnxscript", "export"), ("skl2onnx", "sklearn-onnx")])
 def test_a_missing_package_names_its_extra(package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sklearn.linear_model import LogisticRegression
-
-    if package == "skl2onnx":
-        estimator = LogisticRegression().fit(IMAGES.reshape(7, -1) / 255, [0, 1, 2, 0, 1, 2, 0])
-        classifier = load_classifier(estimator)
-    else:
-        classifier = load_classifier(make_module(), output="logits")
+    estimator = LogisticRegression().fit(IMAGES.reshape(7, -1) / 255, [0, 1, 2, 0, 1, 2, 0])
+    classifier = (
+        load_classifier(estimator) if package == "skl2onnx" else load_classifier(make_module(), output="logits")
+    )
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"'{package}'.*secondlook\[{extra}\]"):
         make_network(classifier)

@@ -1,6 +1,7 @@
 """`verify_export`: what differs between a file and the library is found, explained where it can be, and told."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -216,7 +217,7 @@ def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
         verify_export(tmp_path / "d.onnx", policy, IMAGES)
 
 
-def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network_file: Path) -> None:
+def test_files_of_several_sizes_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network_file: Path) -> None:
     classifier = load_classifier(f"onnx:{network_file}?resize=16,16&interpolation=nearest")
     policy, _ = make_policy(classifier, IMAGES, Policy(threshold=0.7, method="mean"), VIEWS)
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
@@ -225,15 +226,15 @@ def test_files_of_several_sizes_in_blocks(tmp_path: Path, monkeypatch: pytest.Mo
         Image.fromarray(image[:, : 18 + number % 3]).save(tmp_path / "new" / f"{number:02d}.png")
     (tmp_path / "new" / "03.png").write_bytes(b"broken")
     monkeypatch.setattr(verification, "BLOCK_IMAGES", 4)
-    data = f"folder:{tmp_path / 'new'}"
-    result = verify_export(
-        tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip", batch_size=3)
-    )
+    given, skip = (tmp_path / "d.onnx", policy, f"folder:{tmp_path / 'new'}"), Execution(on_error="skip", batch_size=3)
+    result = verify_export(*given, classifier=classifier, execution=skip)
     assert (result.images, result.skipped, result.passed) == (29, 1, True)
-    some = verify_export(
-        tmp_path / "d.onnx", policy, data, classifier=classifier, execution=Execution(on_error="skip"), limit=7
-    )
+    some = verify_export(*given, classifier=classifier, execution=Execution(on_error="skip"), limit=7)
     assert some.images + some.skipped == 7
+    for path in (tmp_path / "new").iterdir():
+        path.write_bytes(b"broken")
+    with pytest.raises(PredictionsError, match=r"00\.png"):
+        verify_export(*given, classifier=classifier, execution=skip)
 
 
 def test_only_some_differing_images_are_kept_and_listed(
@@ -254,31 +255,9 @@ def test_only_some_differing_images_are_kept_and_listed(
     assert "<table" in result._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"path": "policy.json"}, r"policy\.json"),
-        ({"tolerance": -1}, "-1"),
-        ({"tolerance": "x"}, "'x'"),
-        ({"limit": 0}, "0"),
-        ({"limit": 2.5}, "2.5"),
-    ],
-)
-def test_invalid_arguments(tmp_path: Path, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(DecisionError, match=told):
-        verify_export(**{"path": tmp_path / "d.onnx", "policy": tmp_path / "p.json", "data": IMAGES, **options})
-
-
-def test_nothing_to_compare_is_an_error(classifier: Classifier, tmp_path: Path) -> None:
-    policy: Policy = make_policy(classifier, IMAGES[:5], Policy(threshold=0.7, method="mean"), VIEWS)[0]
-    export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "1.png").write_bytes(b"broken")
-    with pytest.raises(PredictionsError, match=r"1\.png"):
-        verify_export(
-            tmp_path / "d.onnx",
-            policy,
-            f"folder:{tmp_path / 'new'}",
-            classifier=classifier,
-            execution=Execution(on_error="skip"),
-        )
+def test_invalid_arguments(tmp_path: Path) -> None:
+    valid: dict[str, Any] = {"path": tmp_path / "d.onnx", "policy": tmp_path / "p.json", "data": IMAGES}
+    wrong = (("path", "policy.json"), ("tolerance", -1), ("tolerance", "x"), ("limit", 0), ("limit", 2.5))
+    for name, value in wrong:
+        with pytest.raises(DecisionError, match=re.escape(repr(value))):
+            verify_export(**{**valid, name: value})
