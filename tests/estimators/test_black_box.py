@@ -33,53 +33,43 @@ def find_top_classes(values: Array, top_k: int) -> list[int]:
 def test_softmax_responses(predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int) -> None:
     preds = predictions(**kind)
     outputs = compute_outputs(preds)
-    np.testing.assert_allclose(
-        confidence(preds, "msr", predict_from=predict_from, top_k=top_k),
-        [sum(sorted(row)[-top_k:]) for row in outputs["image"]],
-    )
+    options: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
+    msr = confidence(preds, "msr", **options)
+    np.testing.assert_allclose(msr, [sum(sorted(row)[-top_k:]) for row in outputs["image"]])
+    np.testing.assert_array_equal(confidence(preds, "view:identity", **options), msr)
     if preds.members:
-        msr = confidence(preds, "msr", predict_from=predict_from, top_k=top_k)
-        np.testing.assert_array_equal(confidence(preds, "nn-ensemble", predict_from=predict_from, top_k=top_k), msr)
+        np.testing.assert_array_equal(confidence(preds, "nn-ensemble", **options), msr)
     classes = [find_top_classes(row, top_k) for row in outputs[predict_from]]
     expected = [row[chosen].sum() for row, chosen in zip(outputs["views"], classes, strict=True)]
-    np.testing.assert_allclose(confidence(preds, "mean", predict_from=predict_from, top_k=top_k), expected)
+    np.testing.assert_allclose(confidence(preds, "mean", **options), expected)
 
 
 @pytest.mark.parametrize("predict_from", PREDICT_FROM)
 def test_a_single_view_and_a_subset_of_views(predictions: Maker, predict_from: Any) -> None:
     preds = predictions()
-    probabilities = preds.probabilities.astype(float)
-    np.testing.assert_allclose(
-        confidence(preds, "view:shift:1,0", predict_from=predict_from), probabilities[:, 2].max(axis=1), rtol=1e-6
-    )
-    np.testing.assert_array_equal(confidence(preds, "view:identity"), confidence(preds, "msr"))
-    predicted = preds.predicted(predict_from=predict_from)
+    probabilities, predicted = preds.probabilities.astype(float), preds.predicted(predict_from=predict_from)
+    shifted = confidence(preds, "view:shift:1,0", predict_from=predict_from)
+    np.testing.assert_allclose(shifted, probabilities[:, 2].max(axis=1), rtol=1e-6)
     mean_of_two = probabilities[:, :2].mean(axis=1)[np.arange(preds.n_images), predicted]
-    np.testing.assert_allclose(
-        confidence(preds, "mean", views=["hflip"], predict_from=predict_from), mean_of_two, rtol=1e-6
-    )
+    found = confidence(preds, "mean", views=["hflip"], predict_from=predict_from)
+    np.testing.assert_allclose(found, mean_of_two, rtol=1e-6)
 
 
 @pytest.mark.parametrize("predict_from", PREDICT_FROM)
 @pytest.mark.parametrize("on", ["image", "views"])
-def test_entropy_doctor_and_margin(predictions: Maker, predict_from: Any, on: str) -> None:
+def test_entropy_doctor_and_margin_of_one_and_several_classes(predictions: Maker, predict_from: Any, on: str) -> None:
     preds = predictions()
     output = compute_outputs(preds)[on]
     predicted = preds.predicted(predict_from=predict_from)
     others = [np.delete(row, c).max() for row, c in zip(output, predicted, strict=True)]
     margins = output[np.arange(len(output)), predicted] - others
-    np.testing.assert_allclose(
-        confidence(preds, "entropy", predict_from=predict_from, on=on), (output * np.log(output)).sum(axis=1)
-    )
-    np.testing.assert_allclose(confidence(preds, "doctor", predict_from=predict_from, on=on), (output**2).sum(axis=1))
-    np.testing.assert_allclose(confidence(preds, "margin", predict_from=predict_from, on=on), margins, atol=1e-15)
-
-
-def test_margin_of_several_classes(predictions: Maker) -> None:
-    preds = predictions()
+    expected = {"entropy": (output * np.log(output)).sum(axis=1), "doctor": (output**2).sum(axis=1), "margin": margins}
+    for method, values in expected.items():
+        found = confidence(preds, method, predict_from=predict_from, on=on)
+        np.testing.assert_allclose(found, values, atol=1e-15 if method == "margin" else 0)
     descending = -np.sort(-compute_outputs(preds)["image"], axis=1)
-    expected = descending[:, :3].sum(axis=1) - descending[:, 3]
-    np.testing.assert_allclose(confidence(preds, "margin", top_k=3), expected, atol=1e-15)
+    of_three = descending[:, :3].sum(axis=1) - descending[:, 3]
+    np.testing.assert_allclose(confidence(preds, "margin", top_k=3), of_three, atol=1e-15)
     np.testing.assert_allclose(confidence(preds, "margin", top_k=6), 1, atol=1e-15)
 
 
@@ -117,9 +107,8 @@ def test_the_norm_is_tuned_on_labeled_images_with_the_softmax_response_as_fallba
     best = max(aurocs, key=lambda p: aurocs[p])
     assert aurocs[best] > roc_auc_score(correct, confidence(preds, "msr")) + 0.05
     assert fit_method(preds, "max-logit-pnorm") == {"p": best}
-    np.testing.assert_array_equal(
-        confidence(preds, "max-logit-pnorm"), confidence(preds, "max-logit-pnorm", p=float(best))
-    )
+    chosen = confidence(preds, "max-logit-pnorm", p=float(best))
+    np.testing.assert_array_equal(confidence(preds, "max-logit-pnorm"), chosen)
     all_correct = Predictions(logits=preds.logits, views="identity", labels=preds.predicted())
     assert fit_method(all_correct, "max-logit-pnorm") == {"p": "none"}
     np.testing.assert_array_equal(confidence(all_correct, "max-logit-pnorm"), confidence(all_correct, "msr"))
@@ -137,14 +126,11 @@ def test_a_norm_that_is_better_by_chance_is_not_chosen() -> None:
     assert better_by_chance >= 5
 
 
-def test_max_logit_without_a_norm_is_the_softmax_response_and_equal_logits_have_no_confidence(
-    predictions: Maker,
-) -> None:
+def test_max_logit_without_a_norm_is_the_softmax_response_and_zero_for_equal_logits(predictions: Maker) -> None:
     preds = predictions(labels=False)
     np.testing.assert_array_equal(confidence(preds, "max-logit-pnorm?p=none"), confidence(preds, "msr"))
-    np.testing.assert_array_equal(
-        confidence(preds, "max-logit-pnorm?p=none&on=views&temperature=2"), confidence(preds, "mean", temperature=2)
-    )
+    softened = confidence(preds, "max-logit-pnorm?p=none&on=views&temperature=2")
+    np.testing.assert_array_equal(softened, confidence(preds, "mean", temperature=2))
     flat = Predictions(logits=np.ones((2, 1, 3)), views="identity")
     assert confidence(flat, "max-logit-pnorm", p=2).tolist() == [0.0, 0.0]
 

@@ -57,7 +57,7 @@ def test_counts_are_seeded_and_sum_to_the_number_of_outputs() -> None:
 @pytest.mark.parametrize("kind", [{}, {"members": 3}, {"logits": False}])
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("top_k", [1, 2])
-def test_class_mass_of_each_view_and_member(
+def test_class_mass_of_views_and_members(
     predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int
 ) -> None:
     preds = predictions(**kind)
@@ -79,12 +79,11 @@ def test_blocks_of_bootstrapped_confidences_are_bounded_in_size(predictions: Mak
 @pytest.mark.parametrize("members", [0, 2])
 def test_the_interval_holds_the_confidence_above_its_lower_end(predictions: Maker, members: int) -> None:
     preds = predictions(members=members)
-    low, high = confidence_interval(preds, 0.8, "mean", seed=1, predict_from="views", top_k=2)
+    options: dict[str, Any] = {"predict_from": "views", "top_k": 2}
+    low, high = confidence_interval(preds, 0.8, "mean", seed=1, **options)
     assert (low < high).all()
-    np.testing.assert_array_equal(
-        low, confidence(preds, "bootstrap-lower", level=0.8, seed=1, predict_from="views", top_k=2)
-    )
-    middle = confidence(preds, "mean", predict_from="views", top_k=2)
+    np.testing.assert_array_equal(low, confidence(preds, "bootstrap-lower", level=0.8, seed=1, **options))
+    middle = confidence(preds, "mean", **options)
     assert ((low <= middle) & (middle <= high)).all()
 
 
@@ -99,16 +98,13 @@ def test_bootstrap_ranks_by_the_other_class_mass(predictions: Maker, members: in
     np.testing.assert_allclose(np.sort(values), np.linspace(0, 1, preds.n_images))
 
 
-def test_bootstrap_ranks_like_the_mean_if_views_agree() -> None:
+def test_bootstrap_ranks_like_the_mean_if_views_agree_and_a_single_image_at_the_top(predictions: Maker) -> None:
     generator = np.random.default_rng(0)
     confidences = generator.uniform(0.6, 1, 50)
     views = confidences[:, None] + generator.normal(scale=1e-6, size=(50, 5))
     preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=list_views(5))
     order = np.argsort(confidence(preds, "mean"))
     assert np.array_equal(np.argsort(confidence(preds, "bootstrap")), order)
-
-
-def test_a_single_image_has_the_top_rank(predictions: Maker) -> None:
     one = predictions(n=1)
     assert confidence(one, "bootstrap").tolist() == [1.0]
     assert 0 < confidence(one, "bootstrap-lower")[0] < 1
@@ -155,9 +151,8 @@ def test_images_with_equal_outputs_share_their_rank() -> None:
     assert len(set(ranks[[11, 12]])) == 1
     assert len(set(ranks)) == 17
     order = np.random.default_rng(1).permutation(20)
-    np.testing.assert_allclose(
-        confidence(Predictions(probabilities=outputs[order], views=views), "bootstrap"), ranks[order], atol=1e-12
-    )
+    reordered = Predictions(probabilities=outputs[order], views=views)
+    np.testing.assert_allclose(confidence(reordered, "bootstrap"), ranks[order], atol=1e-12)
     same = Predictions(probabilities=np.full((6, 4, 3), 1 / 3), views=views)
     assert confidence(same, "bootstrap").tolist() == [0.5] * 6
 
@@ -202,9 +197,7 @@ def test_the_order_equals_the_reference(problem: tuple[Array, int]) -> None:
 
 @pytest.mark.parametrize("images_per_stage", [1, 7, 50, 1000])
 @pytest.mark.parametrize("window", [1, 40, 200])
-def test_the_order_does_not_depend_on_stages_and_blocks(
-    images_per_stage: int, window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_order_is_that_of_any_stages(images_per_stage: int, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap_module, "MIN_IMAGES_PER_STAGE", images_per_stage)
     monkeypatch.setattr(bootstrap_module, "PRODUCT_SIZE", images_per_stage * 5 * 40)
     generator = np.random.default_rng(5)
@@ -244,28 +237,23 @@ def test_confidences_are_evenly_spaced_from_one_to_zero() -> None:
     assert plurality_confidence(order[:1], np.ones((1, 4))).tolist() == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("other_mass", "counts", "window", "offending"),
-    [
-        (np.ones((2, 3)), np.ones((2, 3)), None, "[2, 3]"),
-        (np.ones(3), np.ones((3, 1)), None, "[3]"),
-        (np.ones((2, 3)), np.ones((3, 0)), None, "[3, 0]"),
-        (np.full((2, 3), np.nan), np.ones((3, 1)), None, "NaN"),
-        (-np.ones((2, 3)), np.ones((3, 1)), None, "negative"),
-        (np.full((2, 3), np.inf), np.ones((3, 1)), None, "infinite"),
-        (np.ones((2, 3)), np.ones((3, 1)), 0, "window=0"),
-    ],
-)
-def test_invalid_arrays_are_rejected(other_mass: Array, counts: Array, window: int | None, offending: str) -> None:
-    with pytest.raises(ConfidenceError, match=re.escape(offending)):
-        plurality_order(other_mass, counts, window)
+def test_invalid_arrays_are_rejected() -> None:
+    ones, one_draw = np.ones((2, 3)), np.ones((3, 1))
+    for other_mass, counts, offending in (
+        (ones, ones, "[2, 3]"),
+        (np.ones(3), one_draw, "[3]"),
+        (ones, np.ones((3, 0)), "[3, 0]"),
+        *((ones * value, one_draw, told) for value, told in ((np.nan, "NaN"), (-1, "negative"), (np.inf, "infinite"))),
+    ):
+        with pytest.raises(ConfidenceError, match=re.escape(offending)):
+            plurality_order(other_mass, counts)
+    with pytest.raises(ConfidenceError, match="window=0"):
+        plurality_order(ones, one_draw, 0)
 
 
 @given(n_views=st.integers(2, 5), n_images=st.integers(1, 6), seed=st.integers(0, 1000), top_k=st.sampled_from([1, 2]))
 @settings(max_examples=40)
-def test_looks_disagree_by_the_mean_distance_from_their_mean(
-    n_views: int, n_images: int, seed: int, top_k: int
-) -> None:
+def test_looks_disagree_by_the_distance_from_their_mean(n_views: int, n_images: int, seed: int, top_k: int) -> None:
     probabilities = np.random.default_rng(seed).dirichlet(np.full(4, 0.5), size=(n_images, n_views))
     probabilities[0] = probabilities[0, 0]  # equal views agree
     preds = Predictions(probabilities=probabilities, views=list_views(n_views))

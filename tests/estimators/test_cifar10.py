@@ -41,15 +41,8 @@ def compute_metrics(correct: Array, values: Array) -> tuple[float, float, float]
 EXPECTED = {"msr": (92.770, 54.807, 10.211), "mean": (95.755, 76.071, 7.377)}
 
 
-@pytest.mark.parametrize("name", list(EXPECTED))
-def test_metrics_match_an_independent_computation(preds: Predictions, name: str) -> None:
-    found = compute_metrics(preds.correct(), confidence(preds, name))
-    np.testing.assert_allclose(found, EXPECTED[name], atol=0.05)
-
-
-def test_views_help_and_the_bootstrap_is_close_to_the_mean(preds: Predictions) -> None:
-    auroc = {
-        name: compute_metrics(preds.correct(), confidence(preds, name))[0] for name in ("msr", "mean", "bootstrap")
-    }
-    assert auroc["mean"] > auroc["msr"]
-    assert abs(auroc["bootstrap"] - auroc["mean"]) < 1.0
+def test_metrics_match_an_independent_computation_and_the_bootstrap_is_close_to_the_mean(preds: Predictions) -> None:
+    found = {name: compute_metrics(preds.correct(), confidence(preds, name)) for name in ("msr", "mean", "bootstrap")}
+    for name, expected in EXPECTED.items():  # views help by three points
+        np.testing.assert_allclose(found[name], expected, atol=0.05)
+    assert abs(found["bootstrap"][0] - found["mean"][0]) < 1.0

@@ -43,7 +43,7 @@ def with_parameter(name: str) -> str:
     return "view:hflip" if name == "view" else name
 
 
-def test_the_registered_methods_are_these() -> None:
+def test_the_registered_methods_are_these_and_no_name_is_registered_twice() -> None:
     assert {record.form for record in METHODS.values()} == FORMS
     for name, record in METHODS.items():
         assert record.name == name
@@ -53,9 +53,6 @@ def test_the_registered_methods_are_these() -> None:
     assert METHODS["bootstrap"].options == ("resamples", "window", "seed")
     assert {name for name, record in METHODS.items() if record.is_mean_over_views} == {"mean", "blend", "learned"}
     assert {name for name, record in METHODS.items() if record.fitted} == {"learned", "max-logit-pnorm"}
-
-
-def test_registering_a_name_twice_is_rejected() -> None:
     with pytest.raises(ConfidenceError, match="'mean'"):
 
         @method("mean", symbol="s", summary="again")
@@ -95,10 +92,8 @@ def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> No
         ("mean?temperature=fit", "mean", {"temperature": "fit"}),
     ):
         np.testing.assert_array_equal(confidence(preds, text), confidence(preds, plain, **options))
-    np.testing.assert_array_equal(
-        confidence(preds, "margin?on=views", on="views", temperature=2),
-        confidence(preds, "margin?on=views&temperature=2"),
-    )
+    twice = confidence(preds, "margin?on=views", on="views", temperature=2)
+    np.testing.assert_array_equal(twice, confidence(preds, "margin?on=views&temperature=2"))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +160,7 @@ def test_invalid_requests_are_rejected_in_one_sentence(
         ({"v": 1}, "bootstrap-lower", "two views"),
     ],
 )
-def test_missing_logits_labels_and_views_are_reported(
+def test_missing_logits_labels_and_views_fail(
     predictions: Maker, made: dict[str, Any], name: str, offending: str
 ) -> None:
     with pytest.raises(ConfidenceError, match=offending):
@@ -182,9 +177,7 @@ def test_plain_arrays_and_the_interval_of_a_single_view_are_rejected(predictions
 
 
 @pytest.mark.parametrize(("values", "offending"), [([1.0, np.nan], "nan"), ([1.0], "[1]")])
-def test_invalid_values_of_a_method_are_rejected(
-    values: list[float], offending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_values_of_a_method_fail(values: list[float], offending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods_module, "METHODS", Registry("method", ConfidenceError))
     method("broken", symbol="b", summary="broken")(lambda preds, *, predict_from, top_k: np.array(values))
     preds = Predictions(probabilities=np.full((2, 1, 2), 0.5), views="identity")
@@ -217,16 +210,13 @@ def test_every_method_returns_one_finite_number_per_image(
     np.testing.assert_array_equal(values, again)
 
 
-def test_a_compiled_method_checks_predictions_with_too_few_classes(predictions: Maker) -> None:
+def test_a_compiled_method_checks_classes_and_parses_its_options_once(predictions: Maker) -> None:
     with pytest.raises(PredictionsError, match=r"top_k.*4"):
         compile_method("msr", top_k=4).confidence(predictions(c=3))
     invalid: list[Any] = [0, 1.0, True]
     for top_k in invalid:
         with pytest.raises(PredictionsError, match="top_k"):
             compile_method("msr", top_k=top_k)
-
-
-def test_options_of_a_compiled_method_are_parsed_once() -> None:
     compiled = compile_method("max-logit-pnorm?on=views", {"p": 3})
     assert (compiled.name, compiled.options) == ("max-logit-pnorm", {"on": "views", "p": 3})
     assert compile_method("view:hflip").parameter == ("hflip",)
@@ -280,9 +270,7 @@ def compute_running(preds: Predictions, name: str, predict_from: Any = "image", 
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("top_k", [1, 2])
 @pytest.mark.parametrize("members", [0, 3])
-def test_each_column_is_the_confidence_of_the_first_views(
-    name: str, predict_from: str, top_k: int, members: int
-) -> None:
+def test_each_column_is_that_of_the_first_views(name: str, predict_from: str, top_k: int, members: int) -> None:
     preds = make_predictions(v=5, members=members)
     given_options = {"predict_from": predict_from, "top_k": top_k, **make_options(name, preds)}
     running = compute_running(preds, name, **given_options)

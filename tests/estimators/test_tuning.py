@@ -103,13 +103,10 @@ def make_tuning(n_images: int, n_errors: int, n_views: int = 2) -> Predictions:
     return Predictions(logits=logits, views=["identity", "hflip"][:n_views], labels=labels)
 
 
-def test_the_default_method_needs_no_labels(predictions: Maker) -> None:
+def test_the_default_method_needs_no_labels_and_their_shortage_is_told(predictions: Maker) -> None:
     assert default_method(predictions(labels=False, n=400)) == "blend"
     assert default_method(make_tuning(400, 60)) == "blend"
     assert default_method(make_tuning(400, 60, n_views=1)) == "msr"
-
-
-def test_shortage_of_labels_is_told() -> None:
     assert describe_shortage(make_tuning(400, 60), "image", 1) is None
     for tuning, top_k in ((make_tuning(400, 10), 1), (make_tuning(150, 60), 1), (make_tuning(400, 60), 3)):
         assert "at least 200 labeled images" in str(describe_shortage(tuning, "image", top_k))
@@ -164,7 +161,5 @@ def test_methods_apply_the_temperature(predictions: Maker) -> None:
         values = confidence(preds, name, temperature=3)
         np.testing.assert_allclose(values, confidence(softer, name), rtol=1e-4, atol=1e-6)
     labeled = predictions()
-    np.testing.assert_array_equal(
-        confidence(labeled, "msr", temperature="fit"),
-        confidence(labeled, "msr", temperature=fit_temperature(labeled)),
-    )
+    fitted = confidence(labeled, "msr", temperature="fit")
+    np.testing.assert_array_equal(fitted, confidence(labeled, "msr", temperature=fit_temperature(labeled)))

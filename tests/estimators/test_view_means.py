@@ -91,11 +91,8 @@ def test_confidences_are_those_of_a_loop_over_images_and_views(
     preds = predictions(**kind)
     features = list_features(preds, predict_from, top_k)
     for method, options in MEANS:
-        np.testing.assert_allclose(
-            confidence(preds, method, predict_from=predict_from, top_k=top_k, **options),
-            [combine(method, one) for one in features],
-            rtol=1e-6,
-        )
+        found = confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
+        np.testing.assert_allclose(found, [combine(method, one) for one in features], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,43 +110,27 @@ def test_intervals_are_percentiles_of_the_same_confidence_of_resampled_views(
         [combine(method, compute_features(image, chosen, drawn, preds.n_views)) for drawn in draws]
         for image, chosen in zip(outputs, classes, strict=True)
     ]
-    ends = confidence_interval(
-        preds, 0.8, method, seed=4, resamples=50, predict_from=predict_from, top_k=top_k, **options
-    )
+    given = {**options, "predict_from": predict_from, "top_k": top_k}
+    ends = confidence_interval(preds, 0.8, method, seed=4, resamples=50, **given)
     np.testing.assert_allclose(ends, np.percentile(expected, [10, 90], axis=1), rtol=1e-6)
 
 
-def test_the_interval_of_the_mean_is_that_of_its_options(predictions: Maker) -> None:
+def test_the_interval_of_the_mean_is_that_of_its_options_and_of_any_other_method(predictions: Maker) -> None:
     preds = predictions(n=8, v=6)
     scaled = Predictions(logits=preds.logits / np.float32(2), views=preds.views)
-    np.testing.assert_allclose(
-        confidence_interval(preds, method="mean?temperature=2"), confidence_interval(scaled, method="mean"), rtol=1e-5
-    )
+    softened = confidence_interval(preds, method="mean?temperature=2")
+    np.testing.assert_allclose(softened, confidence_interval(scaled, method="mean"), rtol=1e-5)
     three = ["identity", "hflip", "shift:1,0"]
-    np.testing.assert_array_equal(
-        confidence_interval(preds, method="mean", views=three),
-        confidence_interval(preds.select(views=three), method="mean"),
-    )
+    selected = confidence_interval(preds.select(views=three), method="mean")
+    np.testing.assert_array_equal(confidence_interval(preds, method="mean", views=three), selected)
     ensemble = predictions(n=8, v=6, members=2)
     averaged = Predictions(probabilities=ensemble.probabilities.astype(np.float64), views=ensemble.views)
-    np.testing.assert_allclose(
-        confidence_interval(ensemble, method="mean", temperature=2.0),
-        confidence_interval(averaged, method="mean", temperature=2.0),
-        rtol=1e-5,
-    )
+    found, expected = (confidence_interval(one, method="mean", temperature=2.0) for one in (ensemble, averaged))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert default_resamples(6, 2) != default_resamples(6)
-
-
-@pytest.mark.parametrize(
-    ("method", "options"), [("msr", {}), ("bootstrap", {}), ("max-logit-pnorm", {"p": 2}), ("entropy?on=views", {})]
-)
-def test_any_other_method_has_the_interval_of_the_mean(
-    predictions: Maker, method: str, options: dict[str, Any]
-) -> None:
-    preds = predictions()
-    np.testing.assert_array_equal(
-        confidence_interval(preds, 0.9, method, **options), confidence_interval(preds, 0.9, "mean")
-    )
+    for method in ("msr", "bootstrap", "max-logit-pnorm?p=2", "entropy?on=views"):
+        found = confidence_interval(preds, 0.9, method)
+        np.testing.assert_array_equal(found, confidence_interval(preds, 0.9, "mean"))
 
 
 @settings(deadline=None, max_examples=50)
@@ -172,9 +153,8 @@ def test_logits_and_their_float32_probabilities_have_the_same_confidence(seed: i
     from_logits = Predictions(logits=logits, views=views)
     stored = Predictions(probabilities=softmax(logits).astype(np.float32), views=views)
     for method, options in MEANS:
-        np.testing.assert_allclose(
-            confidence(stored, method, **options), confidence(from_logits, method, **options), rtol=1e-5
-        )
+        found, expected = (confidence(one, method, **options) for one in (stored, from_logits))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @settings(deadline=None, max_examples=20)
@@ -259,11 +239,8 @@ def test_learned_weights_are_those_of_scikit_learn(predict_from: Any, top_k: int
     weights = fit_method(preds, "learned", predict_from=predict_from, top_k=top_k)
     assert tuple(weights) == METHODS["learned"].options == METHODS["learned"].fitted
     assert all(type(weight) is float for weight in weights.values())
-    np.testing.assert_allclose(
-        confidence(preds, "learned", predict_from=predict_from, top_k=top_k, **weights),
-        pipeline.predict_proba(features)[:, 1],
-        rtol=1e-4,
-    )
+    found = confidence(preds, "learned", predict_from=predict_from, top_k=top_k, **weights)
+    np.testing.assert_allclose(found, pipeline.predict_proba(features)[:, 1], rtol=1e-4)
 
 
 def test_learned_confidences_are_about_the_accuracy_on_other_images() -> None:

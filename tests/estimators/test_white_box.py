@@ -37,7 +37,7 @@ def uniform(batch: Array) -> Array:
     return np.full((len(batch), 2), 0.5)
 
 
-def test_passes_are_seeded_and_do_not_change_the_network(images: Array) -> None:
+def test_passes_are_seeded_around_the_network_and_do_not_change_it(images: Array) -> None:
     module = make_network()
     module[1].eval()
     module[4].eval()
@@ -57,12 +57,9 @@ def test_passes_are_seeded_and_do_not_change_the_network(images: Array) -> None:
     assert torch.equal(torch.get_rng_state(), generator_state)
     assert not module[4]._forward_hooks
     assert not module[4]._forward_pre_hooks
-
-
-def test_the_mean_of_many_passes_is_close_to_the_network(images: Array) -> None:
     classifier = load(make_network(rate=0.05))
-    passes = compute_mc_dropout_passes(classifier, images, passes=200)
-    np.testing.assert_allclose(passes.mean(axis=0), classifier.probabilities(images), atol=0.02)
+    many = compute_mc_dropout_passes(classifier, images, passes=200)
+    np.testing.assert_allclose(many.mean(axis=0), classifier.probabilities(images), atol=0.02)
 
 
 def test_variance_and_mean_of_the_predicted_classes_over_passes(predictions: Maker) -> None:
@@ -94,7 +91,7 @@ def test_invalid_passes_are_rejected(predictions: Maker, images: Array) -> None:
         confidence(preds, "mc-dropout", passes=valid, statistic="median")
 
 
-def test_embeddings_are_the_outputs_of_the_layer(images: Array) -> None:
+def test_embeddings_are_the_outputs_of_a_layer_that_exists(images: Array) -> None:
     module = make_network().eval()
     classifier = load(module)
     inputs = torch.from_numpy(classifier.preprocessing.normalize(images))
@@ -103,9 +100,6 @@ def test_embeddings_are_the_outputs_of_the_layer(images: Array) -> None:
     found = compute_embeddings(classifier, images, layer="2", batch_size=3)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert not module[2]._forward_hooks
-
-
-def test_an_unknown_layer_is_rejected(images: Array) -> None:
     with pytest.raises(ConfidenceError, match=r"'conv'.*0, 1, 2, 3, 4, 5"):
         compute_embeddings(load(make_network()), images, layer="conv")
 
@@ -133,21 +127,15 @@ def test_distance_matches_a_search_over_all_pairs(predictions: Maker) -> None:
     np.testing.assert_allclose(confidence(preds, "distance", predict_from="views", neighbors=11, **options), expected)
 
 
-@pytest.mark.parametrize(
-    ("change", "offending"),
-    [
-        ({"embeddings": np.ones((39, 2))}, "[39, 2]"),
-        ({"embeddings": np.full((40, 2), np.nan)}, "row 0"),
-        ({"train_embeddings": np.ones((60, 3))}, "[60, 3]"),
-        ({"train_labels": np.zeros(60)}, "float64 [60]"),
-        ({"neighbors": 61}, "61"),
-    ],
-)
-def test_invalid_embeddings_are_rejected(predictions: Maker, change: dict[str, Any], offending: str) -> None:
-    valid = {
-        "embeddings": np.ones((40, 2)),
-        "train_embeddings": np.ones((60, 2)),
-        "train_labels": np.zeros(60, dtype=int),
-    }
-    with pytest.raises(ConfidenceError, match=re.escape(offending)):
-        confidence(predictions(), "distance", **{**valid, **change})
+def test_invalid_embeddings_are_rejected(predictions: Maker) -> None:
+    valid: dict[str, Any] = {"embeddings": np.ones((40, 2)), "train_embeddings": np.ones((60, 2))}
+    valid["train_labels"] = np.zeros(60, dtype=int)
+    for name, value, offending in (
+        ("embeddings", np.ones((39, 2)), "[39, 2]"),
+        ("embeddings", np.full((40, 2), np.nan), "row 0"),
+        ("train_embeddings", np.ones((60, 3)), "[60, 3]"),
+        ("train_labels", np.zeros(60), "float64 [60]"),
+        ("neighbors", 61, "61"),
+    ):
+        with pytest.raises(ConfidenceError, match=re.escape(offending)):
+            confidence(predictions(), "distance", **{**valid, name: value})
