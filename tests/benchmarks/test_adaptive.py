@@ -66,7 +66,7 @@ def look_one_by_one(rule: Policy, running: np.ndarray) -> list[tuple[int, bool]]
     return decided
 
 
-def test_decisions_of_a_split_are_those_made_one_by_one(
+def test_decisions_of_a_split_are_those_made_one_by_one_on_other_images_than_certified(
     preds: sl.Predictions, rule: Policy, outcome: dict[str, float]
 ) -> None:
     assert rule.schedule is not None
@@ -80,6 +80,10 @@ def test_decisions_of_a_split_are_those_made_one_by_one(
     assert outcome["differing"] == pytest.approx(np.mean(accepted != (running[:, -1] >= rule.threshold)))
     assert 1 < outcome["looks"] < 6
     assert 0 < outcome["differing"] < outcome["bound"]
+    all_judged, more = preds.select(images=SPLIT.judged), np.concatenate([SPLIT.tuning, SPLIT.certification])
+    for name, images in (("all", SPLIT.certification), ("all_more_labels", more)):
+        assert outcome[f"coverage_{name}"] == certify(preds.select(images=images)).accept(all_judged).mean()
+    assert outcome["coverage_all"] != outcome["coverage_all_more_labels"]
 
 
 def test_no_image_is_certified_on_and_judged(preds: sl.Predictions, rule: Policy) -> None:
@@ -92,13 +96,6 @@ def test_no_image_is_certified_on_and_judged(preds: sl.Predictions, rule: Policy
         labels[part] = (labels[part] + 1) % 10
         changed = sl.Predictions(logits=preds.logits, views=preds.views, labels=labels)
         assert (adaptive.certify_split(changed, SPLIT, GUARANTEE).threshold == rule.threshold) is is_same
-
-
-def test_all_looks_are_certified_on_other_images_than_judged(preds: sl.Predictions, outcome: dict[str, float]) -> None:
-    judged, more = preds.select(images=SPLIT.judged), np.concatenate([SPLIT.tuning, SPLIT.certification])
-    for name, images in (("all", SPLIT.certification), ("all_more_labels", more)):
-        assert outcome[f"coverage_{name}"] == certify(preds.select(images=images)).accept(judged).mean()
-    assert outcome["coverage_all"] != outcome["coverage_all_more_labels"]
 
 
 def test_nothing_certified_counts_as_no_coverage(preds: sl.Predictions) -> None:
@@ -121,7 +118,9 @@ def test_outcomes_are_summarized_as_by_scipy() -> None:
     assert row["risk_adaptive_exceeded"] == sum(risk > 0.5 for risk in outcomes["risk_adaptive"])
 
 
-def test_frontier_leads_from_one_look_to_all(preds: sl.Predictions, rule: Policy) -> None:
+def test_frontier_leads_from_one_look_to_all_without_margins_that_are_not_certified(
+    preds: sl.Predictions, rule: Policy
+) -> None:
     first, *_, last, default = adaptive.trace_frontier(preds, [SPLIT], "resnet20", GUARANTEE)
     assert rule.calibration is not None
     assert default["tolerance"] == "default"
@@ -131,13 +130,10 @@ def test_frontier_leads_from_one_look_to_all(preds: sl.Predictions, rule: Policy
     assert (last["coverage"], last["difference"]) == (pytest.approx(certify(labeled).coverage), 0)
     alone = certify(labeled.select(views=["identity"]))
     assert (first["looks"], first["coverage"]) == (1, pytest.approx(alone.coverage, abs=1e-6))
-
-
-def test_margins_that_are_not_certified_have_no_coverage(preds: sl.Predictions) -> None:
-    labeled = preds.select(images=np.concatenate([SPLIT.tuning, SPLIT.certification]))
-    found = Frontier.compute(labeled, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(SPLIT.tuning)))
-    first, second, *others = found.points
-    lost = replace(found, points=(first, second._replace(coverage=0.0), *others))
+    more = preds.select(images=np.concatenate([SPLIT.tuning, SPLIT.certification]))
+    found = Frontier.compute(more, "blend", risk=0.05, delta=0.05, tuning=np.arange(len(SPLIT.tuning)))
+    one, second, *others = found.points
+    lost = replace(found, points=(one, second._replace(coverage=0.0), *others))
     at = int(np.abs(adaptive.LOOKS - second.looks).argmin())
     assert 1 < second.looks < 2
     before, after = (adaptive.interpolate_coverage(one) for one in (found, lost))
@@ -227,7 +223,7 @@ def read_kept(name: str) -> list[Row]:
     return read_rows(RESULTS / f"{name}.csv")
 
 
-def test_kept_results_are_complete() -> None:
+def test_kept_results_are_complete_and_keep_the_guarantee_and_the_target() -> None:
     rows = read_kept("adaptive_coverage")
     settings = {(row["classifier"], float(row["risk"]), float(row["delta"])) for row in rows}
     guarantees = ((one.risk, one.delta) for one in adaptive.GUARANTEES)
@@ -237,22 +233,16 @@ def test_kept_results_are_complete() -> None:
         others = read_kept(name)
         assert {(row["classifier"], float(row["risk"]), float(row["delta"])) for row in others} == settings
         assert len(others) == per_setting * len(settings)
-
-
-def test_kept_simulations_keep_the_guarantee() -> None:
-    rows = read_kept("guarantee_adaptive")
-    assert {row["draws"] for row in rows} == {"2000"}
-    for row in rows:
+    simulated = read_kept("guarantee_adaptive")
+    assert {row["draws"] for row in simulated} == {"2000"}
+    for row in simulated:
         assert float(row["broken_share"]) <= float(row["delta"])
         assert float(row["bound_broken_share"]) <= float(row["delta"])
-
-
-def test_kept_times_meet_the_target() -> None:
-    rows = {(row["classifier"], row["rule"]): row for row in read_kept("adaptive_speed")}
-    assert {name for name, _ in rows} == set(adaptive.TIMED)
+    timed = {(row["classifier"], row["rule"]): row for row in read_kept("adaptive_speed")}
+    assert {name for name, _ in timed} == set(adaptive.TIMED)
     for name in adaptive.TIMED:
-        assert int(rows[name, "adaptive"]["images"]) >= 1000
-        assert float(rows[name, "adaptive"]["speedup"]) >= adaptive.MIN_SPEEDUP
+        assert int(timed[name, "adaptive"]["images"]) >= 1000
+        assert float(timed[name, "adaptive"]["speedup"]) >= adaptive.MIN_SPEEDUP
 
 
 def test_documentation_shows_the_kept_results() -> None:

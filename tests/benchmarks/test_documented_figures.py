@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
@@ -12,23 +12,16 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
-SCALE = ROOT / "docs" / "scale.md"
-SERVICE = ROOT / "docs" / "service.md"
-DEPLOY = ROOT / "docs" / "deploy.md"
+PAGE, SCALE, SERVICE, DEPLOY = (ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "scale", "service", "deploy"))
+README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 NETWORKS = ("ResNet-50", "Wide-ResNet-16-2")
-PREFIXES = {
-    "Beside ttach": "",
-    "Adaptive looking": "",
-    "CPU and GPU": "",
-    "Number types": "",
-    "One image at a time": "",
-    "Memory": "",
-    "What the time goes to": "ResNet-50 bfloat16, collect from device tensors: ",
-    "How busy the chip is": "",
-    "The kernels that dominate": "ResNet-50 bfloat16, collect from device tensors: kernel ",
+COLLECTED = "ResNet-50 bfloat16, collect from device tensors"
+PLAIN = ("Beside ttach", "Adaptive looking", "CPU and GPU", "Number types", "One image at a time", "Memory")
+PREFIXES = dict.fromkeys((*PLAIN, "How busy the chip is"), "") | {
+    "What the time goes to": f"{COLLECTED}: ",
+    "The kernels that dominate": f"{COLLECTED}: kernel ",
 }
 """The sections whose tables have a row for each `what` and a column for each `measure`, and how `what` begins."""
 
@@ -36,6 +29,7 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
 ABSENT = "–"
 
 Row = dict[str, str]
+Table = tuple[str, list[list[str]]]
 
 
 class Figure(NamedTuple):
@@ -124,10 +118,9 @@ def test_cpu_figures_are_the_measured_ones() -> None:
     assert sorted(row[0] for row in documented) == sorted({way for way, _ in measured})
 
 
-@pytest.mark.parametrize("name", ["gpu.csv", "peers_speed.csv"])
-def test_circumstances_are_the_measured_ones(name: str) -> None:
+def test_circumstances_are_the_measured_ones() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for row in read_results(name):
+    for row in (*read_results("gpu.csv"), *read_results("peers_speed.csv")):
         versions = dict(part.rsplit(" ", 1) for part in row["versions"].split("; "))
         named = [row["date"], *(f"{package} {versions[package]}" for package in ("torch", "ttach"))]
         named += [f"MONAI {versions['monai']}"] if "monai" in versions else []
@@ -135,24 +128,15 @@ def test_circumstances_are_the_measured_ones(name: str) -> None:
         assert [text for text in named if text not in page] == []
 
 
-COLLECTED = "ResNet-50 bfloat16, collect from device tensors"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "what", "measure"),
-    [
+def test_figures_of_the_readme_are_the_measured_ones() -> None:
+    readme, adaptive = " ".join(README.read_text(encoding="utf-8").split()), "Wide-ResNet-16-2 float32, score, adaptive"
+    for pattern, what, measure in (
         (r"([\d.]+ %) of the speed of the bare forward", COLLECTED, "ratio to bare forward"),
         (r"([\d,]+) images/s with 24 views each", COLLECTED, "images/s"),
-        (
-            r"([\d.]+) times as fast as all looks",
-            "Wide-ResNet-16-2 float32, score, adaptive",
-            "times as fast as all looks",
-        ),
-    ],
-)
-def test_figures_of_the_readme_are_the_measured_ones(pattern: str, what: str, measure: str) -> None:
-    (text,) = re.findall(pattern, " ".join(README.read_text(encoding="utf-8").split()))
-    assert is_rounded(text, read_values("gpu.csv")[what, measure])
+        (r"([\d.]+) times as fast as all looks", adaptive, "times as fast as all looks"),
+    ):
+        (text,) = re.findall(pattern, readme)
+        assert is_rounded(text, read_values("gpu.csv")[what, measure])
 
 
 @pytest.mark.parametrize(
@@ -228,7 +212,7 @@ def select(rows: list[Row], **wanted: str) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
-def expect_simulated() -> Iterator[tuple[str, list[list[str]]]]:
+def expect_simulated() -> Iterator[Table]:
     """Yield the tables of simulated streams, by their headings."""
     rows = read_results("monitoring_simulated.csv")
     quiet = select(rows, measured="false alarms of the shift alarm")
@@ -253,7 +237,7 @@ def list_alarms(row: Row) -> list[str]:
     return percents(row, "alarms_share", "alarms_high", digits=2)
 
 
-def expect_real() -> Iterator[tuple[str, list[list[str]]]]:
+def expect_real() -> Iterator[Table]:
     """Yield the tables of real classifiers, by their headings."""
     rows = read_results("monitoring_estimates.csv")
     middle, means = select(rows, strength="2"), select(rows, corruption="mean")
@@ -269,11 +253,9 @@ def expect_real() -> Iterator[tuple[str, list[list[str]]]]:
         estimates.append([*first, *points(row, *errors), *percents(row, "risk hit, shifts", digits=0)])
     yield "Estimates without labels", estimates
     audits = read_results("monitoring_audits.csv")
-    settings = dict.fromkeys((row["classifier"], row["error_rate"]) for row in audits)
-    found = [
-        [name, rate(one), *map(describe_audits, select(audits, classifier=name, error_rate=one))]
-        for name, one in settings
-    ]
+    found = []
+    for name, one in dict.fromkeys((row["classifier"], row["error_rate"]) for row in audits):
+        found.append([name, rate(one), *map(describe_audits, select(audits, classifier=name, error_rate=one))])
     yield "Labels with real classifiers", found
 
 
@@ -284,7 +266,7 @@ def describe_audits(row: Row) -> str:
     return f"{found}, {count(row['labels_until_mean'])} ({count(row['labels_until_median'])})"
 
 
-def expect_groups() -> Iterator[tuple[str, list[list[str]]]]:
+def expect_groups() -> Iterator[Table]:
     """Yield the table of thresholds per class."""
     rows = read_results("monitoring_groups.csv")
     shares = ("coverage", "worst_class_risk_seen", "class_coverage")
@@ -296,11 +278,7 @@ def expect_groups() -> Iterator[tuple[str, list[list[str]]]]:
     yield "What every class costs", found
 
 
-@pytest.mark.parametrize(
-    ("page", "expect"), [("monitoring", expect_simulated), ("monitoring", expect_real), ("policies", expect_groups)]
-)
-def test_figures_of_monitoring_and_groups_are_the_measured_ones(
-    page: str, expect: Callable[[], Iterator[tuple[str, list[list[str]]]]]
-) -> None:
-    for heading, expected in expect():
-        assert read_table(heading, ROOT / "docs" / f"{page}.md")[1:] == expected, heading
+def test_figures_of_monitoring_and_groups_are_the_measured_ones() -> None:
+    for page, expect in (("monitoring", expect_simulated), ("monitoring", expect_real), ("policies", expect_groups)):
+        for heading, expected in expect():
+            assert read_table(heading, ROOT / "docs" / f"{page}.md")[1:] == expected, heading

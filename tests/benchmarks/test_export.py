@@ -58,7 +58,7 @@ def test_a_file_decides_as_the_library_does_and_is_timed(tmp_path: Path) -> None
 
 
 @needs_cifar10
-def test_the_classifier_of_photographs_averages_blocks_of_pixels(tmp_path: Path) -> None:
+def test_photographs_are_classified_by_blocks_of_pixels_and_differ_by_a_gray_level_at_most(tmp_path: Path) -> None:
     source, pooled = CIFAR10 / "resnet20.onnx", tmp_path / "pooled.onnx"
     write_pooled_model(source, pooled)
     inputs = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)
@@ -68,23 +68,11 @@ def test_the_classifier_of_photographs_averages_blocks_of_pixels(tmp_path: Path)
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         outputs.append(session.run(None, {session.get_inputs()[0].name: given})[0])
     np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
-
-
-@needs_cifar10
-def test_resized_pixels_and_views_of_photographs_differ_by_a_gray_level_at_most(tmp_path: Path) -> None:
-    write_pooled_model(CIFAR10 / "resnet20.onnx", tmp_path / "pooled.onnx")
     sizes: dict[str, Any] = {"mean": CIFAR10_MEAN, "std": CIFAR10_STD, "resize": 256, "crop": 224}
-    model = tmp_path / "pooled.onnx"
-    case = Case(
-        name="photographs",
-        model=model,
-        classifier=load_classifier(f"onnx:{model}", output="logits", **sizes),
-        views=ViewSet("identity gamma:0.8 rotate:4 zoom:1.1"),
-        images=cut_photographs(4, seed=1),
-        policies={},
-        batches=(),
-        max_difference=1e-3,
-    )
+    classifier = load_classifier(f"onnx:{pooled}", output="logits", **sizes)
+    views, images = ViewSet("identity gamma:0.8 rotate:4 zoom:1.1"), cut_photographs(4, seed=1)
+    same: dict[str, Any] = {"model": pooled, "policies": {}, "batches": (), "max_difference": 1e-3}
+    case = Case(name="photographs", classifier=classifier, views=views, images=images, **same)
     for compare, what, count in ((compare_fit, "resized", 4), (compare_views, "4 views", 16)):
         found = by_measure(compare(case), f"photographs: {what}")
         assert found["pixels"] == count * 224 * 224 * 3
@@ -100,15 +88,12 @@ def test_photographs_have_many_sizes_and_depend_on_the_seed() -> None:
     assert {image.shape for image in first} != {image.shape for image in other}
 
 
-def test_differing_pixels_are_counted() -> None:
+def test_differing_pixels_are_counted_and_images_with_another_decision_listed() -> None:
     difference = PixelDifference()
     expected = np.full((1, 2, 2, 3), 255, dtype=np.uint8)
     difference.add(expected, expected)
     difference.add(np.where(np.arange(12).reshape(expected.shape) < 2, 0, expected).astype(np.uint8), expected)
     assert (difference.pixels, difference.differing, difference.largest) == (24, 2, 255)
-
-
-def test_images_with_another_decision_are_listed_with_their_distance() -> None:
     image = SimpleNamespace(id="image-7", cause="decision", distance=0.25)
     verified: Any = SimpleNamespace(images=10, differing_labels=0, differing_decisions=1, differing_looks=0)
     vars(verified).update(largest_difference=0.1, tolerance=1e-5, differing=[image])

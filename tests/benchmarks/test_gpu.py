@@ -85,13 +85,9 @@ def test_ttach_has_about_as_many_different_views(n_views: int, turned: int) -> N
 
 
 def test_ratios_are_computed_within_rounds() -> None:
-    speeds = {
-        gpu_jobs.FLOOR: np.array([10.0, 20.0, 40.0]),
-        gpu_jobs.ON_DEVICE: np.array([10.0, 10.0, 10.0]),
-        gpu_jobs.HOST: np.array([5.0, 10.0, 20.0]),
-        gpu_jobs.TTACH: np.array([2.0, 4.0, 10.0]),
-        gpu_jobs.DECODING: np.array([7.0, 7.0, 7.0]),
-    }
+    names = (gpu_jobs.FLOOR, gpu_jobs.ON_DEVICE, gpu_jobs.HOST, gpu_jobs.TTACH, gpu_jobs.DECODING)
+    rounds = np.array([[10, 20, 40], [10, 10, 10], [5, 10, 20], [2, 4, 10], [7, 7, 7]], dtype=float)
+    speeds = dict(zip(names, rounds, strict=True))
     rows = list(gpu_jobs.describe_speeds("net", speeds, 3, {gpu_jobs.HOST: ">= 0.9", gpu_jobs.TTACH: ">= 1.2"}))
     found = {(str(row["what"]).removeprefix("net, "), row["measure"]): (row["value"], row["target"]) for row in rows}
     assert found[gpu_jobs.FLOOR, "forwards/s"] == (60, "")
@@ -120,9 +116,7 @@ def test_speed_includes_files(network: gpu_jobs.Network, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("is_made_up", [False, True])
-def test_looks_of_a_rule_are_measured_and_a_made_up_one_has_no_target(
-    labeled: gpu_jobs.Network, is_made_up: bool
-) -> None:
+def test_looks_are_measured_and_a_made_up_rule_has_no_target(labeled: gpu_jobs.Network, is_made_up: bool) -> None:
     network = replace(labeled, labels=None) if is_made_up else labeled
     rows = list(gpu_decisions.measure_adaptive(network, "cpu", "float32", 50, 1))
     assert all(("made-up" in str(row["what"])) == is_made_up for row in rows)
@@ -132,16 +126,13 @@ def test_looks_of_a_rule_are_measured_and_a_made_up_one_has_no_target(
     assert ratio == pytest.approx(13 / looks, rel=1e-3)
 
 
-def test_decisions_and_number_types_are_compared(labeled: gpu_jobs.Network) -> None:
+def test_decisions_and_number_types_are_compared_with_the_looks_asked_for(labeled: gpu_jobs.Network) -> None:
     equal = list_values(gpu_decisions.measure_agreement(labeled, "cpu", 50), "share of equal decisions")
     assert equal[:2] == [1, 1], "the CPU agrees with itself"
     assert equal[2] == equal[3] >= 0.8
     largest = list_values(gpu_decisions.measure_precision(labeled, "cpu", 50), "largest difference of confidence")
     assert largest[:2] == [0, 0], "TF32 exists on GPUs only"
     assert 0 < largest[3] < largest[2] < 0.1
-
-
-def test_made_up_rule_has_the_looks_asked_for(labeled: gpu_jobs.Network) -> None:
     preds = collect(labeled.load("cpu", "float32"), labeled.pixels, "cifar10", execution=Execution(progress=False))
     for looks in (2.0, 5.0):
         assert gpu_decisions.make_up_rule(preds, looks).look(preds).looks.mean() == pytest.approx(looks, abs=0.7)
@@ -163,18 +154,15 @@ def test_union_of_spans(spans: list[tuple[int, int]]) -> None:
     assert benchmark.measure_union([(start, start + length) for start, length in spans]) == len(covered)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "is_of_model", "group"),
-    [
+def test_kernels_are_grouped() -> None:
+    for kernel, is_of_model, group in (
         ("sm90_xmma_fprop_implicit_gemm_bf16", True, "convolutions and matrix products"),
         ("void cudnn::bn_fw_inf_1C11_kernel_NHWC<...>", True, "other layers of the model"),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::addcmul_cuda_kernel>", False, "normalization"),
         ("Memcpy HtoD (Pinned -> Device)", False, "copies"),
         ("void at::native::flip_kernel", False, "views"),
-    ],
-)
-def test_kernels_are_grouped(kernel: str, is_of_model: bool, group: str) -> None:
-    assert benchmark.find_kernel_group(kernel, is_of_model=is_of_model) == group
+    ):
+        assert benchmark.find_kernel_group(kernel, is_of_model=is_of_model) == group
 
 
 # --- Parts and files ---

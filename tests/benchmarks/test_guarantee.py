@@ -60,7 +60,9 @@ def test_truth_about_a_rule_is_that_of_its_decisions_one_by_one(
     assert changed > 0 or threshold is None
 
 
-def test_images_are_drawn_with_replacement() -> None:
+def test_images_are_drawn_with_replacement_and_need_no_files_of_cifar10(tmp_path: Path) -> None:
+    (alone,) = benchmark.list_adaptive_worlds(tmp_path / "missing.onnx", tmp_path)
+    assert (alone.predict_from, alone.population.n_images) == ("views", benchmark.POPULATION_IMAGES)
     world = make_world()
     drawn = world.draw(np.random.default_rng(0))
     assert drawn.n_images == benchmark.ADAPTIVE_TUNING + benchmark.ADAPTIVE_IMAGES > world.population.n_images
@@ -88,12 +90,6 @@ def test_rules_that_break_their_guarantee_are_counted() -> None:
     assert (broken["broken_share"], broken["broken_high"]) == (1, 1)
     assert broken["broken_low"] == pytest.approx(0.025 ** (1 / 4))  # all four of four, by Clopper and Pearson
     assert float(str(sound["risk_seen"])) < 0.05 < float(str(broken["risk_seen"]))
-
-
-def test_worlds_do_not_need_the_files_of_cifar10(tmp_path: Path) -> None:
-    (world,) = benchmark.list_adaptive_worlds(tmp_path / "missing.onnx", tmp_path)
-    assert world.predict_from == "views"
-    assert world.population.n_images == benchmark.POPULATION_IMAGES
 
 
 def test_failures_are_told_with_their_interval() -> None:

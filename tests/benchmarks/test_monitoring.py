@@ -32,11 +32,14 @@ def test_images_become_worse_by_the_shift(shift: benchmark.ShiftedStream) -> Non
     assert np.mean(after[2]) > np.mean(before[2])
 
 
-def test_a_shift_is_found_after_its_start() -> None:
+def test_a_shift_is_found_after_its_start_and_shares_have_exact_intervals() -> None:
     stream = benchmark.ShiftedStream(500, images=3000, start=1000, location=2.0)
     raised_at = stream.watch(0)
     assert raised_at is not None
     assert 1000 < raised_at < 1100
+    row = benchmark.summarize_share("alarms", 0, 100)
+    assert row["alarms_share"] == 0
+    assert row["alarms_high"] == pytest.approx(1 - 0.025 ** (1 / 100), abs=1e-5)
 
 
 @pytest.mark.parametrize("design", benchmark.DESIGNS)
@@ -47,12 +50,6 @@ def test_a_broken_guarantee_is_found_and_a_kept_one_is_not(design: str) -> None:
     assert labels < 200
     assert not held
     assert benchmark.AuditedStream(design, 0.1, "as calibrated", 40_000, 0.001).judge(0) == (None, True)
-
-
-def test_shares_have_exact_intervals() -> None:
-    row = benchmark.summarize_share("alarms", 0, 100)
-    assert row["alarms_share"] == 0
-    assert row["alarms_high"] == pytest.approx(1 - 0.025 ** (1 / 100), abs=1e-5)
 
 
 def make_images(height: int, width: int, count: int = 4) -> Array:
@@ -97,7 +94,7 @@ def preds() -> sl.Predictions:
     return sl.Predictions(logits=logits, views="identity hflip", labels=np.where(wrong, 0, predicted))
 
 
-def test_numbers_are_those_of_each_class_alone(preds: sl.Predictions) -> None:
+def test_numbers_are_those_of_each_class_alone_on_a_line_for_each_risk(preds: sl.Predictions) -> None:
     row = groups.compare_thresholds("simulated", preds, 0.05)
     values, predicted, correct = sl.confidence(preds, "blend"), preds.predicted(), preds.correct()
     rules = [
@@ -111,9 +108,6 @@ def test_numbers_are_those_of_each_class_alone(preds: sl.Predictions) -> None:
     risks = [np.mean(~correct[accepted & (predicted == index)]) for index in range(3)]
     assert row["worst_class_risk_seen"] == pytest.approx(max(risks))
     assert row["certified_classes"] == 3
-
-
-def test_table_has_a_line_for_each_risk(preds: sl.Predictions) -> None:
     rows = groups.per_class("simulated", preds)
     lines = groups.format_table(rows).splitlines()
     assert len(lines) == 2 + len(groups.RISKS)

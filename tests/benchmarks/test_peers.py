@@ -70,9 +70,7 @@ def test_monai_carries_metadata_only_where_asked(metadata: bool) -> None:
     assert get_track_meta()
 
 
-def test_speeds_are_compared_with_the_forward_of_the_same_round(
-    pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speeds_are_compared_with_the_forward_in_a_round(pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
     forward = benchmark.Contestant(lambda: probabilities.log().repeat_interleave(2, 0), 2, 256, is_bare=True)
     contestants = {
