@@ -11,15 +11,11 @@ from typer.testing import CliRunner
 from secondlook.classifiers import LoadOptions, load_classifier, split_credentials
 from secondlook.cli.app import app
 from secondlook.errors import ClassifierError, SecondLookError
-from tests.classifiers.loopback_server import IMAGES, Chunks, Server, http, respond_by, respond_well, serve
+from tests.classifiers.loopback_server import IMAGES, Chunks, http, respond_by, respond_well, serve
 
 SECRET = "pa55word-of-alice"
 BASIC = base64.b64encode(f"alice:{SECRET}".encode()).decode()
 VARIABLE = "MODEL_SERVER_HEADER"
-
-
-respond_to_many = respond_by(lambda pixels: pixels.mean(axis=(2, 3)) * 20)
-"""Respond with the mean of each channel of the images as logits."""
 
 
 def find_secrets(folder: Path) -> list[str]:
@@ -38,51 +34,33 @@ def run(*arguments: str) -> str:
     return ended.output
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> str:
+@pytest.mark.parametrize("place", ["URL", "environment"])
+def test_credentials_are_sent_and_stored_nowhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "data.npz", images=images, labels=images.mean(axis=(1, 2)).argmax(axis=1))
-    return f"npz:{tmp_path / 'data.npz'}"
-
-
-def test_credentials_of_a_url_are_sent_and_stored_nowhere(data: str, tmp_path: Path) -> None:
+    data = ("--data", f"npz:{tmp_path}/data.npz", "--no-progress")
     folder = tmp_path / "results"
-    with serve(respond_to_many) as server:
-        model = f"http://alice:{SECRET}@{server.host}/v2/models/m?output=logits"
-        members = ["--model", model, "--model", f"{model}&std=0.9"]
-        printed = evaluate(*members, data=data, out=folder) + run("report", str(folder)) + run("info", str(folder))
-        assert_all_authorized(server, f"Authorization: Basic {BASIC}")
+    monkeypatch.setenv(VARIABLE, f"Authorization: Bearer {SECRET}")
+    with serve(respond_by(lambda pixels: pixels.mean(axis=(2, 3)) * 20)) as server:
+        user = f"alice:{SECRET}@" if place == "URL" else ""
+        address = f"http://{user}{server.host}/v2/models/m?output=logits"
+        second = ("--model", f"{address}&std=0.9") if place == "URL" else ("--header-from-env", VARIABLE)
+        model = ["--model", address, *second]
+        options = ["--views", "identity hflip", "--method", "msr", "--resamples", "2"]
+        printed = run("evaluate", *model, *data, "--out", str(folder), *options)
+        if place == "URL":
+            printed += run("report", str(folder)) + run("info", str(folder))
+        else:
+            printed += run("calibrate", "--run", str(folder), "--coverage", "0.5", "--out", f"{folder}/policy.json")
+            policy = ("--policy", f"{folder}/policy.json", "--out", f"{folder}/scores.csv")
+            printed += run("score", *model, *policy, *data)
+        assert server.requests
+        header = f"Authorization: Basic {BASIC}" if place == "URL" else f"Authorization: Bearer {SECRET}"
+        assert all(header.encode() in request for request in server.requests)
+    assert (folder / "scores.csv").exists() == (place == "environment")
     assert find_secrets(folder) == []
     assert SECRET not in printed
     assert BASIC not in printed
-
-
-def test_a_header_from_the_environment_is_sent_and_stored_nowhere(
-    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, f"Authorization: Bearer {SECRET}")
-    folder = tmp_path / "results"
-    with serve(respond_to_many) as server:
-        address = f"http://{server.host}/v2/models/m?output=logits"
-        model = ["--model", address, "--header-from-env", VARIABLE]
-        printed = evaluate(*model, data=data, out=folder)
-        printed += run("calibrate", "--run", str(folder), "--coverage", "0.5", "--out", f"{folder}/policy.json")
-        out = ["--out", f"{folder}/scores.csv", "--no-progress"]
-        printed += run("score", *model, "--policy", f"{folder}/policy.json", "--data", data, *out)
-        assert_all_authorized(server, f"Authorization: Bearer {SECRET}")
-    assert (folder / "scores.csv").exists()
-    assert find_secrets(folder) == []
-    assert SECRET not in printed
-
-
-def evaluate(*model: str, data: str, out: Path) -> str:
-    options = ["--views", "identity hflip", "--method", "msr", "--resamples", "2", "--no-progress"]
-    return run("evaluate", *model, "--data", data, "--out", str(out), *options)
-
-
-def assert_all_authorized(server: Server, header: str) -> None:
-    assert server.requests
-    assert all(header.encode() in request for request in server.requests)
 
 
 def test_credentials_do_not_change_the_identity(load: Any) -> None:
@@ -114,29 +92,30 @@ def test_credentials_are_split_from_a_url(text: str, without: str, credentials: 
 
 
 @pytest.mark.parametrize(
-    "spec",
+    "rest",
     [
-        f"http://a:{SECRET}/x@127.0.0.1:9/v2/models/m?output=logits",
-        f"http://a:{SECRET}?x=1@127.0.0.1:9/v2/models/m?output=logits",
-        f"http://a:{SECRET}@127.0.0.1:9/v2/models/m?output=logits&outputs=x",
-        f"http://a:{SECRET}@127.0.0.1:9/v2/models/m?output=logit",
-        f"http://a:{SECRET}@127.0.0.1:9/v2/models/m",
-        f"http://a:{SECRET}@127.0.0.1:9/?output=logits",
-        f"http://a:{SECRET}@127.0.0.1:99999/v2/models/m?output=logits",
-        f"http://a:{SECRET}@127.0.0.1:port/v2/models/m?output=logits",
-        f"http://a:{SECRET}@127.0.0.1:9/v2/models/m?output=logits&retries=0&timeout=1",
-        f"http://a:{SECRET}@/v2/models/m?output=logits",
-        f"http://a:{SECRET}@\u2603\u3002.invalid./v2/models/m?output=logits&retries=0",
-        f"HTTP://a:{SECRET}@127.0.0.1:9/v2/models/m",
+        "/x@127.0.0.1:9/v2/models/m?output=logits",
+        "?x=1@127.0.0.1:9/v2/models/m?output=logits",
+        "@127.0.0.1:9/v2/models/m?output=logits&outputs=x",
+        "@127.0.0.1:9/v2/models/m?output=logit",
+        "@127.0.0.1:9/v2/models/m",
+        "@127.0.0.1:9/?output=logits",
+        "@127.0.0.1:99999/v2/models/m?output=logits",
+        "@127.0.0.1:port/v2/models/m?output=logits",
+        "@127.0.0.1:9/v2/models/m?output=logits&retries=0&timeout=1",
+        "@/v2/models/m?output=logits",
+        "@\u2603\u3002.invalid./v2/models/m?output=logits&retries=0",
     ],
 )
-def test_errors_do_not_contain_credentials(spec: str) -> None:
-    with pytest.raises(ClassifierError) as raised:
-        load_classifier(spec)
-    assert SECRET not in str(raised.value)
-    with pytest.raises(SecondLookError) as raised_by_command:
-        run("evaluate", "--model", spec, "--output", "logits", "--data", "npz:x", "--out", "y")
-    assert SECRET not in str(raised_by_command.value)
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
+def test_errors_do_not_contain_credentials(scheme: str, rest: str) -> None:
+    spec = f"{scheme}://a:{SECRET}{rest}"
+    line = ("evaluate", "--model", spec, "--output", "logits", "--data", "npz:x", "--out", "y")
+    doors: list[tuple[Any, type[SecondLookError]]] = [(lambda: load_classifier(spec), ClassifierError)]
+    for fail, kind in (*doors, (lambda: run(*line), SecondLookError)):
+        with pytest.raises(kind) as raised:
+            fail()
+        assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize("place", ["metadata", "infer"])
@@ -152,27 +131,15 @@ def test_a_server_that_repeats_credentials_is_not_quoted(place: str, status: str
     assert BASIC not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("line", "match"),
-    [
-        (None, VARIABLE),
-        (SECRET, VARIABLE),
-        (f"X: {SECRET}\r\nY: z", "invalid"),
-        (f": {SECRET}", "invalid"),
-    ],
-)
-def test_an_environment_variable_without_a_header_is_rejected(
-    line: str | None, match: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_and_duplicate_headers_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {None: VARIABLE, SECRET: VARIABLE, f"X: {SECRET}\r\nY: z": "invalid", f": {SECRET}": "invalid"}
     monkeypatch.delenv(VARIABLE, raising=False)
-    if line is not None:
-        monkeypatch.setenv(VARIABLE, line)
-    with pytest.raises(ClassifierError, match=match) as raised:
-        load_classifier(f"http://127.0.0.1:9/v2/models/m?output=logits&header_from_env={VARIABLE}")
-    assert SECRET not in str(raised.value)
-
-
-def test_a_header_is_given_once() -> None:
+    for line, match in lines.items():
+        if line is not None:
+            monkeypatch.setenv(VARIABLE, line)
+        with pytest.raises(ClassifierError, match=match) as raised:
+            load_classifier(f"http://127.0.0.1:9/v2/models/m?output=logits&header_from_env={VARIABLE}")
+        assert SECRET not in str(raised.value)
     with pytest.raises(ClassifierError, match="duplicate header 'authorization'") as raised:
         load_classifier("http://u:p@127.0.0.1:9/v2/models/m", output="logits", headers={"authorization": SECRET})
     assert SECRET not in str(raised.value)

@@ -1,6 +1,7 @@
 """Models that make views on their device, run on the CPU: upload, views, normalization, several devices, memory."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,26 +30,22 @@ def make_images(count: int = 7, channels: int = 3, seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(0, 256, (count, 9, 8, channels), dtype=np.uint8)
 
 
-def return_inputs(inputs: Any) -> Any:
-    """Be a model whose output is its input."""
-    return inputs.flatten(start_dim=1)
-
-
 def make_workers(count: int = 1, **options: Any) -> DeviceWorkers:
-    settings = {"run": return_inputs, "dtype": torch.float32, **options}
+    settings = {"run": torch.nn.Flatten(), "dtype": torch.float32, **options}
     return DeviceWorkers([DeviceModel(torch.device("cpu"), **settings) for _ in range(count)])
 
 
-PREPROCESSINGS = [
-    Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)),
-    Preprocessing(mean=(0.5,), std=(0.25,), color="BGR"),
-    Preprocessing(layout="NHWC", scale=1.0),
-    Preprocessing(input_dtype="uint8", color="BGR"),
-    Preprocessing(input_dtype="uint8", layout="NHWC"),
-]
-
-
-@pytest.mark.parametrize("preprocessing", PREPROCESSINGS, ids=str)
+@pytest.mark.parametrize(
+    "preprocessing",
+    [
+        Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)),
+        Preprocessing(mean=(0.5,), std=(0.25,), color="BGR"),
+        Preprocessing(layout="NHWC", scale=1.0),
+        Preprocessing(input_dtype="uint8", color="BGR"),
+        Preprocessing(input_dtype="uint8", layout="NHWC"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("kind", ["uint8", "float32", "read-only", "tensor"])
 def test_inputs_are_those_of_the_host(preprocessing: Preprocessing, channels_last: bool, kind: str) -> None:
@@ -147,7 +144,7 @@ def test_torch_classifier_on_gpus_has_the_outputs_of_the_host(torch_module: Any,
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
-def test_copies_of_a_classifier_share_its_modules(torch_module: Any) -> None:
+def test_copies_and_ensembles_are_put_on_a_device(torch_module: Any) -> None:
     classifier = load_classifier(torch_module, output="logits")
     first, changed = classifier.on_device("cuda"), copy.copy(classifier)
     changed.preprocessing = Preprocessing(mean=(0.3,))
@@ -159,14 +156,18 @@ def test_copies_of_a_classifier_share_its_modules(torch_module: Any) -> None:
     back = first.on_device("auto").on_device("cpu")
     assert isinstance(back, TorchClassifier)
     assert back.module is torch_module
-
-
-@pytest.mark.usefixtures("cpu_as_gpus")
-def test_module_of_the_user_is_not_moved(torch_module: Any) -> None:
     accelerated = put_on_gpus(torch_module, dtype="bfloat16")
-    assert accelerated.module is not torch_module
+    assert accelerated.module is not torch_module, "the module of the user is not moved"
     assert {weight.dtype for weight in torch_module.parameters()} == {torch.float32}
     assert {weight.dtype for weight in accelerated.module.parameters()} == {torch.bfloat16}
+    ensemble = Ensemble([load_classifier(torch_module, output="logits") for _ in range(2)], name="pair")
+    moved: Classifier = ensemble.on_device("cuda")
+    assert (moved.name, moved.digest) == ("pair", ensemble.digest)
+    assert all(member.is_accelerated for member in moved.members)
+    for device in ("gpu", "cuda:", "cuda:x", "CUDA", "", "mps"):
+        for each in (classifier, load_classifier(lambda batch: batch)):
+            with pytest.raises(ClassifierError, match=rf"device='{device}' is unknown; expected 'auto', 'cpu'"):
+                each.on_device(device)
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
@@ -187,18 +188,17 @@ def test_wrong_outputs_and_sizes_are_rejected(features: int, bias: float, option
         classifier.start(classifier.upload(make_images()), VIEWS)()
 
 
-def read_settings() -> tuple[bool, ...]:
-    flags = torch.backends.cudnn
-    return flags.deterministic, flags.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-
-
 def test_settings_of_torch_are_restored() -> None:
+    def read_settings() -> tuple[bool, ...]:
+        flags = torch.backends.cudnn
+        return flags.deterministic, flags.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
     before, seen = read_settings(), []
 
-    class Recorder(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Recorder(torch.nn.Flatten):  # type: ignore[misc, name-defined]
         def forward(self, inputs: Any) -> Any:
             seen.append(read_settings())
-            return inputs.flatten(start_dim=1)
+            return super().forward(inputs)
 
     for dtype in ("float32", "tf32"):
         load_classifier(Recorder(), output="logits", dtype=dtype)(make_images())
@@ -207,13 +207,6 @@ def test_settings_of_torch_are_restored() -> None:
 
 
 # --- Devices ---
-
-
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CUDA", "", "mps"])
-def test_unknown_device_is_one_sentence(device: str, torch_module: Any) -> None:
-    for classifier in (load_classifier(torch_module, output="logits"), load_classifier(lambda batch: batch)):
-        with pytest.raises(ClassifierError, match=rf"device='{device}' is unknown; expected 'auto', 'cpu'"):
-            classifier.on_device(device)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
@@ -235,26 +228,7 @@ def test_missing_devices_are_one_sentence(torch_module: Any, monkeypatch: pytest
         classifier.on_device("cuda:7")
 
 
-@pytest.mark.usefixtures("cpu_as_gpus")
-def test_members_of_an_ensemble_are_put_on_a_device(torch_module: Any) -> None:
-    ensemble = Ensemble([load_classifier(torch_module, output="logits") for _ in range(2)], name="pair")
-    moved: Classifier = ensemble.on_device("cuda")
-    assert moved.name == "pair"
-    assert all(member.is_accelerated for member in moved.members)
-    assert moved.digest == ensemble.digest
-
-
 # --- CUDA graphs ---
-
-
-class Graph:
-    """A recorded call of a function that doubles its inputs."""
-
-    def __init__(self, inputs: Any, outputs: Any) -> None:
-        self.inputs, self.outputs = inputs, outputs
-
-    def replay(self) -> None:
-        self.outputs.copy_(2 * self.inputs)
 
 
 class RecordedOnHost(GraphedCall):
@@ -263,7 +237,7 @@ class RecordedOnHost(GraphedCall):
     def _record(self, inputs: Any) -> Any:
         self.recorded.append(len(inputs))
         own, outputs = torch.zeros_like(inputs), torch.zeros_like(inputs)
-        return Graph(own, outputs), own, outputs
+        return SimpleNamespace(replay=lambda: outputs.copy_(2 * own)), own, outputs
 
 
 def test_graphs_are_recorded_for_batch_sizes_that_come_again() -> None:

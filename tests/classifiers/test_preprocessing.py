@@ -50,13 +50,8 @@ def test_normalize_equals_the_formula(
     planes = inputs if layout == "NCHW" else inputs.transpose(0, 3, 1, 2)
     for image, found in zip(images, planes, strict=True):
         np.testing.assert_allclose(found, reference_input(image, preprocessing), rtol=1e-4, atol=1e-3)
-
-
-def test_inputs_may_be_raw_pixels_or_of_half_precision() -> None:
-    preprocessing = Preprocessing(input_dtype="uint8", layout="NHWC")
-    images = random_image(3, 3)[None]
-    np.testing.assert_array_equal(preprocessing.normalize(images), images)
-    np.testing.assert_array_equal(preprocessing.normalize((images / 255).astype(np.float32)), images)
+    raw = Preprocessing(input_dtype="uint8", layout="NHWC").normalize(images)
+    np.testing.assert_array_equal(raw, (images * 255).round().astype(np.uint8) if as_float else images)
     assert Preprocessing(input_dtype="float16").normalize(images).dtype == np.float16
 
 
@@ -72,13 +67,20 @@ def test_fit_equals_a_resize_of_pillow_and_a_center_crop(height: int, width: int
     np.testing.assert_array_equal(found[0], resized[top : top + 28, left : left + 28])
 
 
-def test_fit_takes_images_of_any_size_and_dtype() -> None:
+def test_fit_takes_images_of_any_size_dtype_and_color() -> None:
+    gray, color = random_image(20, 10, 1), random_image(20, 10)
+    as_float = (color / 255).astype(np.float32)
     preprocessing = Preprocessing(resize=(6, 9))
-    assert preprocessing.fit([random_image(20, 10), random_image(3, 4)]).shape == (2, 6, 9, 3)
-    assert preprocessing.fit([random_image(20, 10, 1)]).shape == (1, 6, 9, 1)
-    as_float = (random_image(20, 10) / 255).astype(np.float32)
-    close = preprocessing.fit([as_float])[0] * 255
-    np.testing.assert_allclose(close, preprocessing.fit([random_image(20, 10)])[0], atol=1.01)
+    assert preprocessing.fit([color, random_image(3, 4)]).shape == (2, 6, 9, 3)
+    assert preprocessing.fit([gray]).shape == (1, 6, 9, 1)
+    np.testing.assert_allclose(preprocessing.fit([as_float])[0] * 255, preprocessing.fit([color])[0], atol=1.01)
+    np.testing.assert_array_equal(Preprocessing(channels=3, gray="repeat").fit([gray])[0], np.repeat(gray, 3, axis=2))
+    with pytest.raises(ClassifierError, match="gray='repeat'"):
+        Preprocessing(mean=(0, 0, 0)).normalize(gray[None])
+    luminance = Preprocessing(channels=1, gray="luminance")
+    found = luminance.fit([color])
+    np.testing.assert_array_equal(found[0, ..., 0], np.asarray(Image.fromarray(color).convert("L")))
+    np.testing.assert_allclose(luminance.fit([as_float]) * 255, found, atol=0.51)
 
 
 def test_a_crop_rounds_odd_margins_and_pads_with_black() -> None:
@@ -118,19 +120,6 @@ def test_images_are_kept_if_fit_returns_them(shape: tuple[int, ...], settings: d
         is_kept = False
     assert preprocessing.keeps(shape) == is_kept
     assert is_kept or shape != (8, 8, 3) or preprocessing.input_size != (8, 8) or preprocessing.channels == 1
-
-
-def test_gray_and_color_images_are_converted() -> None:
-    gray, color = random_image(4, 4, 1), random_image(4, 4)
-    repeated = Preprocessing(channels=3, gray="repeat").fit([gray])
-    assert repeated.shape == (1, 4, 4, 3)
-    assert (repeated == gray).all()
-    with pytest.raises(ClassifierError, match="gray='repeat'"):
-        Preprocessing(mean=(0, 0, 0)).normalize(gray[None])
-    luminance = Preprocessing(channels=1, gray="luminance")
-    found = luminance.fit([color])
-    np.testing.assert_array_equal(found[0, ..., 0], np.asarray(Image.fromarray(color).convert("L")))
-    np.testing.assert_allclose(luminance.fit([(color / 255).astype(np.float32)]) * 255, found, atol=0.51)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +170,14 @@ def test_invalid_settings_are_rejected(settings: dict[str, object], offending: s
 @given(
     resize=st.none() | st.integers(1, 500) | st.tuples(st.integers(1, 500), st.integers(1, 500)),
     mean=st.floats(-9, 1),
+    color=st.sampled_from(["RGB", "BGR"]),
     gray=st.sampled_from([None, "repeat", "luminance"]),
 )
-def test_settings_round_trip_through_json(resize: Any, mean: float, gray: Any) -> None:
-    preprocessing = Preprocessing(resize=resize, crop=3, mean=(mean,), gray=gray)
-    again = Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict())))
+def test_settings_round_trip_through_json(resize: Any, mean: float, color: Any, gray: Any) -> None:
+    preprocessing = Preprocessing(resize=resize, crop=3, mean=(mean,), color=color, gray=gray)
+    stored = json.loads(json.dumps(preprocessing.to_dict()))
+    assert (stored["colour"], stored["grey"]) == (color, gray), "stored names keep their spelling"
+    again = Preprocessing.from_dict(stored)
     assert again == preprocessing
     assert hash(again) == hash(preprocessing)
     assert again.digest == preprocessing.digest
@@ -201,12 +193,6 @@ def test_every_setting_changes_the_digest_and_is_printed() -> None:
     assert len(digests) == len(Preprocessing().to_dict()) + 1
     assert str(Preprocessing()) == "pixels / 255, RGB, NCHW"
     assert str(Preprocessing(resize=256, crop=224, std=(0.5,))) == "resize=256, crop=(224, 224), std=(0.5)"
-
-
-def test_stored_names_keep_their_spelling() -> None:
-    stored = Preprocessing(color="BGR", gray="repeat").to_dict()
-    assert (stored["colour"], stored["grey"]) == ("BGR", "repeat")
-    assert Preprocessing.from_dict(stored) == Preprocessing(color="BGR", gray="repeat")
     assert Preprocessing().digest == "b22021088cbcfb869fd88c0d3b6bbf1b8a3f529a67af830454155b91e3ae8c8b"
 
 

@@ -86,42 +86,22 @@ def test_a_saved_model_has_the_same_output_as_in_transformers(saved: Path, proce
     assert classifier.digest == load_classifier(f"hf:{saved}").digest
 
 
-def test_settings_can_be_replaced(saved: Path) -> None:
-    assert load_classifier(f"hf:{saved}", mean=0.5).preprocessing.mean == (0.5,)
-    plain = load_classifier(f"hf:{saved}", preprocessing=Preprocessing(mean=(0.25,))).preprocessing
-    assert plain == Preprocessing(mean=(0.25,), channels=3)
-    with pytest.raises(ClassifierError, match="output='probabilities'"):
-        load_classifier(f"hf:{saved}", output="probabilities")
-
-
-def test_folders_without_a_trained_model_are_rejected(folder: Path, tmp_path: Path) -> None:
+def test_settings_can_be_replaced_but_not_the_output_nor_the_head(folder: Path, tmp_path: Path) -> None:
     import transformers
 
-    model = transformers.AutoModelForImageClassification.from_pretrained(folder)
-    model.base_model.save_pretrained(folder)
-    with pytest.raises(ClassifierError, match=r"classifier\."):  # its head is not trained
-        load_classifier(f"hf:{folder}")
-    with pytest.raises(ClassifierError, match=re.escape(str(tmp_path))):
-        load_classifier(f"hf:{tmp_path}")
+    assert load_classifier(f"hf:{folder}", mean=0.5).preprocessing.mean == (0.5,)
+    plain = load_classifier(f"hf:{folder}", preprocessing=Preprocessing(mean=(0.25,))).preprocessing
+    assert plain == Preprocessing(mean=(0.25,), channels=3)
+    with pytest.raises(ClassifierError, match="output='probabilities'"):
+        load_classifier(f"hf:{folder}", output="probabilities")
+    transformers.AutoModelForImageClassification.from_pretrained(folder).base_model.save_pretrained(folder)
+    for place, found in ((folder, r"classifier\."), (tmp_path, re.escape(str(tmp_path)))):  # its head is not trained
+        with pytest.raises(ClassifierError, match=found):
+            load_classifier(f"hf:{place}")
 
 
 def change_json(file: Path, **changes: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
-@pytest.mark.parametrize(
-    ("settings", "offending"),
-    [
-        ({"do_pad": True}, "do_pad"),
-        ({"size": {"longest_edge": 9}}, "size={'longest_edge': 9}"),
-        ({"resample": 17}, "resample=17"),
-        ({"image_processor_type": "LevitImageProcessorPil"}, "LevitImageProcessorPil"),  # does more than its settings
-    ],
-)
-def test_unsupported_processors_are_rejected(folder: Path, settings: dict[str, Any], offending: str) -> None:
-    change_json(folder / "preprocessor_config.json", **settings)
-    with pytest.raises(ClassifierError, match=re.escape(offending)):
-        load_classifier(f"hf:{folder}")
 
 
 @pytest.fixture
@@ -145,10 +125,22 @@ OWN_MODEL = {"model_type": "own", "auto_map": OWN_CLASSES}
 OWN_PROCESSOR = {"image_processor_type": "Own", "auto_map": {"AutoImageProcessor": "modeling_own.Own"}}
 
 
-@pytest.mark.parametrize(("file", "changes"), [("config.json", OWN_MODEL), ("preprocessor_config.json", OWN_PROCESSOR)])
-def test_code_in_a_folder_is_not_run(folder_with_code: Path, file: str, changes: dict[str, Any]) -> None:
-    change_json(folder_with_code / file, **changes)
-    with pytest.raises(ClassifierError, match="trust_remote_code=True"):
+@pytest.mark.parametrize(
+    ("settings", "offending"),
+    [
+        ({"do_pad": True}, "do_pad"),
+        ({"size": {"longest_edge": 9}}, "size={'longest_edge': 9}"),
+        ({"resample": 17}, "resample=17"),
+        ({"image_processor_type": "LevitImageProcessorPil"}, "LevitImageProcessorPil"),  # does more than its settings
+        (OWN_PROCESSOR, "trust_remote_code=True"),
+        (OWN_MODEL, "trust_remote_code=True"),
+    ],
+)
+def test_unsupported_processors_and_code_are_rejected(
+    folder_with_code: Path, settings: dict[str, Any], offending: str
+) -> None:
+    change_json(folder_with_code / ("config.json" if settings is OWN_MODEL else "preprocessor_config.json"), **settings)
+    with pytest.raises(ClassifierError, match=re.escape(offending)):
         load_classifier(f"hf:{folder_with_code}")
     assert not (folder_with_code / "ran").exists()
 
@@ -160,14 +152,6 @@ def test_code_in_a_folder_is_run_if_the_user_trusts_it(folder_with_code: Path) -
     assert (folder_with_code / "ran").exists()
     images = expected.preprocessing.fit(np.random.default_rng(0).integers(0, 256, (3, 33, 47, 3), dtype=np.uint8))
     np.testing.assert_array_equal(classifier(images), expected(images))
-
-
-@pytest.mark.posix
-def test_a_folder_with_a_pipe_is_rejected(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    os.mkfifo(folder / "config.json")
-    with pytest.raises(ClassifierError, match=r"config\.json.* pipe"):
-        load_classifier(f"hf:{folder}")
 
 
 def test_pickled_weights_are_loaded_as_data(folder: Path) -> None:
@@ -189,17 +173,19 @@ def test_damaged_files_are_rejected(folder: Path, file: str, content: bytes) -> 
         load_classifier(f"hf:{folder}")
 
 
+@pytest.mark.posix
+def test_a_folder_with_a_pipe_is_rejected(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    with pytest.raises(ClassifierError, match=r"config\.json.* pipe"):
+        load_classifier(f"hf:{folder}")
+
+
 # --- timm and torchvision ---
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)
-CONFIG = {
-    "input_size": (3, 8, 8),
-    "interpolation": "bicubic",
-    "mean": MEAN,
-    "std": STD,
-    "crop_pct": 0.9,
-    "crop_mode": "center",
-}
+CONFIG = {"input_size": (3, 8, 8), "interpolation": "bicubic", "mean": MEAN, "std": STD}
+CONFIG |= {"crop_pct": 0.9, "crop_mode": "center"}
 
 
 def tiny(classes: int = 5) -> Any:
@@ -246,24 +232,41 @@ def test_timm_model(create_model_calls: list[tuple[str, bool, int]], images: Arr
     np.testing.assert_array_equal(from_file(images), same(images))
 
 
-@pytest.mark.usefixtures("create_model_calls")
-def test_timm_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ClassifierError, match=r"'timm:tinny'.* Did you mean 'tiny'"):
-        load_classifier("timm:tinny")
-    with pytest.raises(ClassifierError, match="cannot reach the hub"):
-        load_classifier("timm:tiny.offline")
-    torch.save({"weight": RunsCode(tmp_path / "ran")}, tmp_path / "hub.bin")
-    with pytest.raises(ClassifierError, match="'timm:hf-hub:someone/model'"):
-        load_classifier("timm:hf-hub:someone/model")
-    assert not (tmp_path / "ran").exists()
+@pytest.mark.usefixtures("create_model_calls", "get_model_calls")
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ("timm:tinny", r"'timm:tinny'.* Did you mean 'tiny'"),
+        ("timm:tiny.offline", "cannot reach the hub"),
+        ("timm:hf-hub:someone/model", "'timm:hf-hub:someone/model'"),
+        ("torchvision:tinny", r"'torchvision:tinny'.* Did you mean 'tiny'"),
+        ("torchvision:tiny?weights=IMAGENET1K_V3", r"'IMAGENET1K_V3'.*IMAGENET1K_V1, IMAGENET1K_V2"),
+        ("torchvision:googlenet?weights=w.pt", r"'torchvision:googlenet\?weights=w\.pt'"),
+    ],
+)
+def test_unknown_models_and_weights(spec: str, found: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("w.pt").touch()
+    torch.save({"weight": RunsCode(Path("ran"))}, "hub.bin")
+    with pytest.raises(ClassifierError, match=found):
+        load_classifier(spec)
+    assert not Path("ran").exists()
+
+
+@pytest.mark.usefixtures("create_model_calls", "get_model_calls")
+def test_unsupported_settings_and_missing_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONFIG, "crop_mode", "border")
     with pytest.raises(ClassifierError, match=r"crop_mode='border'.* 8 x 8"):
         load_classifier("timm:tiny")
     monkeypatch.setitem(CONFIG, "crop_mode", "squash")
     assert load_classifier("timm:tiny").preprocessing.resize == (8, 8)
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ClassifierError, match="pip install timm"):
-        load_classifier("timm:tiny")
+    monkeypatch.delattr(Transforms, "crop_size")
+    with pytest.raises(ClassifierError, match="crop_size"):
+        load_classifier("torchvision:tiny")
+    for library in ("timm", "torchvision"):
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(ClassifierError, match=f"pip install {library}"):
+            load_classifier(f"{library}:tiny")
 
 
 class Interpolation(enum.Enum):
@@ -320,32 +323,21 @@ def test_torchvision_model(get_model_calls: list[tuple[str, Any]], images: Array
     assert get_model_calls == [("tiny", each) for each in weights]
 
 
-@pytest.mark.usefixtures("get_model_calls")
-def test_torchvision_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ClassifierError, match=r"'torchvision:tinny'.* Did you mean 'tiny'"):
-        load_classifier("torchvision:tinny")
-    with pytest.raises(ClassifierError, match=r"'IMAGENET1K_V3'.*IMAGENET1K_V1, IMAGENET1K_V2"):
-        load_classifier("torchvision:tiny", weights="IMAGENET1K_V3")
-    (tmp_path / "w.pt").touch()
-    with pytest.raises(ClassifierError, match="'torchvision:googlenet'"):
-        load_classifier("torchvision:googlenet", weights=str(tmp_path / "w.pt"))
-    monkeypatch.delattr(Transforms, "crop_size")
-    with pytest.raises(ClassifierError, match="crop_size"):
-        load_classifier("torchvision:tiny")
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ClassifierError, match="pip install torchvision"):
-        load_classifier("torchvision:tiny")
-
-
 @pytest.mark.usefixtures("create_model_calls", "get_model_calls")
-@pytest.mark.parametrize("scheme", ["timm:tiny.in1k", "torchvision:tiny", "hf"])
+@pytest.mark.parametrize("scheme", ["timm:tiny.in1k", "torchvision:tiny", "hf", "module"])
 def test_options_of_torch_are_passed_on(scheme: str, saved: Path, compiled: list[Any]) -> None:
-    spec = f"hf:{saved}" if scheme == "hf" else scheme
-    plain, classifier = load_classifier(spec), load_classifier(f"{spec}?compile=true&cuda_graphs=yes")
+    spec: Any = {"hf": f"hf:{saved}", "module": tiny()}.get(scheme, scheme)
+    plain = load_classifier(spec, output="logits")
+    assert compiled == []
+    if scheme == "module":
+        classifier = load_classifier(spec, output="logits", compile=True, cuda_graphs=True)
+    else:
+        classifier = load_classifier(f"{spec}?compile=true&cuda_graphs=yes")
     assert isinstance(classifier, TorchClassifier)
     assert compiled == [classifier.module]
+    assert classifier.digest == plain.digest
     images = plain.preprocessing.fit(np.random.default_rng(0).integers(0, 256, (3, 33, 47, 3), dtype=np.uint8))
     np.testing.assert_array_equal(classifier(images), plain(images))
-    other = load_classifier(spec, device="cpu", dtype="bfloat16", channels_last=True)
+    other = load_classifier(spec, output="logits", device="cpu", dtype="bfloat16", channels_last=True)
     assert isinstance(other, TorchClassifier)
     assert {weight.dtype for weight in other.module.parameters()} == {torch.bfloat16}

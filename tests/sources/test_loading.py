@@ -34,12 +34,9 @@ def test_spec_of_a_subset_opens_it_again_whatever_the_folder_name(name: str, pic
         again = open_source(subset.spec)
         assert (again.ids, again.spec) == (subset.ids, subset.spec)
         assert len(subset) == 2
-
-
-def test_question_mark_in_a_folder_name_is_not_an_option(picture_folder: Path) -> None:
-    location = picture_folder.rename(picture_folder.with_name("wh?at"))
-    for data in (f"folder:{location}", open_source(f"folder:{location}")):
-        assert open_source(data, limit=2).spec == f"folder:{location}?limit=2"
+    if name == "wh?at":  # which is not an option
+        for data in (f"folder:{location}", open_source(f"folder:{location}")):
+            assert open_source(data, limit=2).spec == f"folder:{location}?limit=2"
 
 
 @pytest.mark.parametrize(
@@ -80,49 +77,43 @@ def test_invalid_text_or_argument_is_rejected(data: object, arguments: dict[str,
         open_source(data, **arguments)
 
 
-def test_unknown_scheme_lists_the_known_ones() -> None:
+def test_unknown_scheme_lists_the_known_ones_which_are_registered_once_only() -> None:
     with pytest.raises(SourceError) as caught:
         open_source("nope:val")
     assert all(scheme.form in str(caught.value) for scheme in SOURCES.values())
-
-
-def test_open_source_is_returned_as_it_is() -> None:
-    source = source_of(IDS)
-    assert open_source(source) is source
-    assert open_source(source, on_error="fail") is source
-    assert open_source(source, on_error="skip").on_error == "skip"
-    assert open_source(source, limit=2).spec == "my images?limit=2"
-
-
-def test_scheme_can_be_registered_once_only() -> None:
     with pytest.raises(SourceError, match="'npz'"):
         source_scheme("npz", form="npz:", summary="again")(SOURCES["npz"].open)
 
 
-def reference_experimental(ids: list[str], count: int, seed: int) -> set[str]:
-    return set(sorted(ids, key=lambda id_: hashlib.sha256(f"{seed}:{id_}".encode()).hexdigest())[:count])
+def test_open_source_is_returned_as_it_is_and_a_subset_of_a_subset_is_rejected() -> None:
+    source = source_of(IDS)
+    assert open_source(source) is source
+    assert open_source(source, on_error="fail") is source
+    assert open_source(source, on_error="skip").on_error == "skip"
+    assert len(open_source(source, limit=100)) == 20
+    subset = open_source(source, limit=2)
+    assert subset.spec == "my images?limit=2"
+    assert open_source(IMAGES, limit=10).spec == "array:[20, 1, 1, 1]?limit=10"
+    with pytest.raises(SourceError, match=re.escape(repr(subset.spec))):
+        open_source(subset, limit=5)
 
 
-@given(ids=st.permutations(IDS), count=st.integers(1, 19), seed=st.integers(0, 5))
+@given(ids=st.permutations(IDS), count=st.integers(1, 19), seed=st.integers(0, 5), removed=st.sampled_from(IDS))
 @settings(deadline=None, max_examples=40)
-def test_subsets_depend_on_ids_alone(ids: list[str], count: int, seed: int) -> None:
+def test_subsets_depend_on_ids_alone(ids: list[str], count: int, seed: int, removed: str) -> None:
     whole = source_of(ids)
     experimental = open_source(whole, subset="experimental", count=count, seed=seed)
     evaluation = open_source(whole, subset="evaluation", count=count, seed=seed)
-    assert set(experimental.ids) == reference_experimental(IDS, count, seed)  # another one for each seed
+    by_hash = sorted(IDS, key=lambda id_: hashlib.sha256(f"{seed}:{id_}".encode()).hexdigest())
+    assert set(experimental.ids) == set(by_hash[:count])  # another one for each seed
     assert set(experimental.ids) | set(evaluation.ids) == set(IDS)
     assert len(experimental) + len(evaluation) == 20
     assert list(experimental.ids) == [id_ for id_ in ids if id_ in set(experimental.ids)]
     assert [int(experimental.read(i)[0, 0, 0]) for i in range(count)] == [ids.index(id_) for id_ in experimental.ids]
-
-
-@given(count=st.integers(1, 18), removed=st.sampled_from(IDS))
-@settings(deadline=None, max_examples=40)
-def test_removing_an_image_moves_at_most_one_other(count: int, removed: str) -> None:
-    before = set(open_source(source_of(IDS), subset="experimental", count=count).ids)
-    rest = [id_ for id_ in IDS if id_ != removed]
-    after = set(open_source(source_of(rest), subset="experimental", count=count).ids)
-    assert len(after - before) <= 1
+    if count < 19:
+        rest = source_of([id_ for id_ in ids if id_ != removed])
+        after = set(open_source(rest, subset="experimental", count=count, seed=seed).ids)
+        assert len(after - set(experimental.ids)) <= 1, "removing an image moves at most one other"
 
 
 @pytest.mark.parametrize(("fraction", "expected"), [(None, 2), (0.1, 2), (0.12, 2), (0.125, 3), (0.5, 10), (0.95, 19)])
@@ -190,21 +181,13 @@ def test_invalid_selection_is_rejected(tmp_path: Path, options: str, value: str)
 
 
 def test_arguments_and_options_are_equivalent(tmp_path: Path) -> None:
+    file = f"npz:{tmp_path}/a.npz"
     np.savez(tmp_path / "a.npz", images=IMAGES)
-    by_text = open_source(f"npz:{tmp_path}/a.npz?subset=experimental&fraction=0.3&seed=2&limit=4")
-    by_arguments = open_source(f"npz:{tmp_path}/a.npz", subset="experimental", fraction=0.3, seed=2, limit=4)
-    assert by_text.spec == by_arguments.spec == f"npz:{tmp_path}/a.npz?subset=experimental&fraction=0.3&seed=2&limit=4"
+    by_text = open_source(f"{file}?subset=experimental&fraction=0.3&seed=2&limit=4")
+    by_arguments = open_source(file, subset="experimental", fraction=0.3, seed=2, limit=4)
+    assert by_text.spec == by_arguments.spec == f"{file}?subset=experimental&fraction=0.3&seed=2&limit=4"
     assert by_text.digest == by_arguments.digest
-    mixed = open_source(f"npz:{tmp_path}/a.npz?subset=experimental&fraction=0.3", seed=2, limit=4)
-    assert mixed.ids == by_text.ids
-
-
-def test_limit_beyond_the_end_selects_all_images_and_a_subset_of_a_subset_is_rejected() -> None:
-    assert len(open_source(IMAGES, limit=100)) == 20
-    subset = open_source(IMAGES, limit=10)
-    assert subset.spec == "array:[20, 1, 1, 1]?limit=10"
-    with pytest.raises(SourceError, match=re.escape(repr(subset.spec))):
-        open_source(subset, limit=5)
+    assert open_source(f"{file}?subset=experimental&fraction=0.3", seed=2, limit=4).ids == by_text.ids
 
 
 def test_digest_of_a_subset_covers_only_its_own_images() -> None:

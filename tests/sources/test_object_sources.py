@@ -141,22 +141,18 @@ ITEMS: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("kind", ITEMS)
-@pytest.mark.parametrize("shuffle", [None, False, True])
-def test_items_may_have_labels_and_shuffling_does_not_matter(kind: str, shuffle: bool | None) -> None:
+def test_items_may_have_labels_and_shuffling_does_not_matter(kind: str) -> None:
     data: Any = Pictures(ITEMS[kind])
-    source = open_source(data if shuffle is None else torch_data.DataLoader(data, 4, shuffle=shuffle))
-    np.testing.assert_array_equal(read_all(source), IMAGES)
-    assert labels_of(source) == LABELS
-    assert source.digest == open_source(IMAGES, labels=LABELS).digest
+    for each in (data, *(torch_data.DataLoader(data, 4, shuffle=shuffle) for shuffle in (False, True))):
+        source = open_source(each)
+        np.testing.assert_array_equal(read_all(source), IMAGES)
+        assert labels_of(source) == LABELS
+        assert source.digest == open_source(IMAGES, labels=LABELS).digest
 
 
-def test_hub_data_has_its_labels(tmp_path: Path) -> None:
+def test_labels_of_hub_data_and_of_pairs_of_path_and_name(tmp_path: Path) -> None:
     assert labels_of(open_source(make_hub_data(tmp_path, label=LABELS))) == LABELS
-
-
-def test_pairs_of_path_and_name_are_files_with_labels(tmp_path: Path) -> None:
-    pairs = [(path, "abc"[label]) for path, label in zip(write_files(tmp_path), LABELS, strict=True)]
-    source = open_source(pairs)
+    source = open_source([(path, "abc"[label]) for path, label in zip(write_files(tmp_path), LABELS, strict=True)])
     assert source.find_path(1) == tmp_path / "1.png"
     assert (labels_of(source), source.class_names) == (LABELS, ("a", "b", "c"))
 
@@ -184,38 +180,30 @@ def test_invalid_names_are_rejected(labels: list[Any], class_names: list[str] | 
         open_source(IMAGES, labels=labels, class_names=class_names)
 
 
-def test_damaged_image_of_a_list_is_skipped(tmp_path: Path) -> None:
-    encoded = [png_bytes(image) for image in IMAGES]
-    encoded[3] = encoded[3][:60]
-    paths = write_files(tmp_path)
-    paths[3].write_bytes(encoded[3])
-    for data in (encoded, paths):
-        with pytest.raises(SourceError, match=r"(3 of list:6 images|3.png) .*on_error='skip'"):
-            read_all(open_source(data))
+@pytest.mark.parametrize("kind", ["list of bytes", "list of paths"])
+def test_images_of_a_list_are_read_when_needed_and_skipped_if_damaged(kind: str, tmp_path: Path) -> None:
+    data = SEVERAL[kind](tmp_path)
+    source = open_source(data, on_error="skip")
+    np.testing.assert_array_equal(source.read(3), IMAGES[3])
+    if kind == "list of paths":
+        data[3].write_bytes(data[3].read_bytes()[:60])
+    else:
+        data[3] = data[3][:60]
         source = open_source(data, on_error="skip")
-        assert len(read_all(source)) == 5
-        assert [image.id for image in source.skipped] == [source.ids[3]]
+    with pytest.raises(SourceError, match=r"(3 of list:6 images|3.png) .*on_error='skip'"):
+        read_all(open_source(data))
+    assert len(read_all(source)) == 5
+    assert [image.id for image in source.skipped] == [source.ids[3]]
 
 
-def test_list_of_paths_is_read_when_needed(tmp_path: Path) -> None:
-    paths = write_files(tmp_path)
-    source = open_source([*paths, tmp_path / "absent.png"])
-    np.testing.assert_array_equal(source.read(5), IMAGES[5])
-    paths[5].unlink()
-    with pytest.raises(SourceError, match=re.escape("5.png")):
-        source.read(5)
-
-
-def test_large_images_of_a_data_set_are_read_a_few_at_a_time() -> None:
+def test_images_of_a_data_set_are_read_a_few_at_a_time_if_large_and_are_always_the_same() -> None:
+    with pytest.raises(SourceError, match=r"image 0 .*random transforms"):
+        read_all(open_source(Pictures(lambda _: torch.rand(3, 8, 6))))
     source = open_source(Pictures(lambda index: TENSOR[index]), max_bytes=300)  # two images of 144 bytes
     assert [len(batch.images) for batch in source.batches(6)] == [2, 2, 2]
-
-
-@pytest.mark.parametrize("make", [np.array, list])
-def test_reading_does_not_change_the_given_images(make: Callable[[Any], Any]) -> None:
-    given = make([image.copy() for image in IMAGES])
-    open_source(given).read(0)[:] = 0
-    np.testing.assert_array_equal(given[0], IMAGES[0])
+    for given in (IMAGES.copy(), list(IMAGES.copy())):  # which reading does not change
+        open_source(given).read(0)[:] = 0
+        np.testing.assert_array_equal(given[0], IMAGES[0])
 
 
 @pytest.fixture
@@ -241,18 +229,18 @@ FLOATS = TENSOR / 255
 def test_tensor_on_an_accelerator_is_the_same_source(
     tensor: Any, options: dict[str, Any], on_accelerator: Callable[..., Source]
 ) -> None:
-    if "labels" in options:
-        tensor = tensor[:1] if tensor.ndim == 4 else tensor
+    tensor = tensor[:1] if tensor.ndim == 4 and "labels" in options else tensor
     expected, source = open_source(tensor, **options), on_accelerator(tensor, **options)
     assert (source.spec, source.ids, source.digest) == (expected.spec, expected.ids, expected.digest)
-    for index in range(len(expected)):
-        image, other = source.read(index), expected.read(index)
+    images = [expected.read(index) for index in range(len(expected))]
+    for index, other in enumerate(images):
+        image = source.read(index)
         assert image.flags.c_contiguous
         assert image.dtype == other.dtype
         np.testing.assert_array_equal(image, other)
     block = source.read_block(range(len(source)))
     assert isinstance(block, torch.Tensor)
-    np.testing.assert_array_equal(block.numpy(), np.stack([expected.read(index) for index in range(len(expected))]))
+    np.testing.assert_array_equal(block.numpy(), np.stack(images))
     np.testing.assert_array_equal(apply_views(source, "identity")[:, 0], block.numpy())
 
 
@@ -273,26 +261,18 @@ def test_invalid_tensor_on_an_accelerator_is_rejected_as_any_other(
         on_accelerator(tensor)
 
 
-class LabelsElsewhere:
-    """Labels that cannot be converted to an array before they are on the host, as those on a GPU."""
-
-    def __array__(self, *_arguments: Any, **_options: Any) -> Array:
-        raise TypeError("cannot convert a tensor on a GPU")
-
-    def cpu(self) -> Any:
-        return torch.arange(6)
-
-
 def test_labels_on_an_accelerator_are_copied_to_the_host() -> None:
-    labels: Any = LabelsElsewhere()
+    class Elsewhere:
+        """Labels that cannot be converted to an array before they are on the host, as those on a GPU."""
+
+        def __array__(self, *_arguments: Any, **_options: Any) -> Array:
+            raise TypeError("cannot convert a tensor on a GPU")
+
+        def cpu(self) -> Any:
+            return torch.arange(6)
+
+    labels: Any = Elsewhere()
     assert labels_of(open_labeled(TENSOR, labels, None)) == list(range(6))
-
-
-def test_random_transforms_are_rejected() -> None:
-    generator = torch.Generator().manual_seed(0)
-    data = Pictures(lambda index: torch.rand(3, 8, 6, generator=generator))
-    with pytest.raises(SourceError, match=r"image 0 .*random transforms"):
-        read_all(open_source(data))
 
 
 class Endless(torch_data.IterableDataset[Any]):

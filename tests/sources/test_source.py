@@ -1,6 +1,5 @@
 """The behavior that all sources share (batches, skipping, digests), on a user's own source and on arrays."""
 
-import re
 import threading
 import time
 import weakref
@@ -132,25 +131,19 @@ class SlowStripes(Stripes):
 
 
 @every_count
-def test_first_error_of_a_conversion_is_raised_and_ends_the_reading(threads: int) -> None:
+def test_reading_ends_with_the_first_error_or_when_nobody_needs_more_images(threads: int) -> None:
     def convert(id_: str, image: Array) -> Array:
         if id_ in ("s4", "s5"):
             raise ZeroDivisionError(f"at {id_}")
         return image
 
-    source = SlowStripes(4000, threads=threads)
+    failed, left = (SlowStripes(4000, threads=threads) for _ in range(2))
     with pytest.raises(ZeroDivisionError, match="at s4"):
-        list(source.convert_images(convert, range(4000)))
-    assert source.n_read < 4000
-
-
-@every_count
-def test_reading_ends_when_nobody_needs_more_images(threads: int) -> None:
-    source = SlowStripes(4000, threads=threads)
-    results = source.convert_images(lambda id_, image: image, range(4000))
+        list(failed.convert_images(convert, range(4000)))
+    results = left.convert_images(lambda id_, image: image, range(4000))
     next(results)
     results.close()
-    assert source.n_read < 4000
+    assert max(failed.n_read, left.n_read) < 4000
 
 
 def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
@@ -163,20 +156,16 @@ def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
 
 
 @every_count
-def test_first_unreadable_image_is_reported(threads: int) -> None:
+def test_first_unreadable_image_is_reported_unless_a_copy_skips_it(threads: int) -> None:
     source = Stripes(20, 4, 5, 15, threads=threads)
+    lenient = source.with_on_error("skip")
+    assert [len(batch.images) for batch in lenient.batches(20)] == [17]
+    assert [skipped.id for skipped in lenient.skipped] == ["s4", "s5", "s15"]
+    assert {skipped.reason for skipped in lenient.skipped} == {"it is torn"}
     with pytest.raises(SourceError, match=r"image s4 .*it is torn.*on_error='skip'"):
         list(source.batches(20))
-    assert source.skipped == []
-
-
-def test_on_error_does_not_change_the_original_source() -> None:
-    source = Stripes(3, 1)
-    lenient = source.with_on_error("skip")
-    assert [len(batch.images) for batch in lenient.batches(3)] == [2]
-    assert [(skipped.id, skipped.reason) for skipped in lenient.skipped] == [("s1", "it is torn")]
-    assert source.on_error == "fail"
-    assert source.skipped == []
+    assert (source.on_error, source.skipped) == ("fail", [])
+    assert repr(source) == "<Stripes 'stripes': 20 images>"
 
 
 @pytest.mark.parametrize(
@@ -187,41 +176,32 @@ def test_invalid_range_is_rejected_at_once(arguments: tuple[int, ...], value: st
         Stripes(3).batches(*arguments)
 
 
-def test_repr_shows_spec_and_size() -> None:
-    assert repr(Stripes(3)) == "<Stripes 'stripes': 3 images>"
-
-
 def test_digest_of_a_users_source_depends_on_its_pixels_but_not_on_why_they_cannot_be_read() -> None:
-    assert Stripes(3).digest == Stripes(3).digest
-    assert len({Stripes(3).digest, Stripes(4).digest, Stripes(3, 1).digest, Stripes(3, 2).digest}) == 4
-    eaten = Stripes(3, 1, reason="the dog ate it", limit="max_bytes", needed=7)
-    assert Stripes(3, 1).digest == eaten.digest
-
-
-def test_digest_without_labels_does_not_depend_on_the_cached_digest() -> None:
-    labeled = ArraySource(np.zeros((3, 4, 4, 3), dtype=np.uint8), labels=[0, 1, 0], class_names=["a", "b"])
-    before = labeled.without_labels().digest
-    assert labeled.digest != before
-    assert labeled.without_labels().digest == before
-    assert labeled.without_labels().labels is None
-    assert labeled.class_names == ("a", "b")
+    sources = [Stripes(3), Stripes(4), Stripes(3, 1), Stripes(3, 2)]
+    assert len({source.digest for source in sources}) == 4
+    assert Stripes(3).digest == sources[0].digest
+    assert Stripes(3, 1, reason="the dog ate it", limit="max_bytes", needed=7).digest == sources[2].digest
 
 
 def test_digests_differ_for_any_difference() -> None:
+    labeled = ArraySource(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "dog"])
+    before = labeled.without_labels().digest
     digests = [
         open_source(IMAGES).digest,
+        labeled.digest,
         open_source(IMAGES[::-1]).digest,
         open_source(IMAGES, labels=[0, 1, 1, 0]).digest,
         open_source(IMAGES, labels=[0, 1, 0, 1]).digest,
-        open_source(IMAGES, labels=[0, 1, 1, 0], class_names=["cat", "dog"]).digest,
         open_source(IMAGES.reshape(4, 6, 5, 3)).digest,
         open_source((IMAGES / 255).astype(np.float32)).digest,
         open_source(IMAGES[:3]).digest,
         ArraySource(IMAGES, ids=list("abcd")).digest,
     ]
     assert len(set(digests)) == len(digests)
-    assert open_source(IMAGES.copy(order="F")).digest == digests[0]
-    assert open_source(IMAGES).digest == digests[0]
+    for same in (IMAGES, IMAGES.copy(order="F")):
+        assert open_source(same).digest == digests[0] == before
+    assert labeled.without_labels().digest == before, "although the digest with labels is known"
+    assert (labeled.without_labels().labels, labeled.class_names) == (None, ("cat", "dog"))
 
 
 def test_images_are_hashed_one_by_one_or_together() -> None:
@@ -237,13 +217,19 @@ def test_images_are_hashed_one_by_one_or_together() -> None:
     assert open_source(images).digest == Unblocked(images).digest
 
 
-def test_own_hash_of_a_users_source_is_used() -> None:
+def test_own_hash_of_a_users_source_is_used_but_finds_no_duplicates() -> None:
     class Named(ArraySource):
         def hash_content(self, index: int) -> bytes:
             return self.ids[index].encode()
 
+    class Large(Stripes):
+        def hash_content(self, index: int) -> bytes:
+            return b"same size and time"  # hashes of very large sources cover nothing else
+
     for source in (Named(IMAGES), Named(IMAGES).select(np.arange(4))):
         assert source.digest == Named(IMAGES[::-1]).digest != open_source(IMAGES).digest
+    assert Stripes(9, 2, 5).find_duplicates() == [], "both are unreadable for the same reason"
+    assert Large(9).find_duplicates() == []
 
 
 @every_count
@@ -255,15 +241,6 @@ def test_duplicates_are_later_images_with_the_same_pixels(threads: int) -> None:
     assert open_source(IMAGES).find_duplicates() == []
 
 
-def test_equal_hashes_and_unreadable_images_are_not_duplicates() -> None:
-    class Large(Stripes):
-        def hash_content(self, index: int) -> bytes:
-            return b"same size and time"  # hashes of very large sources cover nothing else
-
-    assert Stripes(9, 2, 5).find_duplicates() == [], "both are unreadable for the same reason"
-    assert Large(9).find_duplicates() == []
-
-
 def test_digests_are_stable_between_versions() -> None:
     # Stored predictions are found by these digests.
     images = np.arange(2 * 3 * 2 * 3, dtype=np.uint8).reshape(2, 3, 2, 3)
@@ -273,66 +250,49 @@ def test_digests_are_stable_between_versions() -> None:
     assert Stripes(3, 1).digest == "e2fdbeaa97ef7bf51b96b290b085e77fa9b20ccd46adf9111ef1ad7f8fdb3174"
 
 
-@pytest.mark.parametrize("images", [IMAGES, (IMAGES / 255).astype(np.float32)])
+@pytest.mark.parametrize("images", [IMAGES, (IMAGES / 255).astype(np.float32), IMAGES[..., :1]])
 def test_array_is_a_source_and_floats_are_not_rounded(images: Array) -> None:
-    source = open_source(images, labels=[0, 1, 1, 0], class_names=["cat", "dog"])
-    assert source.ids == ("000000", "000001", "000002", "000003")
-    assert source.spec == "array:[4, 5, 6, 3]"
-    assert source.class_names == ("cat", "dog")
-    assert labels_of(source) == [0, 1, 1, 0]
-    assert read_all(source).dtype == images.dtype
-    np.testing.assert_array_equal(read_all(source), images)
-
-
-def test_gray_images_and_columns_of_labels_are_accepted() -> None:
-    source = open_source(IMAGES[..., :1], labels=np.array([[0], [1], [1], [0]], dtype=np.uint8))
-    assert source.read(0).shape == (5, 6, 1)
-    assert source.labels is not None
-    assert source.labels.shape == (4,)
+    for labels in ([0, 1, 1, 0], np.array([[0], [1], [1], [0]], dtype=np.uint8)):
+        source = open_source(images, labels=labels, class_names=["cat", "dog"])
+        assert (source.spec, source.class_names) == (f"array:{list(images.shape)}", ("cat", "dog"))
+        assert source.ids == ("000000", "000001", "000002", "000003")
+        assert labels_of(source) == [0, 1, 1, 0]
+        assert read_all(source).dtype == images.dtype
+        np.testing.assert_array_equal(read_all(source), images)
 
 
 @pytest.mark.parametrize(
-    ("images", "value"),
+    ("options", "values"),
     [
-        (IMAGES.transpose(0, 3, 1, 2), "[4, 3, 5, 6]"),
-        (IMAGES.transpose(0, 3, 1, 2), "transpose(0, 2, 3, 1)"),
-        (IMAGES[..., 0], "[4, 5, 6]"),
-        (IMAGES[..., 0], "images[..., None]"),
-        (IMAGES[0, 0, 0], "[3]"),
-        (IMAGES[..., :2], "[4, 5, 6, 2]"),
-        (IMAGES[:0], "[0, 5, 6, 3]"),
-        (IMAGES[:, :0], "[4, 0, 6, 3]"),
-        (IMAGES.astype(np.int32), "int32"),
-        (IMAGES.astype(np.float64), "float64"),
-        (IMAGES.astype(np.float32), "255"),
-        (np.full((1, 2, 2, 3), np.nan, dtype=np.float32), "nan"),
+        ({"images": IMAGES.transpose(0, 3, 1, 2)}, ["[4, 3, 5, 6]", "transpose(0, 2, 3, 1)"]),
+        ({"images": IMAGES[..., 0]}, ["[4, 5, 6]", "images[..., None]"]),
+        ({"images": IMAGES[0, 0, 0]}, ["[3]"]),
+        ({"images": IMAGES[..., :2]}, ["[4, 5, 6, 2]"]),
+        ({"images": IMAGES[:0]}, ["[0, 5, 6, 3]"]),
+        ({"images": IMAGES[:, :0]}, ["[4, 0, 6, 3]"]),
+        ({"images": IMAGES.astype(np.int32)}, ["int32"]),
+        ({"images": IMAGES.astype(np.float64)}, ["float64"]),
+        ({"images": IMAGES.astype(np.float32)}, ["255"]),
+        ({"images": np.full((1, 2, 2, 3), np.nan, dtype=np.float32)}, ["nan"]),
+        ({"labels": [0, 1, 1]}, ["[3]"]),
+        ({"labels": np.array([0.0, 1.0, 1.0, 0.0])}, ["float64"]),
+        ({"labels": np.array(["cat", "dog", "dgo", "cat"])}, ["'dgo' of image 2"]),
+        ({"labels": [0, 1, 2, 0]}, ["label 2 of image 2"]),
+        ({"labels": [0, -1, 1, 0]}, ["label -1 of image 1"]),
+        ({"labels": [0, 1, 1, 0], "class_names": ["cat", "cat"]}, ["duplicate class name 'cat'"]),
+        ({"class_names": []}, ["empty"]),
+        ({"ids": ["a", "b", "a", "c"]}, ["duplicate id 'a'"]),
+        ({"ids": ["a", "b"]}, ["2 ids for the 4 images"]),
     ],
 )
-def test_invalid_array_is_rejected(images: Array, value: str) -> None:
-    with pytest.raises(SourceError, match=re.escape(value)):
-        open_source(images)
-
-
-@pytest.mark.parametrize(
-    ("options", "value"),
-    [
-        ({"labels": [0, 1, 1]}, "[3]"),
-        ({"labels": np.array([0.0, 1.0, 1.0, 0.0])}, "float64"),
-        ({"labels": np.array(["cat", "dog", "dgo", "cat"])}, "'dgo' of image 2"),
-        ({"labels": [0, 1, 2, 0]}, "label 2 of image 2"),
-        ({"labels": [0, -1, 1, 0]}, "label -1 of image 1"),
-        ({"labels": [0, 1, 1, 0], "class_names": ["cat", "cat"]}, "duplicate class name 'cat'"),
-        ({"class_names": []}, "empty"),
-        ({"ids": ["a", "b", "a", "c"]}, "duplicate id 'a'"),
-        ({"ids": ["a", "b"]}, "2 ids for the 4 images"),
-    ],
-)
-def test_invalid_labels_class_names_and_ids_are_rejected(options: dict[str, Any], value: str) -> None:
+def test_invalid_images_labels_class_names_and_ids_are_rejected(options: dict[str, Any], values: list[str]) -> None:
     options = {"class_names": ["cat", "dog"]} | options
     doors: list[Callable[..., Any]] = [ArraySource] if "ids" in options else [open_source, ArraySource]
+    images = options.pop("images", IMAGES)
     for open_with in doors:
-        with pytest.raises(SourceError, match=re.escape(value)):
-            open_with(IMAGES, **options)
+        with pytest.raises(SourceError) as caught:
+            open_with(images, **options)
+        assert all(value in str(caught.value) for value in values), str(caught.value)
 
 
 @given(keys=st.lists(st.integers(0, 9), max_size=60), max_weight=st.integers(0, 30), min_items=st.integers(1, 3))
@@ -350,8 +310,8 @@ def test_items_of_the_shared_cache_used_last_are_kept(keys: list[int], max_weigh
 
 
 def test_what_cannot_be_read_is_read_again() -> None:
-    cache = SharedCache(100, len)
-    for _ in range(3):
+    cache, read = SharedCache(100, len), Mock(side_effect=[OSError("broken"), OSError("broken"), b"item"])
+    for _ in range(2):
         with pytest.raises(OSError, match="broken"):
-            cache.get("key", Mock(side_effect=OSError("broken")))
-    assert cache.get("key", lambda: b"item") == b"item"
+            cache.get("key", read)
+    assert cache.get("key", read) == b"item"
