@@ -135,9 +135,7 @@ def test_summary_counts_looks_and_intervals_after_one_are_empty(score_into: Scor
 
 
 @pytest.mark.parametrize("batch_size", [BATCH, 5])
-def test_job_interrupted_at_each_batch_repeats_only_its_chunk(
-    score_into: Score, counting: Counting, tmp_path: Path, batch_size: int
-) -> None:
+def test_interruption_repeats_one_chunk(score_into: Score, counting: Counting, tmp_path: Path, batch_size: int) -> None:
     """Two chunks of several rounds: the resumed job goes on with the chunk at which the first one was interrupted."""
 
     def summarize() -> list[tuple[int, float]]:

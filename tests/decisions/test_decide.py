@@ -271,9 +271,7 @@ def test_onnx_file_beside_the_policy_is_loaded_once(digit: Array, tmp_path: Path
     assert as_row(first) == tuple(row[name] for name in COLUMNS)
 
 
-def test_level_seed_threshold_and_classifier_are_those_that_are_given(
-    classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
+def test_level_threshold_and_classifier_are_those_given(classifier: Classifier, images: Array, tmp_path: Path) -> None:
     policy = make_policy(classifier, VIEWS).bind(classifier)
     wide, narrow = (policy.decide(images[3], interval=True, level=level).interval for level in (0.99, 0.5))
     assert wide is not None
@@ -337,9 +335,7 @@ def test_numbers_need_the_name_of_their_method(collected: sl.Predictions) -> Non
     assert external.accept(confidence, method="external").mean() == external.coverage
 
 
-def test_bound_policies_decide_unless_made_from_arrays(
-    classifier: Classifier, images: Array, collected: sl.Predictions
-) -> None:
+def test_policies_of_arrays_decide_no_images(classifier: Classifier, images: Array, collected: sl.Predictions) -> None:
     arrays = np.random.default_rng(0).dirichlet([0.2, 0.2], (400, 1)).astype(np.float32)
     stored = sl.Predictions(probabilities=arrays, views=["identity"], labels=arrays[:, 0].argmax(axis=1))
     policy = sl.certify(stored, risk=0.1, delta=0.1)

@@ -163,7 +163,7 @@ def test_killed_job_resumes_with_the_parts_that_are_missing(
             assert content["policy"]["views"] == list(policy.views)
 
 
-def test_parts_of_another_job_are_replaced_only_if_asked(
+def test_parts_of_another_job(
     score_into: Score, classifier: Classifier, pickled_engine: PickledEngine, job: Job
 ) -> None:
     score_into(job.place, engine=pickled_engine)
@@ -177,7 +177,7 @@ def test_parts_of_another_job_are_replaced_only_if_asked(
     assert job.read()["accept"].to_pylist() == (job.read()["confidence"].to_numpy() >= 0.99).tolist()
 
 
-def test_rejected_images_of_a_folder_of_parts(
+def test_rejected_images_of_parts(
     score_into: Score, broken_files: str, pickled_engine: PickledEngine, tmp_path: Path
 ) -> None:
     for name, engine in (("local.csv", None), ("scores", pickled_engine)):
@@ -220,9 +220,7 @@ def test_model_that_is_gone_on_the_other_machine(score_into: Score, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("cpu_as_gpus")
-def test_workers_put_the_classifier_on_their_own_device(
-    score_into: Score, pickled_engine: PickledEngine, tmp_path: Path
-) -> None:
+def test_workers_classify_on_their_own_device(score_into: Score, pickled_engine: PickledEngine, tmp_path: Path) -> None:
     """The driver classifies one image on its CPU, which must not bind workers with GPUs to theirs."""
     import torch
 

@@ -247,7 +247,7 @@ def source(tmp_path: Path) -> str:
     return save_images(tmp_path / "new", sizes, broken=[7])
 
 
-def test_files_of_several_sizes_are_scored_and_reviewed(
+def test_sizes_of_files_may_differ(
     resizing: Exported, source: str, tmp_path: Path, exported: dict[str, Exported]
 ) -> None:
     file, classifier, policy = resizing
@@ -307,7 +307,7 @@ def test_interrupted_job_resumes_with_the_same_bytes(
     assert sum(interrupt[1:]) <= COUNT - finished + 16, "at most the chunk being written and the one before it are lost"
 
 
-def test_chunks_of_another_file_are_not_used(
+def test_chunks_of_other_files_are_not_used(
     exported: dict[str, Exported], tmp_path: Path, interrupt: list[int]
 ) -> None:
     images, (file, _, policy) = make_images(COUNT), exported["plain"]

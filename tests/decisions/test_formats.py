@@ -36,9 +36,7 @@ def test_formats_hold_the_same_rows(score_into: Score, classifier: Classifier, m
         assert top_k == 1 or (row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1])
 
 
-def test_texts_are_not_formulas_in_csv_files(
-    score_into: Score, classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
+def test_texts_in_csv_are_no_formulas(score_into: Score, classifier: Classifier, images: Array, tmp_path: Path) -> None:
     names = ("=cmd|' /C calc'!A1", "@SUM(1+1)")
     ids = ["=1+1.png", "-5.png", "+a\rb.png", "\t@x.png", "'=quoted.png", "plain.png", "'plain.png", "a\r=1.png"]
     (tmp_path / "new").mkdir()
@@ -62,7 +60,7 @@ def test_texts_are_not_formulas_in_csv_files(
 
 
 @FORMATS
-def test_other_scores_are_replaced_only_if_asked(
+def test_other_scores_need_overwrite(
     score_into: Score, policy: Policy, images: Array, tmp_path: Path, suffix: str
 ) -> None:
     name, out = f"scores{suffix}", tmp_path / f"scores{suffix}"
@@ -86,7 +84,7 @@ def test_other_scores_are_replaced_only_if_asked(
 
 
 @FORMATS
-def test_files_of_something_else_are_noticed_before_the_work(
+def test_other_files_are_noticed_before_the_work(
     score_into: Score, image_files: str, tmp_path: Path, suffix: str
 ) -> None:
     out = tmp_path / f"labels{suffix}"

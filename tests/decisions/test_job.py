@@ -44,9 +44,7 @@ def folder(images: Array, tmp_path: Path) -> Path:
     return tmp_path / "new"
 
 
-def test_rows_match_the_outputs_of_the_views(
-    score_into: Score, policy: Policy, classifier: Classifier, images: Array
-) -> None:
+def test_rows_match_outputs_of_views(score_into: Score, policy: Policy, classifier: Classifier, images: Array) -> None:
     summary, rows = score_into(per_view=True)
     assert list(rows[0]) == [
         *("id", "label", "class", "confidence", "low", "high", "accept", "looks", "first_look", "disagreement"),
@@ -96,9 +94,7 @@ def read_metadata(path: Path) -> Any:
     return json.loads(pq.read_schema(path).metadata[b"secondlook.score"])
 
 
-def test_parquet_stores_policy_and_data_and_rows_have_the_class_names_of_either(
-    score_into: Score, policy: Policy, tmp_path: Path, images: Array
-) -> None:
+def test_stored_policy_data_and_class_names(score_into: Score, policy: Policy, tmp_path: Path, images: Array) -> None:
     score_into()
     assert read_metadata(tmp_path / "scores.parquet") == {
         "policy": json.loads(policy.model_dump_json()),
@@ -205,9 +201,7 @@ def test_interrupted_job_loses_at_most_one_chunk(
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_job_interrupted_again_and_again_makes_progress(
-    score_into: Score, counting: Counting, slow: Classifier
-) -> None:
+def test_job_interrupted_repeatedly_makes_progress(score_into: Score, counting: Counting, slow: Classifier) -> None:
     """Every attempt is interrupted after one chunk of five, which is kept."""
     for _ in range(4):
         counting.restart(fails_at=6)

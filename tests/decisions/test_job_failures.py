@@ -108,9 +108,7 @@ def find_message(score_into: ScoreInto, folder: Path) -> str | None:
     return str(caught[0].message) if caught else None
 
 
-def test_every_failing_call_is_an_error_and_the_job_resumes(
-    score_into: ScoreInto, expected: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_every_failing_call_is_an_error(score_into: ScoreInto, expected: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "counted").mkdir()
     disk = FailingDisk(tmp_path / "counted", None)
     with disk.use():
@@ -134,9 +132,7 @@ def test_every_failing_call_is_an_error_and_the_job_resumes(
 
 @pytest.mark.posix
 @pytest.mark.parametrize("size", [100, 3000, 6000])
-def test_full_disk_is_an_error_and_the_job_resumes(
-    score_into: ScoreInto, expected: dict[str, bytes], tmp_path: Path, size: int
-) -> None:
+def test_full_disk_is_an_error(score_into: ScoreInto, expected: dict[str, bytes], tmp_path: Path, size: int) -> None:
     """A limit on the size of files stands for a disk without room."""
     import resource
 
@@ -368,9 +364,7 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
     assert len(releases) >= len(stopped.chunks) * rounds
 
 
-def test_files_of_the_user_are_never_touched(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
+def test_files_of_users_are_not_touched(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     names = ["sub/.notes.tmp", "sub/deep/.part-000000.0123456789abcdef0123456789abcdef.tmp", ".notes.tmp", "notes.txt"]
     names.append("part-000000.parquet")

@@ -95,9 +95,7 @@ def look_together(classifier: Classifier, images: Array, rule: Policy, batch_siz
     members=st.integers(1, 2),
     rule=st.fixed_dictionaries(RULES),
 )
-def test_decisions_are_those_of_the_slow_reference(
-    count: int, batch_size: int, members: int, rule: dict[str, Any]
-) -> None:
+def test_decisions_are_those_of_a_reference(count: int, batch_size: int, members: int, rule: dict[str, Any]) -> None:
     counting, classifiers, classifier = load_members(members)
     policy, images = make_adaptive_rule(**rule), make_colors(rule["seed"], count)
     found = look_together(classifier, images, policy, batch_size)
@@ -161,9 +159,7 @@ def look_alone(plan: Plan, image: Array) -> Array:
 
 @settings(max_examples=100)
 @given(arrivals=st.lists(st.integers(0, 6), max_size=8), members=st.integers(1, 2), rule=st.fixed_dictionaries(RULES))
-def test_looks_of_a_stream_are_those_of_the_slow_reference(
-    arrivals: list[int], members: int, rule: dict[str, Any]
-) -> None:
+def test_looks_of_a_stream_are_those_of_a_reference(arrivals: list[int], members: int, rule: dict[str, Any]) -> None:
     counting, classifiers, classifier = load_members(members)
     policy, images = make_adaptive_rule(**rule), make_colors(rule["seed"], 12)
     plan = compile_plan(make_policy(classifier, rule=policy), classifier)

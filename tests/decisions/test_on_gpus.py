@@ -127,7 +127,7 @@ def test_two_chunks_take_turns(pixels: Array, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("stops_at", "part_size", "resumed_with"), [(3, 10, 10), (20, 10, 10), (40, 10, 10), (40, 20, 7), (40, 7, 20)]
 )
-def test_interrupted_job_resumes_with_the_same_rows_and_chunks(
+def test_interrupted_job_resumes(
     stops_at: int, part_size: int, resumed_with: int, pixels: Array, tmp_path: Path
 ) -> None:
     """Chunks are larger on GPUs, but a job that was begun elsewhere goes on as it was begun."""
@@ -160,7 +160,7 @@ def test_a_stream_of_images_is_looked_at_as_on_the_host(pixels: Array) -> None:
 
 
 @pytest.mark.parametrize("looking", RULES)
-def test_tensors_stay_on_the_device_and_single_decisions_are_those_of_score(
+def test_tensors_and_single_decisions(
     looking: str, pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule, classifier = RULES[looking], load_on_gpus(Colors())

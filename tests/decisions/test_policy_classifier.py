@@ -192,7 +192,7 @@ def test_dangerous_spec_is_refused_before_it_is_loaded(policy: Policy, name: str
 @pytest.mark.parametrize(
     "name", ["onnx:absent.onnx", f"onnx:{NETWORK.parent}", f"onnx:a{MEMBER_SEPARATOR}onnx:b", "onnx:pipe.onnx"]
 )
-def test_classifier_that_cannot_be_loaded_is_rejected(
+def test_what_cannot_be_loaded_is_refused(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -298,7 +298,7 @@ MEMBERS = f"onnx:a?mean=0.25&std=0.5{MEMBER_SEPARATOR}onnx:b?mean=0.75&std=0.5"
         (MEMBERS, ["onnx:c"], [{"std": "0.5"}]),
     ],
 )
-def test_only_harmless_options_are_inherited(
+def test_harmless_options_inherited(
     described: Policy, name: str, given: list[str], expected: list[dict[str, str]]
 ) -> None:
     inherited = inherit_options(given, rename(described, name))
@@ -326,9 +326,7 @@ def policy_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_relative_model_is_found_beside_the_policy(
-    policy_folder: Path, monkeypatch: pytest.MonkeyPatch, images: Array
-) -> None:
+def test_model_is_found_beside_the_policy(policy_folder: Path, monkeypatch: pytest.MonkeyPatch, images: Array) -> None:
     """Also if the policy is in the working directory."""
     digits = np.zeros((3, 16, 16, 1), dtype=np.uint8)
     for path in (policy_folder / "policy.json", "../shipped/policy.json"):

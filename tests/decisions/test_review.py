@@ -29,9 +29,7 @@ def read_list(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_files_are_copied_or_linked_by_class(
-    score_images: ScoreImages, image_files: str, tmp_path: Path, link: bool
-) -> None:
+def test_files_are_copied_or_linked(score_images: ScoreImages, image_files: str, tmp_path: Path, link: bool) -> None:
     rows = score_images(image_files, rejected=tmp_path / "rejected", link=link)
     table = read_list(tmp_path / "rejected")
     assert list(table[0]) == ["file", "id", "label", "class", "confidence"]
@@ -70,9 +68,7 @@ def test_folder_must_be_empty_and_outside_the_data(score_images: ScoreImages, im
     assert not (tmp_path / "scores.jsonl.parts").exists()
 
 
-def test_nothing_rejected_is_an_empty_list_and_similar_names_are_kept(
-    classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
+def test_none_and_all_images_rejected(classifier: Classifier, images: Array, tmp_path: Path) -> None:
     exports = [f"label-studio:{tmp_path / 'tasks.json'}", f"fiftyone:{tmp_path / 'labels.json'}"]
     review = Review(exports=exports, rejected=tmp_path / "rejected")
     score(make_policy(classifier, threshold=0), images, tmp_path / "s.csv", classifier=classifier, review=review)
@@ -136,9 +132,7 @@ def test_any_class_name_has_a_folder(
 # --- Exports to Label Studio and FiftyOne ---
 
 
-def test_label_studio_tasks_of_other_scores_are_kept(
-    score_images: ScoreImages, image_files: str, tmp_path: Path
-) -> None:
+def test_label_studio_tasks_are_kept(score_images: ScoreImages, image_files: str, tmp_path: Path) -> None:
     exports, config = [f"label-studio:{tmp_path / 'tasks.json'}"], tmp_path / "tasks-config.xml"
     config.write_text("edited by hand")
     with pytest.raises(DecisionError, match=r"tasks-config\.xml' exists.* overwrite=True"):
@@ -166,9 +160,7 @@ def test_many_classes_become_a_list() -> None:
     assert '<Choice value="a &lt; b &amp; c"/>' in LabelStudio.format_interface(("a < b & c",))
 
 
-def test_confidence_outside_the_unit_interval_is_not_a_score(
-    classifier: Classifier, images: Array, tmp_path: Path
-) -> None:
+def test_logarithms_are_no_scores(classifier: Classifier, images: Array, tmp_path: Path) -> None:
     policy = make_policy(classifier, "identity", threshold=1.0, method="entropy")
     review = Review(exports=[f"label-studio:{tmp_path / 'tasks.json'}"], image_prefix="https://images.example/a/")
     score(policy, images, tmp_path / "scores.csv", classifier=classifier, review=review)
@@ -179,9 +171,7 @@ def test_confidence_outside_the_unit_interval_is_not_a_score(
     assert tasks[0]["data"]["low"] is None
 
 
-def test_images_that_are_not_files_are_exported_as_png(
-    score_images: ScoreImages, images: Array, tmp_path: Path
-) -> None:
+def test_images_without_files_are_exported_as_png(score_images: ScoreImages, images: Array, tmp_path: Path) -> None:
     exports = [f"fiftyone:{tmp_path / 'labels.json'}", f"label-studio:{tmp_path / 'tasks.json'}"]
     with pytest.raises(DecisionError, match=r"'fiftyone:.* rejected="):
         score_images(images, exports=exports)
@@ -289,7 +279,7 @@ def rows(bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: 
 
 
 @pytest.mark.outside
-def test_the_code_of_both_tools_reads_the_exports(
+def test_both_tools_read_the_exports(
     run_script: Callable[..., Any], rows: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     config, path = tmp_path / "tasks-config.xml", tmp_path / "tasks.json"

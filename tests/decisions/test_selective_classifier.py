@@ -69,7 +69,7 @@ def test_probabilities_follow_predict_from(classifier: Classifier, bright_or_dar
     assert not np.allclose(from_views, from_image)
 
 
-def test_fit_with_a_policy_calibrates_its_settings_again(
+def test_fit_calibrates_settings_again(
     fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
 ) -> None:
     images, labels = bright_or_dark
@@ -139,9 +139,7 @@ def test_init_loads_and_checks_nothing(bright_or_dark: Data) -> None:
     assert not hasattr(unfitted, "classes_")
 
 
-def test_fitted_attributes_and_those_of_another_classifier(
-    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
-) -> None:
+def test_fitted_and_given_classifier(fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data) -> None:
     check_is_fitted(fitted)
     assert is_classifier(fitted)
     assert fitted.classifier_ is classifier
@@ -226,9 +224,7 @@ def make_adaptive(classifier: Classifier, **settings: Any) -> SelectiveClassifie
 
 @pytest.mark.parametrize("count", [60, 4200])
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2, "method": "blend"}], ids=str)
-def test_adaptive_policy_looks_until_images_are_decided(
-    bright_or_dark: Data, settings: dict[str, Any], count: int
-) -> None:
+def test_adaptive_policy_looks_until_decided(bright_or_dark: Data, settings: dict[str, Any], count: int) -> None:
     """At most 4096 images are looked at together."""
     images, labels = (np.concatenate([values] * 7)[:count] for values in bright_or_dark)
 
@@ -263,9 +259,7 @@ def test_adaptive_policy_looks_until_images_are_decided(
     assert adaptive.predict_proba(images) == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_unreadable_images_are_left_out_and_other_labels_an_error_with_an_adaptive_policy(
-    classifier: Classifier, image_files: str, images: Array
-) -> None:
+def test_adaptive_policy_leaves_out_unreadable_images(classifier: Classifier, image_files: str, images: Array) -> None:
     adaptive = make_adaptive(classifier)
     whole = adaptive.decide(image_files)
     (Path(image_files.partition(":")[2]) / whole.ids[3]).write_bytes(b"")

@@ -280,9 +280,7 @@ class TestDecisions:
         )
         assert float(images[0]) > float(batches[0]), "several images are looked at together"
 
-    def test_pixels_to_review_are_stored_as_a_file_and_audits_drawn_with_the_seed_of_the_database(
-        self, bench: Bench, digits: Digits
-    ) -> None:
+    def test_pixels_to_review_are_stored_and_audits_drawn_by_seed(self, bench: Bench, digits: Digits) -> None:
         pixels = read_image(make_noise())
         assert not bench.decide_one(pixels).decision.accept
         ((kind, content),) = bench.query("SELECT media_type, content FROM images")
@@ -302,9 +300,7 @@ class TestDecisions:
 
 
 class TestIdempotency:
-    def test_requests_at_once_and_other_instances_share_the_decision(
-        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_all_requests_share_a_decision(self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
         results = bench.decide(*[[SubmittedImage(digits.files[0], "a")] for _ in range(20)])
         outcomes = [one[0] for one in results if isinstance(one, list)]
         assert len(outcomes) == 20
@@ -345,9 +341,7 @@ class TestIdempotency:
 
 
 class TestFaults:
-    def test_an_image_or_id_that_cannot_be_used_refuses_its_request_only(
-        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_bad_images_spoil_no_others(self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
         status, code, _ = bench.find_error(SubmittedImage(make_noise()[:100], None, "max_pixels.png"))
         assert (status, code) == (422, "unreadable_image"), "not too large because of its name"
         for id_ in ("", "a" * 201, "new\nline", "\x1b[31m", "a\0b", "\ufffd"):

@@ -283,9 +283,7 @@ def read_outputs(result: Any) -> dict[str, list[Any]]:
     return {name: result.as_numpy(name).tolist() for name in OUTPUTS}
 
 
-def test_health_and_metadata_of_this_model_only(
-    running: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_and_metadata_of_the_model(running: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     client = connect(running[0])
     assert client.is_server_live()
     assert client.is_server_ready()
@@ -312,7 +310,7 @@ def test_health_and_metadata_of_this_model_only(
 
 @pytest.mark.parametrize("binary_input", [True, False])
 @pytest.mark.parametrize("binary_output", [True, False, None])
-def test_files_are_decided_as_by_the_other_interface(
+def test_files_are_decided_alike(
     running: Server, digits: Digits, binary_input: bool, binary_output: bool | None
 ) -> None:
     url, _ = running
@@ -403,7 +401,7 @@ def post(url: str, document: object, **headers: str) -> Reply:
         ({"inputs": [FILES], "parameters": {"ids": ["\ud800"]}}, 400),
     ],
 )
-def test_a_bad_request_is_an_error_in_the_form_of_the_protocol_and_the_service_goes_on(
+def test_bad_requests_are_errors_of_the_protocol(
     running: Server, digits: Digits, document: object, status: int
 ) -> None:
     url, _ = running

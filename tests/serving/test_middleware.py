@@ -179,9 +179,7 @@ class TestLog:
         assert exception["id"] == request["id"] == reply.headers["x-request-id"]
         assert (exception["level"], request["level"], request["status"]) == ("error", "error", 500)
 
-    def test_a_client_that_leaves_is_no_error_and_a_response_that_began_is_not_continued_by_one(
-        self, lines: Any
-    ) -> None:
+    def test_clients_that_leave_and_responses_that_break_off(self, lines: Any) -> None:
         async def read(_scope: Scope, _receive: Receive, _send: Send) -> None:
             raise ClientDisconnect
 
@@ -198,9 +196,7 @@ class TestLog:
         assert call(RequestLog(break_off, ServiceMetrics()), "GET", "/").body == b"a"
         assert [line["event"] for line in lines()[1:]] == ["exception", "request"]
 
-    def test_all_that_happens_in_a_service_is_json_and_logging_as_it_was_afterwards(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_all_that_happens_is_json_while_the_service_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
         code = """
 import logging, threading, warnings
 from secondlook.serving.middleware import configure_logging

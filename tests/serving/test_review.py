@@ -296,9 +296,7 @@ def export(url: str, **options: str) -> Reply:
 
 
 class TestExports:
-    def test_exports_list_the_queue_in_the_order_of_review_and_label_studio_gets_the_images(
-        self, queue: Server
-    ) -> None:
+    def test_exports_list_the_queue_in_the_order_of_review(self, queue: Server) -> None:
         url, service = queue
         reply = export(url)
         assert reply.headers["content-disposition"] == 'attachment; filename="reviews-waiting.csv"'

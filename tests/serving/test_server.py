@@ -114,9 +114,7 @@ class TestRequests:
         ],
         ids=["gigabyte", "chunks", "trailers", "headers", "one name", "long headers"],
     )
-    def test_a_flood_is_refused_and_the_client_reads_why(
-        self, url: str, head: bytes, piece: bytes, status: int
-    ) -> None:
+    def test_a_flood_is_refused_and_told_why(self, url: str, head: bytes, piece: bytes, status: int) -> None:
         """Trailers and headers are no part of the body, and take memory until they are complete."""
         with connect(url) as connection:
             connection.sendall(head)
@@ -143,9 +141,7 @@ class TestRequests:
                 reply = read_reply(connection, end=b"}}")
         assert (reply.status, reply.code) == (408, "slow_body")
 
-    def test_requests_behind_one_another_are_answered_in_their_order(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_requests_behind_one_another_are_answered_in_order(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A short rest of a body does not cost the connection."""
         monkeypatch.setattr(middleware, "DRAIN_SECONDS", 120.0)
         with connect(url) as connection:
@@ -219,9 +215,7 @@ class TestAddresses:
         with pytest.raises(ServingError, match="host="), bind_sockets(ServiceOptions(tmp_path, host=host, port=0)):
             pass
 
-    def test_a_name_is_not_local_because_it_looks_like_it(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_name_that_looks_local_is_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.1", 0))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         for host in ("localhost", "127.evil.example"):

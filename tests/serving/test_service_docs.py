@@ -49,9 +49,7 @@ def test_commands(server: tuple[str, Service], images: Path) -> None:
         assert {"confidence", "decisions"} & json.loads(done.stdout).keys()
 
 
-def test_the_fields_of_a_decision_and_the_codes_of_errors_are_those_of_the_api(
-    server: tuple[str, Service], images: Path
-) -> None:
+def test_fields_and_codes_of_errors_are_those_of_the_api(server: tuple[str, Service], images: Path) -> None:
     (shown,) = list_blocks("text", "{")
     reply = send(f"{server[0]}/v1/decide", (images / "image.png").read_bytes(), Content_Type="image/png")
     assert list(json.loads(shown)) == list(reply.json)

@@ -83,9 +83,7 @@ def find_error(call: Callable[..., object], *arguments: Any) -> str | None:
 
 
 class TestDecisions:
-    def test_an_id_keeps_its_first_decision_and_a_failed_transaction_leaves_nothing(
-        self, store: DecisionStore, database: Database
-    ) -> None:
+    def test_an_id_keeps_its_first_decision_or_nothing(self, store: DecisionStore, database: Database) -> None:
         with pytest.raises(StorageError):
             store.add([make_new("a")], deployment=99)  # which does not exist
         assert count(database, decisions, reviews, images) == [0, 0, 0]
@@ -190,9 +188,7 @@ class TestReviews:
         assert queue.add_labels([], "import") == 0
         assert (queue.labels([1]), queue.labels([2])) == ({"a": 0, "b": 1}, {})
 
-    def test_images_are_removed_in_several_transactions(
-        self, store: DecisionStore, database: Database, clock: Clock
-    ) -> None:
+    def test_images_are_removed_a_few_at_once(self, store: DecisionStore, database: Database, clock: Clock) -> None:
         """Decisions are stored in between."""
 
         class CountingDatabase(Database):
@@ -219,9 +215,7 @@ class TestReviews:
             database.close()  # which moves what is in the log into the file
             assert b"patient" not in Path(str(database.url.database)).read_bytes()
 
-    def test_the_queue_follows_its_rules_whatever_three_reviewers_do(
-        self, store: DecisionStore, database: Database
-    ) -> None:
+    def test_the_queue_follows_its_rules_whatever_reviewers_do(self, store: DecisionStore, database: Database) -> None:
         machine = type("BoundReviewers", (Reviewers,), {"database": database, "decisions": store})
         checks = list(HealthCheck)
         options = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=checks)
@@ -404,9 +398,7 @@ class TestDatabase:
         with pytest.raises(ServingError, match="99"):
             Database(database.url)
 
-    def test_readers_cannot_take_the_connections_that_decisions_need(
-        self, sqlite: Database, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_readers_leave_decisions_their_connections(self, sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(database_module, "POOL_SECONDS", 0.1)
         crowded = Database(sqlite.url)
         store = DecisionStore(crowded)
@@ -434,9 +426,7 @@ class TestDatabase:
             assert "0" not in shown.values(), "there is a limit on each"
         opened.close()
 
-    def test_an_instance_that_holds_the_lock_is_not_waited_for_without_end(
-        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_locks_are_not_waited_for_without_end(self, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         frozen = database_module.open_database(Path("unused"), postgres_url)
         monkeypatch.setitem(database_module.POSTGRESQL_SETTINGS, "lock_timeout", "100ms")
         other = Database(frozen.url)
@@ -456,9 +446,7 @@ class TestDatabase:
             ("postgresql://user:secret@127.0.0.1:1/name", r"postgresql\+pg8000://user:\*\*\*@127.0.0.1:1/name"),
         ],
     )
-    def test_a_database_that_cannot_be_used_is_an_error_without_its_password(
-        self, tmp_path: Path, url: str, shown: str
-    ) -> None:
+    def test_an_unusable_database_is_an_error_without_password(self, tmp_path: Path, url: str, shown: str) -> None:
         with pytest.raises(ServingError, match=shown) as error:
             ServiceOptions(tmp_path, url).read_reviews()
         assert "secret" not in str(error.value)

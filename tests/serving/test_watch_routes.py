@@ -130,9 +130,7 @@ def test_health_and_readiness(server: Server, monkeypatch: pytest.MonkeyPatch) -
     assert (reply.status, reply.code) == (503, "not_ready"), "a thread has ended"
 
 
-def test_pages_and_errors_while_the_database_fails(
-    server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_and_errors_of_failing_databases(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     url, service = server
     failed = "the database '/secret/service.db' failed"
     monkeypatch.setattr(service.database, "write", fail_with(StorageError(failed)))

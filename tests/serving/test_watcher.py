@@ -189,9 +189,7 @@ def test_restarts_at_any_moment_change_nothing(tmp_path: Path) -> None:
     run_state_machine_as_test(lambda: WatchedStream(tmp_path), settings=options)  # type: ignore[arg-type]
 
 
-def test_state_is_saved_when_the_thread_stops_and_used_when_it_starts(
-    watch: Open, sqlite: Database, tmp_path: Path
-) -> None:
+def test_state_is_saved_when_the_thread_stops_and_used_again(watch: Open, sqlite: Database, tmp_path: Path) -> None:
     service = watch()
     service.add(make_stream(500, audit=None))
     assert service.watcher.find_problem() == "the service is starting"
