@@ -162,16 +162,11 @@ def test_interruption_repeats_one_chunk(score_into: Score, counting: Counting, t
 
 
 def test_unreadable_images_are_skipped(
-    score_into: Score,
-    policy: Policy,
-    classifier: Classifier,
-    counting: Counting,
-    bright_or_dark: tuple[Array, Array],
-    tmp_path: Path,
+    score_into: Score, policy: Policy, classifier: Classifier, counting: Counting, tmp_path: Path, images: Array
 ) -> None:
     """One image of the first chunk, and all 16 of the second."""
     broken = [5, *range(16, 32)]
-    source = save_images(tmp_path / "new", bright_or_dark[0][:40], broken)
+    source = save_images(tmp_path / "new", np.concatenate([images, images[:10]]), broken)
     summary, everything = score_into(data=source, on_error="skip")
     assert sum(counting.sizes) == 1 + summary.looks
     assert [id_ for id_, _ in summary.skipped] == [f"{number:03d}.png" for number in broken]

@@ -63,19 +63,18 @@ def read_table(path: Path) -> pa.Table:
     return pq.read_table(path).replace_schema_metadata(None)
 
 
-@pytest.mark.parametrize("is_adaptive", [False, True])
+@pytest.mark.parametrize("rule", [None, make_adaptive_rule()])
 @pytest.mark.parametrize("batch_size", [1, 4, "auto"])
-def test_rows_are_those_of_this_process(
+def test_rows_of_workers(
     score_into: Score,
-    policy: Policy,
     classifier: Classifier,
     broken_files: str,
     pickled_engine: PickledEngine,
     tmp_path: Path,
-    is_adaptive: bool,
+    rule: Any,
     batch_size: Any,
 ) -> None:
-    policy = make_policy(classifier, rule=make_adaptive_rule()) if is_adaptive else policy
+    policy = make_policy(classifier, rule=rule, threshold=0.95)
     options: dict[str, Any] = {"data": broken_files, "policy": policy, "per_view": True}
     local = score_into(tmp_path / "local.parquet", **options, on_error="skip")
     summary = score_into(tmp_path / "engine.parquet", **options, engine=pickled_engine, batch_size=batch_size)

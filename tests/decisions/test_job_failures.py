@@ -207,30 +207,18 @@ def test_folder_of_rejected_images_that_cannot_be_written(
 
 
 @pytest.mark.posix
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [
-        ("scores.csv.parts", ("file", "pipe", "loop")),
-        ("scores.csv.parts/_lock", ("folder", "pipe", "loop")),
-        ("scores.csv.parts/_job.json", ("file", "folder", "pipe", "loop")),
-    ],
-)
 def test_chunks_that_cannot_be_written_are_an_error(
-    policy: Policy,
-    classifier: Classifier,
-    images: Array,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    kinds: tuple[str, ...],
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind in kinds:
-        path = tmp_path / kind / name
-        path.parent.mkdir(parents=True)
-        make_unwritable(path, kind, monkeypatch)
-        with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
-            score(policy, images, tmp_path / kind / "scores.csv", classifier=classifier)
-        assert not (tmp_path / kind / "scores.csv").exists()
+    parts = "scores.csv.parts"
+    for name, kinds in {parts: "file", f"{parts}/_lock": "folder", f"{parts}/_job.json": "file folder"}.items():
+        for kind in (*kinds.split(), "pipe", "loop"):
+            folder = tmp_path / f"{kind} {Path(name).name}"
+            (folder / name).parent.mkdir(parents=True)
+            make_unwritable(folder / name, kind, monkeypatch)
+            with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
+                score(policy, images, folder / "scores.csv", classifier=classifier)
+            assert not (folder / "scores.csv").exists()
 
 
 # --- Chunks that are damaged, misplaced or of another job are never used ---

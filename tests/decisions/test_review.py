@@ -18,7 +18,7 @@ from secondlook.decisions import LabelStudio, Review
 from secondlook.decisions.review import make_file_name, name_class_folders
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
-from tests.decisions.conftest import brightness, make_policy, read_rows
+from tests.decisions.conftest import Score, brightness, make_policy, read_rows
 from tests.policy_maker import score
 
 ScoreImages = Callable[..., list[dict[str, Any]]]
@@ -68,10 +68,9 @@ def test_folder_must_be_empty_and_outside_the_data(score_images: ScoreImages, im
     assert not (tmp_path / "scores.jsonl.parts").exists()
 
 
-def test_none_and_all_images_rejected(classifier: Classifier, images: Array, tmp_path: Path) -> None:
+def test_none_and_all_images_rejected(classifier: Classifier, images: Array, tmp_path: Path, score_into: Score) -> None:
     exports = [f"label-studio:{tmp_path / 'tasks.json'}", f"fiftyone:{tmp_path / 'labels.json'}"]
-    review = Review(exports=exports, rejected=tmp_path / "rejected")
-    score(make_policy(classifier, threshold=0), images, tmp_path / "s.csv", classifier=classifier, review=review)
+    score_into(policy=make_policy(classifier, threshold=0), exports=exports, rejected=tmp_path / "rejected")
     assert json.loads((tmp_path / "tasks.json").read_text()) == []
     assert json.loads((tmp_path / "labels.json").read_text()) == {"classes": ["0", "1"], "labels": {}}
     assert read_list(tmp_path / "rejected") == []
@@ -79,7 +78,7 @@ def test_none_and_all_images_rejected(classifier: Classifier, images: Array, tmp
     for name in ("a b.png", f"{make_file_name('a b', 'a b.png')}.png"):
         Image.fromarray(images[0]).save(tmp_path / "new" / name)
     data, policy, rejected = f"folder:{tmp_path / 'new'}", make_policy(classifier, threshold=2.0), tmp_path / "other"
-    score(policy, data, tmp_path / "scores.csv", classifier=classifier, rejected=rejected)
+    score_into("scores.csv", data, policy, rejected=rejected)
     assert len(list(rejected.glob("*/*.png"))) == 2, "neither replaces the other"
 
 
@@ -115,12 +114,11 @@ def test_classes_never_share_a_folder() -> None:
 
 
 @pytest.mark.parametrize("class_names", [("rejected.csv", ".."), ("con", "a/b"), ("crane", "crane"), ("x" * 300, "")])
-def test_any_class_name_has_a_folder(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, class_names: tuple[str, str]
+def test_any_class_has_a_folder(
+    policy: Policy, tmp_path: Path, class_names: tuple[str, str], score_into: Score
 ) -> None:
-    policy = policy.model_copy(update={"class_names": class_names})
-    out, rejected = tmp_path / "scores.jsonl", tmp_path / "rejected"
-    summary = score(policy, images, out, classifier=classifier, review=Review(rejected=rejected))
+    named, rejected = policy.model_copy(update={"class_names": class_names}), tmp_path / "rejected"
+    summary, _ = score_into("scores.jsonl", policy=named, rejected=rejected)
     table = read_list(rejected)
     assert len(table) == summary.rejected == len(list(rejected.glob("*/*.png")))
     label_of = {line["file"].partition("/")[0]: line["label"] for line in table}
@@ -160,10 +158,10 @@ def test_many_classes_become_a_list() -> None:
     assert '<Choice value="a &lt; b &amp; c"/>' in LabelStudio.format_interface(("a < b & c",))
 
 
-def test_logarithms_are_no_scores(classifier: Classifier, images: Array, tmp_path: Path) -> None:
+def test_logarithms_are_no_scores(classifier: Classifier, images: Array, tmp_path: Path, score_into: Score) -> None:
     policy = make_policy(classifier, "identity", threshold=1.0, method="entropy")
-    review = Review(exports=[f"label-studio:{tmp_path / 'tasks.json'}"], image_prefix="https://images.example/a/")
-    score(policy, images, tmp_path / "scores.csv", classifier=classifier, review=review)
+    exports, prefix = [f"label-studio:{tmp_path / 'tasks.json'}"], "https://images.example/a/"
+    score_into(policy=policy, exports=exports, image_prefix=prefix)
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     assert len(tasks) == len(images)
     assert all(task["data"]["confidence"] < 0 and "score" not in task["predictions"][0] for task in tasks)

@@ -167,14 +167,6 @@ class TestRequests:
 
 
 class TestRestart:
-    def test_decisions_are_there_after_a_restart(self, digits: Digits, tmp_path: Path) -> None:
-        replies = []
-        for sent in (1, 2):  # a repeated request, too
-            with serve(digits.policy, tmp_path / "service") as (url, _):
-                replies += [send_image(url, digits.files[0], "a") for _ in range(sent)]
-        assert [reply.headers["Idempotent-Replay"] for reply in replies] == [None, "true", "true"]
-        assert replies[0].json == replies[1].json == replies[2].json
-
     @pytest.mark.posix
     def test_two_services_in_one_folder_are_refused(self, digits: Digits, tmp_path: Path) -> None:
         options = ServiceOptions(tmp_path)

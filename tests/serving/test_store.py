@@ -415,28 +415,6 @@ class TestDatabase:
             assert not store.add([make_new("a")], 1)[0].replayed
         crowded.close()
 
-    def test_settings_of_a_postgresql_server_do_not_lose_decisions(self, postgres_url: str) -> None:
-        execute(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET synchronous_commit = off")
-        opened = database_module.open_database(Path("unused"), postgres_url)
-        names = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_timeout")
-        for context in (opened.read(), opened.read(urgent=True), opened.write()):
-            with context as connection:
-                shown = {name: connection.execute(sa.text(f"SHOW {name}")).scalar() for name in names}
-            assert shown["synchronous_commit"] == "on"
-            assert "0" not in shown.values(), "there is a limit on each"
-        opened.close()
-
-    def test_locks_are_not_waited_for_without_end(self, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        frozen = database_module.open_database(Path("unused"), postgres_url)
-        monkeypatch.setitem(database_module.POSTGRESQL_SETTINGS, "lock_timeout", "100ms")
-        other = Database(frozen.url)
-        with frozen.write(), pytest.raises(StorageError), other.write():
-            pass
-        with other.write():
-            pass
-        frozen.close()
-        other.close()
-
     @pytest.mark.parametrize(
         ("url", "shown"),
         [
@@ -451,7 +429,9 @@ class TestDatabase:
             ServiceOptions(tmp_path, url).read_reviews()
         assert "secret" not in str(error.value)
 
-    def test_a_database_of_something_else_is_refused_and_not_changed(self, postgres_url: str, tmp_path: Path) -> None:
+    def test_settings_and_locks_of_a_postgresql_server(
+        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for n_tables in (0, len(database_module.metadata.tables)):
             with pytest.raises(ServingError) as caught:
                 ServiceOptions(tmp_path, postgres_url).read_reviews()
@@ -460,3 +440,19 @@ class TestDatabase:
             assert len(sa.inspect(engine).get_table_names()) == n_tables
             engine.dispose()
             database_module.open_database(tmp_path, postgres_url).close()  # a service that was never started
+        execute(postgres_url, f"ALTER DATABASE {postgres_url.rpartition('/')[2]} SET synchronous_commit = off")
+        opened = database_module.open_database(Path("unused"), postgres_url)
+        names = ("synchronous_commit", "lock_timeout", "idle_in_transaction_session_timeout")
+        for context in (opened.read(), opened.read(urgent=True), opened.write()):
+            with context as connection:
+                shown = {name: connection.execute(sa.text(f"SHOW {name}")).scalar() for name in names}
+            assert shown["synchronous_commit"] == "on"
+            assert "0" not in shown.values(), "there is a limit on each"
+        monkeypatch.setitem(database_module.POSTGRESQL_SETTINGS, "lock_timeout", "100ms")
+        other = Database(opened.url)
+        with opened.write(), pytest.raises(StorageError), other.write():
+            pass
+        with other.write():
+            pass
+        opened.close()
+        other.close()
