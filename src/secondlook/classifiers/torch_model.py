@@ -300,7 +300,9 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
     names = []
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
+            names, damaged = archive.namelist(), archive.testzip()
+        if damaged is not None:  # which may crash torch
+            raise ClassifierError(f"{spec!r} is damaged: the checksum of its part {damaged!r} is wrong; copy it again.")
     if any("/code/" in f"/{name}" for name in names) and not any(name.endswith(".json") for name in names):
         with warnings.catch_warnings():
             # The deprecation of TorchScript concerns those who write such files, not those who read them.
