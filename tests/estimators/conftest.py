@@ -1,10 +1,8 @@
 """Random predictions, and the options that some methods require."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from secondlook.predictions import Predictions
 
@@ -55,13 +53,3 @@ def make_options(name: str, preds: Predictions) -> dict[str, Any]:
     if name == "learned":
         return dict(LEARNED_WEIGHTS)
     return {"p": 3} if name == "max-logit-pnorm" else {}
-
-
-@pytest.fixture
-def predictions() -> Callable[..., Predictions]:
-    return make_predictions
-
-
-@pytest.fixture(scope="session")
-def options_of() -> Callable[[str, Predictions], dict[str, Any]]:
-    return make_options

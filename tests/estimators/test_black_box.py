@@ -1,6 +1,5 @@
 """Every black-box method against its formula, written out image by image."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,8 @@ from secondlook.arrays import Array, Float64Array, softmax
 from secondlook.estimators import confidence, fit_method
 from secondlook.estimators.black_box import NORM_EXPONENTS, _compare_placements, _compute_placements
 from secondlook.predictions import Predictions
+from tests.estimators.conftest import make_predictions
 
-Maker = Callable[..., Predictions]
 PREDICT_FROM = ("image", "views")
 KINDS: list[dict[str, Any]] = [{}, {"members": 3}, {"logits": False}]
 
@@ -30,8 +29,8 @@ def find_top_classes(values: Array, top_k: int) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("predict_from", PREDICT_FROM)
 @pytest.mark.parametrize("top_k", [1, 2, 6])
-def test_softmax_responses(predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int) -> None:
-    preds = predictions(**kind)
+def test_softmax_responses(kind: dict[str, Any], predict_from: Any, top_k: int) -> None:
+    preds = make_predictions(**kind)
     outputs = compute_outputs(preds)
     options: dict[str, Any] = {"predict_from": predict_from, "top_k": top_k}
     msr = confidence(preds, "msr", **options)
@@ -45,8 +44,8 @@ def test_softmax_responses(predictions: Maker, kind: dict[str, Any], predict_fro
 
 
 @pytest.mark.parametrize("predict_from", PREDICT_FROM)
-def test_a_single_view_and_a_subset_of_views(predictions: Maker, predict_from: Any) -> None:
-    preds = predictions()
+def test_a_single_view_and_a_subset_of_views(predict_from: Any) -> None:
+    preds = make_predictions()
     probabilities, predicted = preds.probabilities.astype(float), preds.predicted(predict_from=predict_from)
     shifted = confidence(preds, "view:shift:1,0", predict_from=predict_from)
     np.testing.assert_allclose(shifted, probabilities[:, 2].max(axis=1), rtol=1e-6)
@@ -57,8 +56,8 @@ def test_a_single_view_and_a_subset_of_views(predictions: Maker, predict_from: A
 
 @pytest.mark.parametrize("predict_from", PREDICT_FROM)
 @pytest.mark.parametrize("on", ["image", "views"])
-def test_entropy_doctor_and_margin_of_one_and_several_classes(predictions: Maker, predict_from: Any, on: str) -> None:
-    preds = predictions()
+def test_entropy_doctor_and_margin_of_one_and_several_classes(predict_from: Any, on: str) -> None:
+    preds = make_predictions()
     output = compute_outputs(preds)[on]
     predicted = preds.predicted(predict_from=predict_from)
     others = [np.delete(row, c).max() for row, c in zip(output, predicted, strict=True)]
@@ -75,8 +74,8 @@ def test_entropy_doctor_and_margin_of_one_and_several_classes(predictions: Maker
 
 @pytest.mark.parametrize("members", [0, 3])
 @pytest.mark.parametrize("p", [1, 2, 4.5])
-def test_logit_methods(predictions: Maker, members: int, p: float) -> None:
-    preds = predictions(members=members)
+def test_logit_methods(members: int, p: float) -> None:
+    preds = make_predictions(members=members)
     logits = np.mean([member.logits.astype(float) for member in preds.members or (preds,)], axis=0)
     rows, predicted = np.arange(preds.n_images), preds.predicted()
     exponentials = np.exp(logits.mean(axis=1))
@@ -126,8 +125,8 @@ def test_a_norm_that_is_better_by_chance_is_not_chosen() -> None:
     assert better_by_chance >= 5
 
 
-def test_max_logit_without_a_norm_is_the_softmax_response_and_zero_for_equal_logits(predictions: Maker) -> None:
-    preds = predictions(labels=False)
+def test_max_logit_without_a_norm_is_the_softmax_response_and_zero_for_equal_logits() -> None:
+    preds = make_predictions(labels=False)
     np.testing.assert_array_equal(confidence(preds, "max-logit-pnorm?p=none"), confidence(preds, "msr"))
     softened = confidence(preds, "max-logit-pnorm?p=none&on=views&temperature=2")
     np.testing.assert_array_equal(softened, confidence(preds, "mean", temperature=2))

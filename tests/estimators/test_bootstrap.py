@@ -29,8 +29,7 @@ from secondlook.estimators.bootstrap import (
 )
 from secondlook.estimators.probability_mass import other_class_mass
 from secondlook.predictions import Predictions
-
-Maker = Callable[..., Predictions]
+from tests.estimators.conftest import make_predictions
 
 
 def list_views(n_views: int) -> list[str]:
@@ -57,10 +56,8 @@ def test_counts_are_seeded_and_sum_to_the_number_of_outputs() -> None:
 @pytest.mark.parametrize("kind", [{}, {"members": 3}, {"logits": False}])
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("top_k", [1, 2])
-def test_class_mass_of_views_and_members(
-    predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int
-) -> None:
-    preds = predictions(**kind)
+def test_class_mass_of_views_and_members(kind: dict[str, Any], predict_from: Any, top_k: int) -> None:
+    preds = make_predictions(**kind)
     members = preds.members or (preds,)
     outputs = np.concatenate([np.concatenate([b for _, b in member.blocks()]) for member in members], axis=1)
     classes = preds.predicted(predict_from=predict_from, top_k=top_k).reshape(-1, top_k)
@@ -69,16 +66,16 @@ def test_class_mass_of_views_and_members(
     np.testing.assert_allclose(other_class_mass(preds, predict_from, top_k), 1 - np.array(expected), atol=1e-12)
 
 
-def test_blocks_of_bootstrapped_confidences_are_bounded_in_size(predictions: Maker) -> None:
-    preds = predictions(n=300)
+def test_blocks_of_bootstrapped_confidences_are_bounded_in_size() -> None:
+    preds = make_predictions(n=300)
     sizes = [block.nbytes for _, block in bootstrap_confidences(preds, compile_method("mean"), 20_000)]
     assert len(sizes) > 1
     assert max(sizes) <= BLOCK_BYTES
 
 
 @pytest.mark.parametrize("members", [0, 2])
-def test_the_interval_holds_the_confidence_above_its_lower_end(predictions: Maker, members: int) -> None:
-    preds = predictions(members=members)
+def test_the_interval_holds_the_confidence_above_its_lower_end(members: int) -> None:
+    preds = make_predictions(members=members)
     options: dict[str, Any] = {"predict_from": "views", "top_k": 2}
     low, high = confidence_interval(preds, 0.8, "mean", seed=1, **options)
     assert (low < high).all()
@@ -89,8 +86,8 @@ def test_the_interval_holds_the_confidence_above_its_lower_end(predictions: Make
 
 @pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("predict_from", ["image", "views"])
-def test_bootstrap_ranks_by_the_other_class_mass(predictions: Maker, members: int, predict_from: Any) -> None:
-    preds = predictions(members=members)
+def test_bootstrap_ranks_by_the_other_class_mass(members: int, predict_from: Any) -> None:
+    preds = make_predictions(members=members)
     counts = view_resampling_counts(4 * max(members, 1), default_resamples(4, max(members, 1)), seed=2)
     order = plurality_order(other_class_mass(preds, predict_from, 1), counts)
     values = confidence(preds, "bootstrap", seed=2, predict_from=predict_from)
@@ -98,14 +95,14 @@ def test_bootstrap_ranks_by_the_other_class_mass(predictions: Maker, members: in
     np.testing.assert_allclose(np.sort(values), np.linspace(0, 1, preds.n_images))
 
 
-def test_bootstrap_ranks_like_the_mean_if_views_agree_and_a_single_image_at_the_top(predictions: Maker) -> None:
+def test_bootstrap_ranks_like_the_mean_if_views_agree_and_a_single_image_at_the_top() -> None:
     generator = np.random.default_rng(0)
     confidences = generator.uniform(0.6, 1, 50)
     views = confidences[:, None] + generator.normal(scale=1e-6, size=(50, 5))
     preds = Predictions(probabilities=np.stack([views, 1 - views], axis=2).clip(0, 1), views=list_views(5))
     order = np.argsort(confidence(preds, "mean"))
     assert np.array_equal(np.argsort(confidence(preds, "bootstrap")), order)
-    one = predictions(n=1)
+    one = make_predictions(n=1)
     assert confidence(one, "bootstrap").tolist() == [1.0]
     assert 0 < confidence(one, "bootstrap-lower")[0] < 1
 

@@ -1,7 +1,6 @@
 """How methods are registered, found and rejected, laws of every registered method, and running confidences."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,6 @@ from secondlook.estimators.methods import split_method
 from secondlook.predictions import Predictions
 from secondlook.registry import Registry
 from tests.estimators.conftest import make_options, make_predictions
-
-Maker = Callable[..., Predictions]
-Options = Callable[[str, Predictions], dict[str, Any]]
 
 FORMS = {
     *("msr", "mean", "view:TEXT", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
@@ -80,8 +76,8 @@ def test_options_may_follow_the_name_of_a_method(text: str, plain: str, options:
     assert [type(value) for value in found.values()] == [type(value) for value in options.values()]
 
 
-def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> None:
-    preds = predictions()
+def test_options_in_the_text_are_those_given_beside_it() -> None:
+    preds = make_predictions()
     assert find_method("max-logit-pnorm?p=3&on=views") is METHODS["max-logit-pnorm"]
     assert find_method("view:hflip+shift:1,0") is METHODS["view"]
     for text, plain, options in (
@@ -139,41 +135,31 @@ def test_options_in_the_text_are_those_given_beside_it(predictions: Maker) -> No
     ],
 )
 def test_invalid_requests_are_rejected_in_one_sentence(
-    predictions: Maker, name: str, options: dict[str, Any], error: type[SecondLookError], mentioned: list[str]
+    name: str, options: dict[str, Any], error: type[SecondLookError], mentioned: list[str]
 ) -> None:
     with pytest.raises(error) as raised:
-        confidence(predictions(), name, **options)
+        confidence(make_predictions(), name, **options)
     assert all(one in str(raised.value) for one in mentioned)
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("made", "name", "offending"),
-    [
-        ({"logits": False}, "mean-logit", "'mean-logit'.*logits"),
-        ({"logits": False}, "max-logit-pnorm", "'max-logit-pnorm'.*logits"),
-        ({"logits": False, "members": 2}, "mean-logit", "'mean-logit'.*logits"),
-        ({"logits": False, "members": 2}, "max-logit-pnorm", "'max-logit-pnorm'.*logits"),
-        ({"labels": False}, "msr?temperature=fit", "temperature='fit'.*labels"),
-        ({"labels": False}, "max-logit-pnorm", "'max-logit-pnorm'.*labels"),
-        ({"v": 1}, "bootstrap", "two views"),
-        ({"v": 1}, "bootstrap-lower", "two views"),
-    ],
-)
-def test_missing_logits_labels_and_views_fail(
-    predictions: Maker, made: dict[str, Any], name: str, offending: str
-) -> None:
-    with pytest.raises(ConfidenceError, match=offending):
-        confidence(predictions(**made), name)
-
-
-def test_plain_arrays_and_the_interval_of_a_single_view_are_rejected(predictions: Maker) -> None:
+def test_missing_logits_labels_and_views_and_plain_arrays_are_rejected() -> None:
+    for name in ("mean-logit", "max-logit-pnorm"):
+        for members in (0, 2):
+            with pytest.raises(ConfidenceError, match=f"'{name}'.*logits"):
+                confidence(make_predictions(logits=False, members=members), name)
+    for name, offending in (("msr?temperature=fit", "temperature='fit'"), ("max-logit-pnorm", "'max-logit-pnorm'")):
+        with pytest.raises(ConfidenceError, match=f"{offending}.*labels"):
+            confidence(make_predictions(labels=False), name)
+    for name in ("bootstrap", "bootstrap-lower"):
+        with pytest.raises(ConfidenceError, match="two views"):
+            confidence(make_predictions(v=1), name)
     array: Any = np.full((3, 2, 4), 0.25)
     for compute in (confidence, confidence_interval):
         with pytest.raises(ConfidenceError, match=r"ndarray.*Predictions\(probabilities="):
             compute(array)
     with pytest.raises(ConfidenceError, match="two views"):
-        confidence_interval(predictions(v=1))
+        confidence_interval(make_predictions(v=1))
 
 
 @pytest.mark.parametrize(("values", "offending"), [([1.0, np.nan], "nan"), ([1.0], "[1]")])
@@ -198,10 +184,10 @@ def test_a_probability_of_several_classes_is_at_most_one(name: str) -> None:
 @pytest.mark.parametrize("top_k", [1, 5])
 @pytest.mark.parametrize("members", [0, 2])
 def test_every_method_returns_one_finite_number_per_image(
-    predictions: Maker, options_of: Options, name: str, predict_from: Any, top_k: int, members: int
+    name: str, predict_from: Any, top_k: int, members: int
 ) -> None:
-    preds = predictions(members=2 if name == "nn-ensemble" else members)
-    text, options = with_parameter(name), options_of(name, preds)
+    preds = make_predictions(members=2 if name == "nn-ensemble" else members)
+    text, options = with_parameter(name), make_options(name, preds)
     values = confidence(preds, text, predict_from=predict_from, top_k=top_k, **options)
     assert values.shape == (preds.n_images,)
     assert values.dtype == np.float64
@@ -210,9 +196,9 @@ def test_every_method_returns_one_finite_number_per_image(
     np.testing.assert_array_equal(values, again)
 
 
-def test_a_compiled_method_checks_classes_and_parses_its_options_once(predictions: Maker) -> None:
+def test_a_compiled_method_checks_classes_and_parses_its_options_once() -> None:
     with pytest.raises(PredictionsError, match=r"top_k.*4"):
-        compile_method("msr", top_k=4).confidence(predictions(c=3))
+        compile_method("msr", top_k=4).confidence(make_predictions(c=3))
     invalid: list[Any] = [0, 1.0, True]
     for top_k in invalid:
         with pytest.raises(PredictionsError, match="top_k"):
@@ -223,8 +209,8 @@ def test_a_compiled_method_checks_classes_and_parses_its_options_once(prediction
 
 
 @pytest.mark.parametrize("n_views", [1, 4])
-def test_the_default_confidence_is_that_of_certify(predictions: Maker, n_views: int) -> None:
-    preds = predictions(n=400, v=n_views)
+def test_the_default_confidence_is_that_of_certify(n_views: int) -> None:
+    preds = make_predictions(n=400, v=n_views)
     certified = sl.certify(preds, risk=0.3, delta=0.1)
     assert certified.method == default_method(preds)
     np.testing.assert_array_equal(confidence(preds), certified.confidence(preds))
@@ -235,23 +221,23 @@ def test_the_default_confidence_is_that_of_certify(predictions: Maker, n_views: 
 @pytest.mark.parametrize("name", PER_IMAGE)
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 1000))
-def test_the_confidence_of_an_image_does_not_depend_on_other_images(name: str, options_of: Options, seed: int) -> None:
+def test_the_confidence_of_an_image_does_not_depend_on_other_images(name: str, seed: int) -> None:
     preds = make_predictions(12, 3, 4, members=2, seed=seed, labels=False)
     some = np.random.default_rng(seed).permutation(12)[:5]
-    options = options_of(name, preds)
+    options = make_options(name, preds)
     values = confidence(preds, with_parameter(name), **options)
     selected = confidence(preds.select(images=some), with_parameter(name), **options)
     np.testing.assert_allclose(selected, values[some])
 
 
 @pytest.mark.parametrize("name", PER_IMAGE)
-def test_sharper_outputs_have_a_higher_confidence(name: str, options_of: Options) -> None:
+def test_sharper_outputs_have_a_higher_confidence(name: str) -> None:
     logits = np.zeros((12, 3, 4))
     logits[:, :, 2] = np.linspace(0.5, 9, 12)[:, None]
     logits[:, :, 0] = -1
     tables = [Predictions(logits=logits, views=["identity", "hflip", "shift:1,0"]) for _ in range(2)]
     preds = Predictions(members=tables, views=tables[0].views)
-    assert (np.diff(confidence(preds, with_parameter(name), **options_of(name, preds))) > 0).all()
+    assert (np.diff(confidence(preds, with_parameter(name), **make_options(name, preds))) > 0).all()
 
 
 def test_confident_images_do_not_tie() -> None:

@@ -1,6 +1,5 @@
 """Tuning images, what is fitted to them, and temperature scaling against divided logits."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from secondlook.estimators import (
 from secondlook.estimators.fitting import describe_shortage
 from secondlook.estimators.probability_mass import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
 from secondlook.predictions import Predictions
+from tests.estimators.conftest import make_predictions
 
-Maker = Callable[..., Predictions]
 WEIGHTS = METHODS["learned"].fitted
 
 
@@ -60,17 +59,17 @@ def test_a_quarter_of_the_images_but_at_most_a_thousand_is_set_apart(n_images: i
         ("learned", dict.fromkeys(WEIGHTS[1:], 0.0), True),
     ],
 )
-def test_which_methods_need_fitting(predictions: Maker, method: str, options: dict[str, Any], expected: bool) -> None:
+def test_which_methods_need_fitting(method: str, options: dict[str, Any], expected: bool) -> None:
     assert needs_fitting(method, options) is expected
     if not expected:  # nothing is fitted, so neither labels nor many images are needed
         compiled = compile_method(method, options)
         plain, merged = compiled.name, compiled.options
-        assert fit_method(predictions(labels=False, n=3), method, **options) == merged
-        assert fit_method(predictions(labels=False, n=3), plain, **merged) == merged
+        assert fit_method(make_predictions(labels=False, n=3), method, **options) == merged
+        assert fit_method(make_predictions(labels=False, n=3), plain, **merged) == merged
 
 
-def test_what_was_fitted_completes_the_method(predictions: Maker) -> None:
-    tuning, judged = predictions(n=400, seed=1), predictions(n=50, seed=2, labels=False)
+def test_what_was_fitted_completes_the_method() -> None:
+    tuning, judged = make_predictions(n=400, seed=1), make_predictions(n=50, seed=2, labels=False)
     for text in ("mean?temperature=fit", "max-logit-pnorm?on=views&temperature=fit", "max-logit-pnorm", "msr"):
         fitted = fit_method(tuning, text)
         plain = compile_method(text).name
@@ -81,13 +80,13 @@ def test_what_was_fitted_completes_the_method(predictions: Maker) -> None:
     assert fit_method(tuning, "mean", temperature="fit") == {"temperature": fit_temperature(tuning)}
 
 
-def test_invalid_requests_are_rejected(predictions: Maker) -> None:
-    preds = predictions(n=400)
+def test_invalid_requests_are_rejected() -> None:
+    preds = make_predictions(n=400)
     for method in ("learned", "max-logit-pnorm", "mean?temperature=fit"):
         with pytest.raises(ConfidenceError, match="label"):
-            fit_method(predictions(labels=False), method)
+            fit_method(make_predictions(labels=False), method)
     with pytest.raises(ConfidenceError, match=r"'max-logit-pnorm'.*logits"):
-        fit_method(predictions(logits=False), "max-logit-pnorm")
+        fit_method(make_predictions(logits=False), "max-logit-pnorm")
     with pytest.raises(ConfidenceError, match="'q'"):
         fit_method(preds, "max-logit-pnorm", q=3)
     with pytest.raises(ConfidenceError, match=r"log_odds.*all"):
@@ -103,8 +102,8 @@ def make_tuning(n_images: int, n_errors: int, n_views: int = 2) -> Predictions:
     return Predictions(logits=logits, views=["identity", "hflip"][:n_views], labels=labels)
 
 
-def test_the_default_method_needs_no_labels_and_their_shortage_is_told(predictions: Maker) -> None:
-    assert default_method(predictions(labels=False, n=400)) == "blend"
+def test_the_default_method_needs_no_labels_and_their_shortage_is_told() -> None:
+    assert default_method(make_predictions(labels=False, n=400)) == "blend"
     assert default_method(make_tuning(400, 60)) == "blend"
     assert default_method(make_tuning(400, 60, n_views=1)) == "msr"
     assert describe_shortage(make_tuning(400, 60), "image", 1) is None
@@ -154,12 +153,12 @@ def test_the_fitted_temperature_is_bounded() -> None:
     assert MIN_TEMPERATURE <= fit_temperature(preds) <= MAX_TEMPERATURE
 
 
-def test_methods_apply_the_temperature(predictions: Maker) -> None:
-    preds = predictions(labels=False)
+def test_methods_apply_the_temperature() -> None:
+    preds = make_predictions(labels=False)
     softer = Predictions(logits=preds.logits / np.float32(3), views=preds.views)
     for name in ("msr", "view:hflip", "mean", "entropy", "margin", "doctor", "mean-logit"):
         values = confidence(preds, name, temperature=3)
         np.testing.assert_allclose(values, confidence(softer, name), rtol=1e-4, atol=1e-6)
-    labeled = predictions()
+    labeled = make_predictions()
     fitted = confidence(labeled, "msr", temperature="fit")
     np.testing.assert_array_equal(fitted, confidence(labeled, "msr", temperature=fit_temperature(labeled)))

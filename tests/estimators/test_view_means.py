@@ -1,7 +1,6 @@
 """`blend` and `learned`: against loops over images and views, and the interval of the same confidence."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,8 @@ from secondlook.estimators import bootstrap as bootstrap_module
 from secondlook.estimators.bootstrap import default_resamples, view_resampling_counts
 from secondlook.predictions import Predictions, batching
 from secondlook.views import ViewSet
-from tests.estimators.conftest import LEARNED_WEIGHTS
+from tests.estimators.conftest import LEARNED_WEIGHTS, make_predictions
 
-Maker = Callable[..., Predictions]
 KINDS: list[dict[str, Any]] = [{}, {"members": 3}, {"logits": False}, {"logits": False, "members": 2}]
 MEANS: list[tuple[str, dict[str, Any]]] = [("mean", {}), ("blend", {}), ("learned", LEARNED_WEIGHTS)]
 
@@ -86,9 +84,9 @@ def list_features(preds: Predictions, predict_from: Any, top_k: int) -> list[dic
 @pytest.mark.parametrize("predict_from", ["image", "views"])
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_confidences_are_those_of_a_loop_over_images_and_views(
-    predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int
+    kind: dict[str, Any], predict_from: Any, top_k: int
 ) -> None:
-    preds = predictions(**kind)
+    preds = make_predictions(**kind)
     features = list_features(preds, predict_from, top_k)
     for method, options in MEANS:
         found = confidence(preds, method, predict_from=predict_from, top_k=top_k, **options)
@@ -99,9 +97,9 @@ def test_confidences_are_those_of_a_loop_over_images_and_views(
 @pytest.mark.parametrize(("predict_from", "top_k"), [("image", 1), ("views", 2)])
 @pytest.mark.parametrize(("method", "options"), MEANS)
 def test_intervals_are_percentiles_of_the_same_confidence_of_resampled_views(
-    predictions: Maker, kind: dict[str, Any], predict_from: Any, top_k: int, method: str, options: dict[str, Any]
+    kind: dict[str, Any], predict_from: Any, top_k: int, method: str, options: dict[str, Any]
 ) -> None:
-    preds = predictions(n=6, **kind)
+    preds = make_predictions(n=6, **kind)
     outputs = list_outputs(preds)
     counts = view_resampling_counts(preds.n_outputs, 50, seed=4)
     draws = [np.repeat(np.arange(preds.n_outputs), counts[:, b]).tolist() for b in range(50)]
@@ -115,15 +113,15 @@ def test_intervals_are_percentiles_of_the_same_confidence_of_resampled_views(
     np.testing.assert_allclose(ends, np.percentile(expected, [10, 90], axis=1), rtol=1e-6)
 
 
-def test_the_interval_of_the_mean_is_that_of_its_options_and_of_any_other_method(predictions: Maker) -> None:
-    preds = predictions(n=8, v=6)
+def test_the_interval_of_the_mean_is_that_of_its_options_and_of_any_other_method() -> None:
+    preds = make_predictions(n=8, v=6)
     scaled = Predictions(logits=preds.logits / np.float32(2), views=preds.views)
     softened = confidence_interval(preds, method="mean?temperature=2")
     np.testing.assert_allclose(softened, confidence_interval(scaled, method="mean"), rtol=1e-5)
     three = ["identity", "hflip", "shift:1,0"]
     selected = confidence_interval(preds.select(views=three), method="mean")
     np.testing.assert_array_equal(confidence_interval(preds, method="mean", views=three), selected)
-    ensemble = predictions(n=8, v=6, members=2)
+    ensemble = make_predictions(n=8, v=6, members=2)
     averaged = Predictions(probabilities=ensemble.probabilities.astype(np.float64), views=ensemble.views)
     found, expected = (confidence_interval(one, method="mean", temperature=2.0) for one in (ensemble, averaged))
     np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -1,7 +1,6 @@
 """Monte Carlo dropout and distance to training embeddings."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import ConfidenceError, PredictionsError
 from secondlook.estimators import compute_embeddings, compute_mc_dropout_passes, confidence
 from secondlook.estimators.white_box import compute_density_score
-from secondlook.predictions import Predictions
+from tests.estimators.conftest import make_predictions
 
 torch = pytest.importorskip("torch")
-Maker = Callable[..., Predictions]
 
 
 @pytest.fixture
@@ -62,8 +60,8 @@ def test_passes_are_seeded_around_the_network_and_do_not_change_it(images: Array
     np.testing.assert_allclose(many.mean(axis=0), classifier.probabilities(images), atol=0.02)
 
 
-def test_variance_and_mean_of_the_predicted_classes_over_passes(predictions: Maker) -> None:
-    preds = predictions()
+def test_variance_and_mean_over_passes_which_must_be_valid(images: Array) -> None:
+    preds = make_predictions()
     passes = np.random.default_rng(0).dirichlet(np.ones(6), size=(7, 40))
     for top_k in (1, 3):
         classes = preds.predicted(predict_from="views", top_k=top_k).reshape(40, top_k)
@@ -72,10 +70,6 @@ def test_variance_and_mean_of_the_predicted_classes_over_passes(predictions: Mak
         np.testing.assert_allclose(variance, -mass.var(axis=0))
         mean = confidence(preds, "mc-dropout", passes=passes, statistic="mean", predict_from="views", top_k=top_k)
         np.testing.assert_allclose(mean, mass.mean(axis=0))
-
-
-def test_invalid_passes_are_rejected(predictions: Maker, images: Array) -> None:
-    preds = predictions()
     valid = np.full((3, 40, 6), 1 / 6)
     with pytest.raises(ConfidenceError, match="Sequential"):
         compute_mc_dropout_passes(load(make_network(rate=0.0)), images)
@@ -104,30 +98,27 @@ def test_embeddings_are_the_outputs_of_a_layer_that_exists(images: Array) -> Non
         compute_embeddings(load(make_network()), images, layer="conv")
 
 
-def test_the_density_score_of_three_neighbors() -> None:
+def test_distance_is_a_density_score_and_matches_a_search_over_all_pairs() -> None:
     distances = np.array([[0.0, 1.0, 2.0], [800.0, 801.0, 900.0]])
     labels = np.array([[1, 0, 1], [2, 1, 2]])
     near, middle, far = np.exp([0.0, -1.0, -2.0])
     scores = compute_density_score(distances, labels, np.array([[1], [1]]))
     np.testing.assert_allclose(scores, [(near + far) / (near + middle + far), middle / (near + middle)])
     np.testing.assert_allclose(compute_density_score(distances, labels, np.array([[0, 1], [0, 2]]))[0], 1)
-
-
-def test_distance_matches_a_search_over_all_pairs(predictions: Maker) -> None:
-    preds = predictions()
+    preds = make_predictions()
     generator = np.random.default_rng(0)
-    own, train, labels = generator.normal(size=(40, 3)), generator.normal(size=(90, 3)), generator.integers(0, 6, 90)
+    own, train, given = generator.normal(size=(40, 3)), generator.normal(size=(90, 3)), generator.integers(0, 6, 90)
     expected = []
     for row, predicted in zip(own, preds.predicted(predict_from="views"), strict=True):
-        distances = np.sqrt(((train - row) ** 2).sum(axis=1))
-        nearest = np.argsort(distances)[:11]
-        weights = np.exp(-distances[nearest])
-        expected.append(weights[labels[nearest] == predicted].sum() / weights.sum())
-    options: dict[str, Any] = {"embeddings": own, "train_embeddings": train, "train_labels": labels}
+        all_distances = np.sqrt(((train - row) ** 2).sum(axis=1))
+        nearest = np.argsort(all_distances)[:11]
+        weights = np.exp(-all_distances[nearest])
+        expected.append(weights[given[nearest] == predicted].sum() / weights.sum())
+    options: dict[str, Any] = {"embeddings": own, "train_embeddings": train, "train_labels": given}
     np.testing.assert_allclose(confidence(preds, "distance", predict_from="views", neighbors=11, **options), expected)
 
 
-def test_invalid_embeddings_are_rejected(predictions: Maker) -> None:
+def test_invalid_embeddings_are_rejected() -> None:
     valid: dict[str, Any] = {"embeddings": np.ones((40, 2)), "train_embeddings": np.ones((60, 2))}
     valid["train_labels"] = np.zeros(60, dtype=int)
     for name, value, offending in (
@@ -138,4 +129,4 @@ def test_invalid_embeddings_are_rejected(predictions: Maker) -> None:
         ("neighbors", 61, "61"),
     ):
         with pytest.raises(ConfidenceError, match=re.escape(offending)):
-            confidence(predictions(), "distance", **{**valid, name: value})
+            confidence(make_predictions(), "distance", **{**valid, name: value})
