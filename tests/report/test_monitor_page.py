@@ -1,6 +1,5 @@
 """The page of a monitor: what it says, what it shows, and that it is self-contained and safe."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from secondlook.monitoring import Monitor
 from secondlook.report import write_monitor_page
 from secondlook.sources import ArraySource
 from tests.monitoring.streams import make_policy, make_rows, review
+from tests.report.conftest import Report
 
 
 @pytest.fixture(scope="module")
@@ -23,51 +23,42 @@ def alarmed() -> Monitor:
     return monitor
 
 
-def write(monitor: Monitor, path: Path, **options: Any) -> str:
-    return write_monitor_page(monitor, path / "monitor.html", **options).read_text("utf-8")
+def write(monitor: Monitor, path: Path, **options: Any) -> Report:
+    return Report(write_monitor_page(monitor, path / "monitor.html", **options))
 
 
-def write_rows(rows: list[dict[str, Any]], path: Path) -> str:
+def write_rows(rows: list[dict[str, Any]], path: Path) -> Report:
     """Write the page of a monitor that has seen rows."""
     monitor = Monitor(make_policy())
     monitor.update(rows)
     return write(monitor, path)
 
 
-def read_data(text: str) -> dict[str, Any]:
-    (content,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
-    data: dict[str, Any] = json.loads(content)
-    return data
-
-
-def test_page_says_what_the_status_says_and_the_same_monitor_gives_the_same_bytes(
-    alarmed: Monitor, tmp_path: Path
-) -> None:
+def test_page_says_what_the_status_says_in_the_same_bytes(alarmed: Monitor, tmp_path: Path) -> None:
     page = write(alarmed, tmp_path, command="secondlook calibrate --reviewed l.csv")
-    text, status = page.replace("\u00a0", " "), alarmed.status()
+    text, data, content, status = page.text, page.data, page.path.read_bytes(), alarmed.status()
     assert status.alarm
     shown = (status.verdict, status.next_step, "▲ Alarm", "secondlook calibrate --reviewed l.csv")
     for told in (*shown, "estimate, not guarantee"):
         assert told in text
-    data = read_data(text)
     assert len(data["windows"]) == len(alarmed.timeline()) == 5
     assert data["windows"][-1]["confidence"] == alarmed.timeline()[-1].confidence
     assert data["guaranteed"] == 0.05
     assert text.count('<tr><th scope="row">') >= 5, "a table of windows"
     alarmed.save(tmp_path / "state.json")
     again = Monitor.load(tmp_path / "state.json", alarmed.policy)
-    assert write(again, tmp_path, command="secondlook calibrate --reviewed l.csv") == page
+    assert write(again, tmp_path, command="secondlook calibrate --reviewed l.csv").path.read_bytes() == content
 
 
 def test_quiet_page_has_no_command(tmp_path: Path) -> None:
-    text = write_rows(make_rows(600, audit=None), tmp_path)
+    text = write_rows(make_rows(600, audit=None), tmp_path).text
     assert "✓ No alarm" in text
     assert 'id="command"' not in text
     assert "Audited risk</dt>" not in text.partition('id="meaning"')[0]
 
 
 def test_nothing_is_fetched_and_ids_are_escaped(tmp_path: Path) -> None:
-    text = write_rows([{**row, "id": f"<script>alert(1)</script>{row['id']}"} for row in make_rows(300)], tmp_path)
+    text = write_rows([{**row, "id": f"<script>alert(1)</script>{row['id']}"} for row in make_rows(300)], tmp_path).text
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text
     assert "<b>fish" not in text
@@ -79,7 +70,7 @@ def test_worst_images_are_shown_if_their_source_is_given(alarmed: Monitor, tmp_p
     worst = alarmed.worst_images()
     ids = [image.id for image in worst[:-1]]
     pixels = np.random.default_rng(0).integers(0, 256, (len(ids), 300, 200, 3), dtype=np.uint8)
-    text = write(alarmed, tmp_path, source=ArraySource(pixels, ids=ids))
+    text = write(alarmed, tmp_path, source=ArraySource(pixels, ids=ids)).text
     assert text.count("data:image/webp") == len(ids)
     assert text.count("no picture") == 1, "an image that the source does not have"
     assert len(text) < 2_000_000
@@ -87,10 +78,10 @@ def test_worst_images_are_shown_if_their_source_is_given(alarmed: Monitor, tmp_p
 
 
 def test_short_streams_have_no_page_and_those_of_single_looks_no_plot_of_disagreements(tmp_path: Path) -> None:
-    text = write_rows([{**row, "disagreement": None, "looks": 1} for row in make_rows(300)], tmp_path)
-    assert {window["disagreement"] for window in read_data(text)["windows"]} == {None}
-    assert 'id="disagreement-plot"' not in text
-    assert 'id="confidence-plot"' in text
+    page = write_rows([{**row, "disagreement": None, "looks": 1} for row in make_rows(300)], tmp_path)
+    assert {window["disagreement"] for window in page.data["windows"]} == {None}
+    assert 'id="disagreement-plot"' not in page.text
+    assert 'id="confidence-plot"' in page.text
     with pytest.raises(MonitoringError, match="burn_in=100"):
         write_rows(make_rows(50), tmp_path)
 
@@ -99,7 +90,7 @@ def test_short_streams_have_no_page_and_those_of_single_looks_no_plot_of_disagre
 def test_page_of_any_length_can_be_written(images: int, tmp_path: Path) -> None:
     monitor = Monitor(make_policy(risk=None), window=10)
     monitor.update(make_rows(images))
-    text = write(monitor, tmp_path)
-    windows = read_data(text)["windows"]
+    page = write(monitor, tmp_path)
+    windows = page.data["windows"]
     assert 10 < len(windows) <= 400
-    assert ("<details open>" in text) == (len(windows) <= 24)
+    assert ("<details open>" in page.text) == (len(windows) <= 24)

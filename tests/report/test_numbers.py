@@ -275,9 +275,7 @@ def test_compared_methods_are_fixed(write: Write, preds: Predictions, methods: l
 @pytest.mark.parametrize(
     "options", [{}, {"predict_from": "views", "top_k": 2, "level": 0.9}, {"methods": ["bootstrap"], "seed": 5}]
 )
-def test_evaluation_and_confidences_equal_the_library(
-    write: Write, preds: Predictions, options: dict[str, Any]
-) -> None:
+def test_evaluation_and_confidences_equal_library(write: Write, preds: Predictions, options: dict[str, Any]) -> None:
     options = {"methods": ["msr", "mean"], "resamples": 20, **options}
     report = write(preds, metrics=["auroc", "aurc"], risk=0.1, image=read_image, artifacts=True, **options)
     predicted: dict[str, Any] = {"predict_from": options.get("predict_from", "image"), "top_k": options.get("top_k", 1)}

@@ -120,13 +120,19 @@ def test_texts_cannot_inject_markup_or_formulas(write: Write, preds: Predictions
     assert classes <= set(hostile.class_names or ())
 
 
-def test_provenance_is_shown(write: Write, preds: Predictions) -> None:
+def test_provenance_and_methods_with_options_are_shown(write: Write, preds: Predictions) -> None:
     content: dict[str, Any] = {"probabilities": preds.probabilities, "views": preds.views, "labels": preds.labels}
     labeled = Predictions(**content, skipped=[("a/b.png", "truncated")])
     shown: dict[str, Any] = {"facts": {"classifier": "onnx:m.onnx"}, "notes": ["the lamp was new"]}
     report = write(labeled, methods=["msr"], command="secondlook report run/", artifacts=True, **shown)
     for expected in ("onnx:m.onnx", "the lamp was new", "a/b.png", "truncated", "secondlook report run/", "r-files"):
         assert expected in report.text
+    texts = ["msr", "entropy?on=views&temperature=2", "view:hflip?temperature=1.5", "mean?temperature=fit"]
+    with_options = write(preds, methods=texts, artifacts=True)
+    assert [method["name"] for method in with_options.data["methods"]] == texts
+    for attribute in ("value", "data-method"):
+        assert f'{attribute}="entropy?on=views&amp;temperature=2"' in with_options.text
+    assert {row["method"] for row in with_options.rows("methods")} == set(texts)
 
 
 def test_files_are_complete_and_reproducible(preds: Predictions, tmp_path: Path) -> None:
@@ -198,15 +204,6 @@ def test_recommendation_and_warnings_are_at_the_top(write: Write, preds: Predict
     (warning,) = re.findall(r'<p class="warning".*?</p>', write(harmed).text)
     assert "vflip" in warning
     assert 'class="warning"' not in write(harmed, warnings=()).text
-
-
-def test_methods_with_options_are_reported(write: Write, preds: Predictions) -> None:
-    texts = ["msr", "entropy?on=views&temperature=2", "view:hflip?temperature=1.5", "mean?temperature=fit"]
-    report = write(preds, methods=texts, artifacts=True)
-    assert [method["name"] for method in report.data["methods"]] == texts
-    for attribute in ("value", "data-method"):
-        assert f'{attribute}="entropy?on=views&amp;temperature=2"' in report.text
-    assert {row["method"] for row in report.rows("methods")} == set(texts)
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 30])
@@ -287,9 +284,7 @@ def test_pictures_tell_the_prediction_for_every_view(preds: Predictions, report:
 
 
 @pytest.mark.parametrize("views", ["identity", "identity hflip shift:1,0"], ids=["one view", "more"])
-def test_errors_of_both_ends_and_rejected_correct_images_are_chosen(
-    write: Write, preds: Predictions, views: str
-) -> None:
+def test_errors_of_both_ends_and_rejected_correct_ones_are_chosen(write: Write, preds: Predictions, views: str) -> None:
     selected = preds.select(views=views)
     chosen = [int(row["index"]) for row in write(selected, risk=0.0001, artifacts=True).rows("galleries")]
     assert len(set(chosen)) == len(chosen) == 200

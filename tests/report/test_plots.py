@@ -90,7 +90,7 @@ def test_risk_axis_shows_the_error_rates_of_all_curves() -> None:
     assert axes.get_ylim() == pytest.approx((0, 0.75))
 
 
-def test_reliability_is_that_of_the_metrics(preds: Predictions) -> None:
+def test_reliability_is_that_of_the_metrics_and_needs_a_probability(preds: Predictions) -> None:
     axes = plots.draw_reliability(preds, "msr", bins=5, color="red")
     correct, confidence = preds.correct(), sl.confidence(preds, "msr")
     bin_of = np.minimum((confidence * 5).astype(int), 4)
@@ -99,6 +99,10 @@ def test_reliability_is_that_of_the_metrics(preds: Predictions) -> None:
     np.testing.assert_allclose(drawn(axes), expected)
     assert axes.lines[0].get_color() == "red"
     assert legend_texts(axes)[0] == f"msr (ECE = {metrics.ece(correct, confidence, bins=5):.4f})"
+    with pytest.raises(MetricError, match=r"'bootstrap'.*mean"):
+        plots.draw_reliability(preds, "bootstrap")
+    with pytest.raises(MetricError, match=r"\[0, 1\]"):
+        plots.draw_reliability([True, False], [2.0, 0.1])
 
 
 def test_histogram_counts_correct_up_and_wrong_down(preds: Predictions) -> None:
@@ -120,48 +124,35 @@ def test_plot_uses_the_given_axes(preds: Predictions, schedule: Schedule, draw: 
 
 
 @pytest.mark.parametrize("draw", DRAW)
-def test_run_sets_how_classes_are_predicted(preds: Predictions, draw: Draw) -> None:
-    run = SimpleNamespace(predictions=preds, predict_from="views", top_k=2, tuning_positions=())
-    own = drawn(draw(run, "msr", name="mine"))
-    correct = preds.correct(predict_from="views", top_k=2)
-    expected = drawn(draw(correct, sl.confidence(preds, "msr", predict_from="views", top_k=2)))
-    np.testing.assert_array_equal(own, expected)
-    assert not np.array_equal(own, drawn(draw(preds, "msr")))
+def test_run_sets_how_classes_are_predicted_and_which_images_are_drawn(preds: Predictions, draw: Draw) -> None:
+    run = SimpleNamespace(predictions=preds, predict_from="views", top_k=2, tuning_positions=np.arange(30))
+    own, judged = drawn(draw(run, "msr", name="mine")), preds.select(images=np.arange(30, preds.n_images))
+    options: dict[str, Any] = {"predict_from": "views", "top_k": 2}
+    expected = draw(judged.correct(**options), sl.confidence(judged, "msr", **options))
+    np.testing.assert_array_equal(own, drawn(expected))
+    assert not np.array_equal(own, drawn(draw(judged, "msr")))
+    assert not np.array_equal(own, drawn(draw(preds.correct(**options), sl.confidence(preds, "msr", **options))))
 
 
-@pytest.mark.parametrize("draw", DRAW)
-def test_images_set_apart_by_a_run_are_not_drawn(preds: Predictions, draw: Draw) -> None:
-    run = SimpleNamespace(predictions=preds, predict_from="image", top_k=1, tuning_positions=np.arange(30))
-    expected = drawn(draw(preds.select(images=np.arange(30, preds.n_images)), "msr"))
-    np.testing.assert_array_equal(drawn(draw(run, "msr")), expected)
-
-
-def test_legend_has_three_digits_of_small_values() -> None:
+def test_legend_has_three_digits_of_small_values_and_the_reference_once(preds: Predictions) -> None:
     correct, confidence = np.arange(5000) >= 4, np.arange(5000.0)
     axes = plots.draw_risk_coverage(correct, confidence, name="own")
     aurc = float(f"{metrics.aurc(correct, confidence):.2e}")
     assert axes.lines[0].get_label() == f"own (AURC = {aurc:.2e})".replace("e-0", "e-")
-
-
-def test_reference_is_named_once_in_the_legend(preds: Predictions) -> None:
-    axes = plots.draw_risk_coverage(preds, "msr")
-    plots.draw_risk_coverage(preds, "mean", ax=axes, label="views")
-    assert [text.partition(" (")[0] for text in legend_texts(axes)] == ["msr", "perfect order", "views"]
+    shared = plots.draw_risk_coverage(preds, "msr")
+    plots.draw_risk_coverage(preds, "mean", ax=shared, label="views")
+    assert [text.partition(" (")[0] for text in legend_texts(shared)] == ["msr", "perfect order", "views"]
     assert len(plots.draw_reliability(preds, "msr", ref_line=False).lines) == 1
 
 
-def test_reliability_needs_a_probability(preds: Predictions) -> None:
-    with pytest.raises(MetricError, match=r"'bootstrap'.*mean"):
-        plots.draw_reliability(preds, "bootstrap")
-    with pytest.raises(MetricError, match=r"\[0, 1\]"):
-        plots.draw_reliability([True, False], [2.0, 0.1])
-
-
 @pytest.mark.parametrize("draw", DRAW)
-def test_labels_are_required(preds: Predictions, draw: Draw) -> None:
+def test_labels_and_matplotlib_are_required(preds: Predictions, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MetricError, match="labels"):
         draw(Predictions(logits=preds.logits, views=preds.views))
     assert not plt.get_fignums(), "nothing is drawn"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"secondlook\[plots\]"):
+        draw(preds)
 
 
 @pytest.mark.parametrize("draw", DRAW)
@@ -170,14 +161,7 @@ def test_one_image_and_one_outcome_can_be_drawn(draw: Draw, correct: list[bool])
     draw(correct, np.full(len(correct), 0.5)).figure.canvas.draw()
 
 
-@pytest.mark.parametrize("draw", DRAW)
-def test_without_matplotlib_the_extra_is_named(preds: Predictions, draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"secondlook\[plots\]"):
-        draw(preds)
-
-
-def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> None:
+def test_line_is_the_frontier_of_a_schedule_and_the_margin_is_marked(schedule: Schedule, tmp_path: Path) -> None:
     axes = plots.draw_schedule(schedule, lw=3)
     line, point = axes.lines[:2]
     points = [(point.looks, 1 - point.differing) for point in schedule.frontier]
@@ -188,36 +172,26 @@ def test_line_is_the_frontier_and_the_margin_is_marked(schedule: Schedule) -> No
     assert 1 < chosen.looks < 3
     assert axes.get_xlim() == (1, 3)
     assert axes.get_xticks().tolist() == [1, 2, 3]
-    legend = axes.get_legend()
-    assert legend is not None
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert any(f"margin {schedule.margin:g}: {chosen.looks:.2f} looks" in text for text in texts)
+    assert any(f"margin {schedule.margin:g}: {chosen.looks:.2f} looks" in text for text in legend_texts(axes))
     axes.figure.canvas.draw()
     assert "%" in axes.get_yticklabels()[0].get_text(), "the agreement is in percent"
-
-
-def test_policy_and_policy_file_are_drawn(schedule: Schedule, tmp_path: Path) -> None:
     policy = make_policy(schedule)
-    expected = np.asarray(plots.draw_schedule(schedule).lines[0].get_xydata())
     policy.save(tmp_path / "policy.json")
     for given in (policy, tmp_path / "policy.json", str(tmp_path / "policy.json")):
-        line = np.asarray(plots.draw_schedule(given).lines[0].get_xydata())
-        np.testing.assert_array_equal(line, expected)
+        drawn_again = plots.draw_schedule(given).lines[0].get_xydata()
+        np.testing.assert_allclose(np.asarray(drawn_again), points)
 
 
-def test_policy_that_looks_at_all_views_is_rejected() -> None:
+def test_policy_without_a_fitted_schedule_is_rejected(schedule: Schedule) -> None:
     with pytest.raises(DecisionError, match=r"schedule.*adaptive=True"):
         plots.draw_schedule(make_policy(None))
+    for name, value in (("frontier", ()), ("margin", 123.0)):
+        with pytest.raises(DecisionError, match="frontier"):
+            plots.draw_schedule(schedule.model_copy(update={name: value}))
     assert not plt.get_fignums(), "nothing is drawn"
 
 
-@pytest.mark.parametrize("changed", [{"frontier": ()}, {"margin": 123.0}])
-def test_schedule_that_was_not_fitted_is_rejected(schedule: Schedule, changed: dict[str, object]) -> None:
-    with pytest.raises(DecisionError, match="frontier"):
-        plots.draw_schedule(schedule.model_copy(update=changed))
-
-
-def test_rows_are_the_numbers_of_the_diagnosis(preds: Predictions) -> None:
+def test_rows_are_the_numbers_of_the_diagnosis_whose_default_depends_on_labels(preds: Predictions) -> None:
     axes, diagnosis = plots.draw_views(preds, quantity="accuracy"), diagnose_views(preds)
     drawn = {
         int(row): (float(value), points.get_label())
@@ -232,9 +206,6 @@ def test_rows_are_the_numbers_of_the_diagnosis(preds: Predictions) -> None:
     assert {status for _, status in drawn.values()} >= {"usable", "harmful"}
     assert [text.get_text() for text in axes.get_yticklabels()] == list(preds.views.texts)
     axes.figure.canvas.draw()
-
-
-def test_default_quantity_depends_on_labels(preds: Predictions) -> None:
     unlabeled = Predictions(logits=preds.logits, views=preds.views)
     assert "AUROC" in plots.draw_views(preds).get_xlabel()
     assert "same prediction" in plots.draw_views(unlabeled).get_xlabel()

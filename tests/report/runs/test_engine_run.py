@@ -69,9 +69,7 @@ def create_both(
     ],
 )
 @pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning")
-def test_evaluation_equals_one_in_process(
-    archive: str, tmp_path: Path, pickled_engine: Any, options: dict[str, Any]
-) -> None:
+def test_evaluation_is_the_same(archive: str, tmp_path: Path, pickled_engine: Any, options: dict[str, Any]) -> None:
     if options.get("ood"):
         outside = np.random.default_rng(5).integers(0, 256, (70, 6, 6, 3), dtype=np.uint8)
         np.savez(tmp_path / "ood.npz", images=outside)
@@ -189,9 +187,7 @@ def test_killed_job_resumes_and_repairs_damaged_chunks(archive: str, tmp_path: P
     assert read_files(again.path) == expected
 
 
-def test_other_methods_are_evaluated_from_stored_named_predictions(
-    archive: str, tmp_path: Path, pickled_engine: Any
-) -> None:
+def test_other_methods_are_evaluated_from_what_is_stored(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     create_both(tmp_path, pickled_engine, archive)
     pickled_engine.numbers.clear()
     here, there = create_both(tmp_path, pickled_engine, archive, methods=["entropy", "bootstrap"])

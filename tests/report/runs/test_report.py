@@ -1,15 +1,14 @@
 """The report of a run: its guarantees are those of the latest calibration, and it records none itself."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import secondlook as sl
 from secondlook.errors import ReportError
 from secondlook.report import CalibrationWarning, writer
+from tests.report.conftest import Report
 
 
 @pytest.fixture(autouse=True)
@@ -18,18 +17,9 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "render_plots", lambda findings: ())
 
 
-def read_data(page: Path) -> dict[str, Any]:
-    embedded = re.search(r'id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)
-    assert embedded is not None
-    data: dict[str, Any] = json.loads(embedded[1])
-    return data
-
-
 def read_lead(page: Path) -> list[int]:
     """Return the numbers of the first sentences: images, accepted, wrong, to review, errors there, errors."""
-    lead = re.search(r'id="lead"[^>]*>(.*?)</p>', page.read_text("utf-8"))
-    assert lead is not None
-    return [int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*", lead[1])]
+    return [int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*", Report(page).element("lead"))]
 
 
 def test_report_uses_the_latest_calibration(run: sl.Run) -> None:
@@ -38,7 +28,7 @@ def test_report_uses_the_latest_calibration(run: sl.Run) -> None:
         policy = run.certify("mean", risk=0.1, delta=0.1, progress=False)
     before = (run.path / "calibrations.json").read_bytes()
     written = run.report(progress=False)
-    data = read_data(written.path)
+    data = Report(written.path).data
     assert (data["risk"], data["delta"], data["calibrated"], data["method"]) == (0.1, 0.1, ["mean"], "mean")
     accept = sl.confidence(run.predictions, "mean") >= policy.threshold
     wrong = ~run.predictions.correct()
@@ -54,12 +44,12 @@ def test_report_uses_the_latest_calibration(run: sl.Run) -> None:
 def test_several_methods_of_a_calibration_share_its_delta_and_all_share_a_given_one(run: sl.Run) -> None:
     policy = run.certify(["msr", "mean"], risk=0.1, delta=0.1, progress=False)
     written = run.report(progress=False)
-    data = read_data(written.path)
+    data = Report(written.path).data
     assert (data["delta"], data["calibrated"], data["method"]) == (0.1, ["msr", "mean"], policy.method)
     assert policy.calibration is not None
     assert read_lead(written.path)[1:3] == [policy.calibration.accepted, policy.calibration.errors]
     assert written.notes == ()
-    data = read_data(run.report(delta=0.3, progress=False).path)
+    data = Report(run.report(delta=0.3, progress=False).path).data
     assert (data["delta"], data["calibrated"]) == (0.3, [])
     assert data["sharing"] == ["msr", "mean", "blend"]
     with pytest.raises(ReportError, match="delta"):
@@ -68,7 +58,7 @@ def test_several_methods_of_a_calibration_share_its_delta_and_all_share_a_given_
 
 def test_report_without_a_calibration_of_its_predictions_uses_the_default(run: sl.Run) -> None:
     written = run.report(progress=False)
-    assert read_data(written.path)["delta"] == 0.001
+    assert Report(written.path).data["delta"] == 0.001
     assert "by default" in written.terms
     assert not (run.path / "calibrations.json").exists()
     run.certify("mean", risk=0.1, delta=0.1, predict_from="views", progress=False)

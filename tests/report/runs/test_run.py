@@ -19,9 +19,7 @@ from secondlook.views import ViewWarning
 from tests.report.runs.conftest import QUIET, VIEWS, classify
 
 
-def test_created_run_equals_the_opened_one_and_stored_numbers(
-    run: sl.Run, classifier: sl.Classifier, archive: str
-) -> None:
+def test_created_run_equals_the_opened_and_its_numbers(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
     opened = sl.open_run(run.path)
     assert opened == run
     assert opened.record.views == tuple(VIEWS.split())
@@ -62,7 +60,7 @@ def test_arguments_come_in_the_order_of_collect() -> None:
     assert len(create_run) <= 12
 
 
-def test_numbers_of_numpy_are_stored_as_those_of_python(
+def test_numbers_of_numpy_are_as_of_python(
     run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
 ) -> None:
     numbers: dict[str, Any] = {"resamples": np.int64(20), "seed": np.int32(0)}
