@@ -93,9 +93,7 @@ def other(tmp_path: Path) -> Classifier:
 
 @pytest.mark.parametrize("settings", [{}, {"predict_from": "views"}, {"top_k": 2}], ids=str)
 @pytest.mark.parametrize("method", list(METHODS))
-def test_decisions_equal_the_library(
-    classifier: Classifier, tmp_path: Path, method: str, settings: dict[str, Any]
-) -> None:
+def test_decisions_equal_library(classifier: Classifier, tmp_path: Path, method: str, settings: dict[str, Any]) -> None:
     images = make_images()
     rule = Policy(threshold=0.5, method=method, options=METHODS[method], **settings)
     policy, preds = make_policy(classifier, images, rule)
@@ -240,9 +238,7 @@ def test_adaptive_file_contains_the_network_once_and_tells_what_it_is(exported: 
     assert {"0/first", "0/last"} <= {tensor.name for tensor in body.initializer}
 
 
-def test_policy_file_is_exported_and_loaded(
-    network_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_file_becomes_an_onnx_file(network_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     classifier = load_classifier("onnx:network.onnx?mean=.5&std=.25")
     policy, _ = make_policy(classifier, make_images(), Policy(threshold=0.6, method="mean"))
@@ -319,7 +315,7 @@ def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> 
     np.testing.assert_array_equal(run_file(summary.path, images)["label"], preds.predicted())
 
 
-def test_file_that_fails_is_not_written(
+def test_file_that_fails_or_that_onnx_does_not_take_is_not_written(
     policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: ExportedFile, images: Array) -> Any:
@@ -332,19 +328,15 @@ def test_file_that_fails_is_not_written(
     assert tempfile.gettempdir() not in str(caught.value).replace(str(tmp_path), "")
     assert not (tmp_path / "decide.onnx").exists()
 
-
-def test_model_that_onnx_does_not_take_is_one_sentence(
-    policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_model: object, **_options: object) -> None:
+    def fail_check(_model: object, **_options: object) -> None:
         raise onnx.checker.ValidationError("a fault\nwith details")
 
     made = networks.make_networks([classifier], (16, 16, 3))
     monkeypatch.setattr(networks, "make_networks", lambda *_: made)
-    monkeypatch.setattr(onnx.checker, "check_model", fail)
-    with pytest.raises(ExportError, match="a fault") as caught:
+    monkeypatch.setattr(onnx.checker, "check_model", fail_check)
+    with pytest.raises(ExportError, match="a fault") as refused:
         export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kept", ["network.onnx", "link.onnx", "weights.onnx", "policy.onnx"])

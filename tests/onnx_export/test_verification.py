@@ -193,7 +193,7 @@ def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
     assert "rounding" not in replace(result, tolerance=1).verdict, "the file passes"
 
 
-def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_path: Path) -> None:
+def test_another_policy_and_invalid_arguments_are_rejected(classifier: Classifier, tmp_path: Path) -> None:
     policies = [
         make_policy(classifier, IMAGES[:5], Policy(threshold=threshold, method="mean"), VIEWS)[0]
         for threshold in (0.61, 0.62)
@@ -202,9 +202,14 @@ def test_another_policy_is_an_error_that_names_both(classifier: Classifier, tmp_
     with pytest.raises(DecisionError, match=r"0\.61.*0\.62") as error:
         verify_export(tmp_path / "d.onnx", policies[1], IMAGES, classifier=classifier)
     assert all(policy.checksum[:8] in str(error.value) for policy in policies)
+    valid: dict[str, Any] = {"path": tmp_path / "d.onnx", "policy": tmp_path / "p.json", "data": IMAGES}
+    wrong = (("path", "policy.json"), ("tolerance", -1), ("tolerance", "x"), ("limit", 0), ("limit", 2.5))
+    for name, value in wrong:
+        with pytest.raises(DecisionError, match=re.escape(repr(value))):
+            verify_export(**{**valid, name: value})
 
 
-def test_the_policy_may_be_a_file_or_loaded_with_its_classifier(
+def test_policy_may_be_a_file_or_hold_its_classifier(
     classifier: Classifier, network_file: Path, tmp_path: Path
 ) -> None:
     policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
@@ -253,11 +258,3 @@ def test_only_some_differing_images_are_kept_and_listed(
     assert (told["images"], told["unexplained"]) == (result.images, result.unexplained)
     assert told["differing"][0]["library"]["confidence"] == result.differing[0].library.confidence
     assert "<table" in result._repr_html_()
-
-
-def test_invalid_arguments(tmp_path: Path) -> None:
-    valid: dict[str, Any] = {"path": tmp_path / "d.onnx", "policy": tmp_path / "p.json", "data": IMAGES}
-    wrong = (("path", "policy.json"), ("tolerance", -1), ("tolerance", "x"), ("limit", 0), ("limit", 2.5))
-    for name, value in wrong:
-        with pytest.raises(DecisionError, match=re.escape(repr(value))):
-            verify_export(**{**valid, name: value})
