@@ -53,7 +53,7 @@ def test_arrays_and_containers_are_read(tmp_path: Path, protocol: int) -> None:
         ({b"a": np.array(["x"])}, r"an array of dtype 'U1'"),
     ],
 )
-def test_others_are_rejected_by_name(
+def test_others_are_told_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: object, requested: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -21,12 +21,9 @@ COLUMN = Column("one", "cifar10", ("cifar10-vgg8",), "identity hflip shift:2,0 s
 ENSEMBLE = Column("five", "stl10", tuple(f"stl10-wrn-{seed}" for seed in range(5)), "identity hflip")
 
 
-def value(
-    rows: tuple[ResultRow, ...], method: str, by: str = "x", metric: str = "aorc_joint", column: str = "one"
-) -> float:
-    return next(
-        row.value for row in rows if (row.method, row.by, row.metric, row.column) == (method, by, metric, column)
-    )
+def value(rows: tuple[ResultRow, ...], method: str, by: str = "x", column: str = "one") -> float:
+    wanted = (method, by, "aorc_joint", column)
+    return next(row.value for row in rows if (row.method, row.by, row.metric, row.column) == wanted)
 
 
 def test_views_of_one_method_do_not_affect_the_others(workspace: Workspace, collect_plainly: Collect) -> None:

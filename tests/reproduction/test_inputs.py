@@ -58,9 +58,7 @@ def test_onnx_files_of_the_toml_file_are_used(data_root: Path, tmp_path: Path) -
     assert not done.missing
 
 
-def test_distances_of_a_torch_network_are_computed(
-    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distances_of_torch_are_computed(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elu_network.py").write_text(TORCH_MODULE)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "classifiers.toml").write_text(
@@ -72,9 +70,7 @@ def test_distances_of_a_torch_network_are_computed(
     assert all("stl10-elu" not in item.name for item in done.missing)
 
 
-def test_invalid_toml_file_is_rejected_and_a_classifier_that_cannot_be_loaded_listed(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_invalid_toml_file_is_rejected_and_a_missing_classifier_listed(data_root: Path, tmp_path: Path) -> None:
     for name, content, found in (
         ("c.toml", "[cifar10-vgg8", r"c\.toml"),
         ("nothing.toml", "", r"nothing\.toml"),

@@ -8,11 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, DOCS = ROOT / "reproduction" / "results", ROOT / "docs"
-EXPERIMENTS = ("cifar10-resnet", "cifar10-wrn")
-PICTURES = {
-    "results-wrn-gains.png": "cifar10-wrn/methods-gains.png",
-    "results-shift.png": "cifar10-resnet/shift.png",
-}
+PICTURES = {"results-wrn-gains.png": "cifar10-wrn/methods-gains.png", "results-shift.png": "cifar10-resnet/shift.png"}
 
 Rows = list[dict[str, str]]
 
@@ -31,26 +27,17 @@ def read_documented_gains() -> dict[str, list[str]]:
 
 
 def find_row(rows: Rows, column: str, method: str, metric: str) -> dict[str, str]:
-    found = [
-        row
-        for row in rows
-        if (row["piece"], row["column"], row["method"], row["metric"], row["by"])
-        == ("methods", column, method, metric, "x")
-    ]
-    assert len(found) == 1
-    return found[0]
+    wanted = {"piece": "methods", "column": column, "method": method, "metric": metric, "by": "x"}
+    (found,) = (row for row in rows if wanted.items() <= row.items())
+    return found
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_number_is_on_all_images(experiment: str) -> None:
-    assert {row["images"] for row in read_results(experiment)} == {"10000"}
-
-
-def test_documented_gains_are_the_measured_ones() -> None:
+def test_documented_gains_are_the_measured_ones_on_all_images() -> None:
     documented = read_documented_gains()
     seen = set()
-    for experiment in EXPERIMENTS:
+    for experiment in ("cifar10-resnet", "cifar10-wrn"):
         rows = read_results(experiment)
+        assert {row["images"] for row in rows} == {"10000"}
         for column in dict.fromkeys(row["column"] for row in rows if row["piece"] == "methods" and row["method"]):
             if column not in documented:
                 continue
@@ -65,6 +52,6 @@ def test_documented_gains_are_the_measured_ones() -> None:
     assert len(seen) == 12
 
 
-@pytest.mark.parametrize(("shown", "made"), PICTURES.items())
-def test_documentation_shows_the_kept_pictures(shown: str, made: str) -> None:
-    assert (DOCS / "images" / shown).read_bytes() == (RESULTS / made).read_bytes()
+def test_documentation_shows_the_kept_pictures() -> None:
+    for shown, made in PICTURES.items():
+        assert (DOCS / "images" / shown).read_bytes() == (RESULTS / made).read_bytes()

@@ -1,13 +1,6 @@
 """Text tables and the CSV file."""
 
-from reproduction.results import (
-    ResultRow,
-    TextTable,
-    format_csv,
-    format_difference,
-    format_interval,
-    format_percent,
-)
+from reproduction.results import ResultRow, TextTable, format_csv, format_difference, format_interval, format_percent
 
 TABLE = TextTable("A_title", ("method", "empty", "50 %"), (("MSR(x)", "", "1.00"), ("a|b & c", "", "22.00")))
 

@@ -42,7 +42,9 @@ def run(data_root: Path, stand_ins: StandIns, tmp_path: Path) -> Run:
     return reproduce_into_folder
 
 
-def test_table2_runs_on_official_files(table2: tuple[Reproduction, Path]) -> None:
+def test_table2_runs_on_official_files_as_a_plain_computation(
+    table2: tuple[Reproduction, Path], data_root: Path, stand_ins: StandIns
+) -> None:
     done, out = table2
     assert done.has_run
     assert not done.missing
@@ -55,12 +57,7 @@ def test_table2_runs_on_official_files(table2: tuple[Reproduction, Path]) -> Non
     assert {row["images"] for row in rows} == {"54", "52"}  # a tenth and an eighth of 60 are experimental
     assert rows[1]["published"] == "0.941000"
     assert float(rows[1]["difference"]) == pytest.approx(float(rows[1]["value"]) - 0.941, abs=2e-6)
-
-
-def test_numbers_equal_a_plain_computation(
-    table2: tuple[Reproduction, Path], data_root: Path, stand_ins: StandIns
-) -> None:
-    value = float(csv_rows(table2[1] / "results.csv")[1]["value"])
+    value = float(rows[1]["value"])
     source = sl.open_source(f"cifar10:{data_root}", subset="evaluation", count=6, seed=3)
     images = np.stack([source.read(index) for index in range(len(source))])
     views = sl.ViewSet("cifar10-released")
@@ -121,12 +118,7 @@ def test_no_image_is_classified_twice(run: Run, networks: Networks, tmp_path: Pa
     assert not any(network.batches for network in networks.values())
 
 
-def test_each_view_of_each_image_is_classified_once(
-    run: Run,
-    stand_ins: StandIns,
-    networks: Networks,
-    tmp_path: Path,
-) -> None:
+def test_each_view_of_an_image_is_new_once(run: Run, stand_ins: StandIns, networks: Networks, tmp_path: Path) -> None:
     chosen = {"cifar100-vgg8": stand_ins["cifar100-vgg8"]}
     for name in ("table2", "table1", "supplement"):
         run(name, classifiers=chosen, store=tmp_path / "store", progress=False)
@@ -145,7 +137,7 @@ def test_rerun_from_the_store_writes_the_same_csv_and_a_limit_reduces_images(run
     assert {row["images"] for row in csv_rows(tmp_path / "out" / "table2" / "results.csv")} == {"20"}
 
 
-def test_indices_files_define_the_experimental_subset(
+def test_indices_files_define_experimental_images(
     run: Run, data_root: Path, networks: Networks, tmp_path: Path
 ) -> None:
     (tmp_path / "indices").mkdir()
@@ -162,9 +154,7 @@ def test_indices_files_define_the_experimental_subset(
     assert np.array_equal(first_batch[55], whole.read(58))  # the other views of these images may follow
 
 
-def test_circumstances_are_written_without_paths_and_the_page_is_self_contained(
-    table2: tuple[Reproduction, Path], data_root: Path
-) -> None:
+def test_circumstances_have_no_paths_and_the_page_no_links(table2: tuple[Reproduction, Path], data_root: Path) -> None:
     text = (table2[1] / "circumstances.json").read_text()
     facts = json.loads(text)
     assert facts["seed"] == 3
