@@ -118,9 +118,7 @@ def test_outcomes_are_summarized_as_by_scipy() -> None:
     assert row["risk_adaptive_exceeded"] == sum(risk > 0.5 for risk in outcomes["risk_adaptive"])
 
 
-def test_frontier_leads_from_one_look_to_all_without_margins_that_are_not_certified(
-    preds: sl.Predictions, rule: Policy
-) -> None:
+def test_frontier_of_certified_margins_leads_from_one_look_to_all(preds: sl.Predictions, rule: Policy) -> None:
     first, *_, last, default = adaptive.trace_frontier(preds, [SPLIT], "resnet20", GUARANTEE)
     assert rule.calibration is not None
     assert default["tolerance"] == "default"
@@ -245,7 +243,7 @@ def test_kept_results_are_complete_and_keep_the_guarantee_and_the_target() -> No
         assert float(timed[name, "adaptive"]["speedup"]) >= adaptive.MIN_SPEEDUP
 
 
-def test_documentation_shows_the_kept_results() -> None:
+def test_documentation_shows_the_kept_results_and_their_findings() -> None:
     tables = {
         "adaptive_coverage": adaptive.format_coverage_table,
         "adaptive_pool": adaptive.format_pool_table,
@@ -257,9 +255,6 @@ def test_documentation_shows_the_kept_results() -> None:
     picture = DOCS / "images" / "results-adaptive.png"
     assert picture.read_bytes() == (RESULTS / "adaptive.png").read_bytes()
     assert f"images/{picture.name}" in DOCUMENTED
-
-
-def test_documented_findings_are_those_of_the_kept_results() -> None:
     _, section = DOCUMENTED.split("## Adaptive looking\n")
     text = " ".join(section.partition("\n## ")[0].split())
     rows = read_kept("adaptive_coverage")

@@ -184,12 +184,8 @@ def test_arithmetic_for_a_billion_images() -> None:
             assert is_rounded(text, value), (name, text, value)
 
 
-def percent(value: str, digits: int = 1) -> str:
-    return f"{100 * float(value):.{digits}f} %"
-
-
 def percents(row: Row, *names: str, digits: int = 1) -> list[str]:
-    return [percent(row[name], digits) for name in names]
+    return [f"{100 * float(row[name]):.{digits}f} %" for name in names]
 
 
 def points(row: Row, *names: str) -> list[str]:

@@ -206,9 +206,7 @@ def test_decisions_need_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_skipped_without_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skipped_if_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--only", "memory", "kernels", "--out", str(tmp_path)])
     assert benchmark.main() == 0
     assert capsys.readouterr().out == "skipped: torch sees no CUDA device\n"

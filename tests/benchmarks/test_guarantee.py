@@ -32,9 +32,7 @@ def look_at_image(preds: sl.Predictions, rule: Policy) -> tuple[int, bool, int]:
 
 
 @pytest.mark.parametrize(("predict_from", "threshold"), [("image", None), ("views", None), ("views", 0.4)])
-def test_truth_about_a_rule_is_that_of_its_decisions_one_by_one(
-    predict_from: PredictFrom, threshold: float | None
-) -> None:
+def test_truth_about_a_rule_is_that_of_single_decisions(predict_from: PredictFrom, threshold: float | None) -> None:
     world = make_world(predict_from=predict_from)
     rule = world.certify(world.draw(np.random.default_rng(0)))
     assert rule.predict_from == predict_from

@@ -73,10 +73,7 @@ def test_monai_carries_metadata_only_where_asked(metadata: bool) -> None:
 def test_speeds_are_compared_with_the_forward_in_a_round(pixels: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     probabilities = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
     forward = benchmark.Contestant(lambda: probabilities.log().repeat_interleave(2, 0), 2, 256, is_bare=True)
-    contestants = {
-        benchmark.FORWARD: forward,
-        "other": benchmark.Contestant(lambda: np.array([[0.5, 0.625]]), 1, 2),
-    }
+    contestants = {benchmark.FORWARD: forward, "other": benchmark.Contestant(lambda: np.array([[0.5, 0.625]]), 1, 2)}
     monkeypatch.setattr(benchmark, "make_contestants", lambda *_: contestants)
     monkeypatch.setattr(benchmark, "time_rounds", lambda *_, rounds: [[1.0, 2.0, 10.0], [1.0, 4.0, 5.0]][:rounds])
     network = make_wide_resnet(10, 1)

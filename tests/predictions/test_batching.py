@@ -13,13 +13,7 @@ from secondlook.arrays import Array
 from secondlook.classifiers import load_classifier
 from secondlook.errors import ClassifierError
 from secondlook.predictions import Inference, batching, read_ahead
-from secondlook.predictions.batching import (
-    Chunking,
-    block_rows,
-    choose_batch_size,
-    chunk_rows,
-    is_out_of_memory,
-)
+from secondlook.predictions.batching import Chunking, block_rows, choose_batch_size, chunk_rows, is_out_of_memory
 from tests.predictions.conftest import reading_threads
 
 

@@ -451,9 +451,7 @@ def test_damaged_and_missing_chunks_are_computed_again(
     assert read_files(store) == expected
 
 
-def test_new_views_only_are_classified(
-    images: Array, labels: Array, store: Path, collect_on_engine: Any, pickled_engine: Any
-) -> None:
+def test_new_views_only(images: Array, labels: Array, store: Path, collect_on_engine: Any, pickled_engine: Any) -> None:
     collect(load(), images, "identity hflip", labels=labels, store=store)
     before = {path: path.stat().st_mtime_ns for path in store.rglob("part-*")}
     preds = collect_on_engine()

@@ -317,10 +317,7 @@ INVALID: dict[str, tuple[Callable[[], object], list[str]]] = {
     "ragged positions": (lambda: build().select(images=[0, [1]]), ["images", "array"]),
     "dtype of positions": (lambda: build().select(images=[0.5]), ["images", "float64"]),
     "shape of mask": (lambda: build().select(images=np.array([True])), ["mask", "[1]", "[3]"]),
-    "images of members": (
-        lambda: Predictions(views=TWO_VIEWS, members=[build(), build(ids="abc")]),
-        ["members[1]"],
-    ),
+    "images of members": (lambda: Predictions(views=TWO_VIEWS, members=[build(), build(ids="abc")]), ["members[1]"]),
     "views of members": (
         lambda: Predictions(views="identity vflip", members=[build()]),
         ["members[0]", "identity, hflip", "identity, vflip"],

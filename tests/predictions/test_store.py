@@ -69,9 +69,7 @@ def test_damaged_file_is_reported_and_rewritten(
 
 
 @pytest.mark.usefixtures("stored")
-def test_missing_chunk_is_computed_and_temporary_files_are_kept_while_processes_run(
-    collect_again: Collect, store: Path
-) -> None:
+def test_missing_chunk_is_computed_and_temporary_files_are_kept_in_use(collect_again: Collect, store: Path) -> None:
     path = chunk_path(store)
     content = path.read_bytes()
     path.unlink()
