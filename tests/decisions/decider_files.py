@@ -75,7 +75,6 @@ view_outputs = Unsqueeze(probabilities, last_axis)
 
 
 def open_file(path: Path) -> ExportedFile:
-    """Return the plan of the policy in an exported file."""
     plan = compile_policy(load_policy(path))
     assert isinstance(plan, ExportedFile)
     return plan

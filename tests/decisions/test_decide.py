@@ -22,14 +22,7 @@ from secondlook.decisions import Decision, Decisions, RowOptions, SelectiveClass
 from secondlook.errors import ConfidenceError, DecisionError, SourceError
 from secondlook.policies import Guarantee, Policy, certify_confidence
 from secondlook.views import ViewSet
-from tests.decisions.conftest import (
-    Counting,
-    compile_plan,
-    count_colors,
-    make_adaptive_rule,
-    make_policy,
-    read_rows,
-)
+from tests.decisions.conftest import Counting, compile_plan, count_colors, make_adaptive_rule, make_policy, read_rows
 from tests.policy_maker import score
 
 PACKAGE = Path(sl.__file__).parent
@@ -42,8 +35,6 @@ MAX_FUNCTIONS = 60
 """Of secondlook that a warm decision may pass."""
 MAX_OWN_FUNCTIONS = 15
 """Of policies and decisions among them."""
-
-# --- Values and tables ---
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
@@ -139,9 +130,6 @@ def test_likely_classes_are_the_predicted_one_and_then_the_likeliest(n_classes: 
         assert np.delete(means, ranked).max(initial=0) <= min(others) + 1e-6
 
 
-# --- One image at a time ---
-
-
 @pytest.fixture
 def colors() -> Array:
     """Pixels uint8 [20, 9, 7, 3]."""
@@ -161,7 +149,6 @@ def counting() -> Counting:
 
 
 def load(policy: Policy, folder: Path, classifier: object = None, **options: Any) -> Policy:
-    """Return the policy of a file."""
     policy.save(folder / "policy.json")
     return sl.load_policy(folder / "policy.json", classifier=classifier, **options)
 
@@ -311,9 +298,6 @@ def test_fixed_batch_size_of_a_model_is_kept(tmp_path: Path, digit: Array, batch
     assert fixed.confidence == pytest.approx(free.confidence, abs=1e-6)
 
 
-# --- From predictions to policies that decide ---
-
-
 @pytest.fixture(scope="module")
 def collected(classifier: Classifier, bright_or_dark: tuple[Array, Array]) -> sl.Predictions:
     images, labels = bright_or_dark
@@ -358,7 +342,6 @@ def test_policies_of_arrays_decide_no_images(classifier: Classifier, images: Arr
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[Array, Array]:
-    """Digits uint8 [1797, 16, 16, 1], and their labels."""
     import cv2
     from sklearn.datasets import load_digits
 
@@ -389,9 +372,6 @@ def test_warm_decision_passes_few_functions(digits: tuple[Array, Array]) -> None
     names = sorted(f"{Path(code.co_filename).relative_to(PACKAGE)}:{code.co_qualname}" for code in passed)
     assert len(names) <= MAX_FUNCTIONS, names
     assert sum(name.startswith(("policies", "decisions")) for name in names) <= MAX_OWN_FUNCTIONS, names
-
-
-# --- A threshold for each class ---
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,6 @@ class EventfulEngine(PickledEngine):
 
 @pytest.fixture
 def score_into(policy: Policy, classifier: Classifier, images: Array) -> Score:
-    """Return a function that scores the images, or other data."""
 
     def run(out: str | Path, data: Any = images, policy: Policy = policy, **options: Any) -> ScoreSummary:
         return score(policy, data, out, **{"classifier": classifier, "progress": False, **options})
@@ -54,7 +53,6 @@ def score_into(policy: Policy, classifier: Classifier, images: Array) -> Score:
 
 @pytest.fixture
 def broken_files(image_files: str) -> str:
-    """The spec of 30 files, one of which is broken."""
     (Path(image_files.removeprefix("folder:")) / BROKEN).write_bytes(b"broken")
     return image_files
 
@@ -136,7 +134,6 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
 def test_killed_job_resumes_with_the_parts_that_are_missing(
     score_into: Score, policy: Policy, pickled_engine: PickledEngine, tmp_path: Path, job: Job, kills: int
 ) -> None:
-    """Every part stores the policy."""
     score_into(tmp_path / "local.parquet")
     for kill in range(kills):
         pickled_engine.dies_after = 1 + kill
@@ -202,19 +199,18 @@ def test_folders_that_cannot_be_used(score_into: Score, tmp_path: Path) -> None:
     assert not (tmp_path / "scores").exists()
 
 
-def test_vanished_bucket_ends_the_job_with_one_sentence(score_into: Score, s3: Callable[[str], Any]) -> None:
+def test_buckets_and_models_that_vanish_end_the_job(
+    score_into: Score, s3: Callable[[str], Any], tmp_path: Path
+) -> None:
     system = s3("shortlived")
     engine = EventfulEngine(lambda: engine.numbers and system.delete_dir("shortlived"))
     with pytest.raises(DecisionError, match="shortlived"):
         score_into("s3://shortlived/x", engine=engine)
-
-
-def test_model_that_is_gone_on_the_other_machine(score_into: Score, tmp_path: Path) -> None:
     write_model(tmp_path / "model.onnx", 0)
     model = load_classifier(f"onnx:{tmp_path / 'model.onnx'}", resize=(8, 8))
-    engine = EventfulEngine(lambda: shutil.move(tmp_path / "model.onnx", tmp_path / "moved.onnx"))
+    mover = EventfulEngine(lambda: shutil.move(tmp_path / "model.onnx", tmp_path / "moved.onnx"))
     with pytest.raises(ClassifierError, match=r"model\.onnx"):
-        score_into(tmp_path / "scores", policy=make_policy(model), classifier=model, engine=engine)
+        score_into(tmp_path / "scores", policy=make_policy(model), classifier=model, engine=mover)
     assert not (tmp_path / "scores").exists()
 
 

@@ -70,9 +70,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
 KINDS = pytest.mark.parametrize("kind", ["plain", "float32", "adaptive", "top-2", "ensemble"])
 
 
-# --- One image, or some ---
-
-
 @KINDS
 def test_decisions_are_those_of_the_policy(exported: dict[str, Exported], kind: str) -> None:
     file, classifier, policy = exported[kind]
@@ -200,9 +197,6 @@ def test_a_mismatch_at_export_is_no_guarantee(tmp_path: Path) -> None:
     assert summary.mismatch in str(summary)
 
 
-# --- Jobs ---
-
-
 @KINDS
 def test_rows_are_those_of_the_policy(exported: dict[str, Exported], tmp_path: Path, kind: str) -> None:
     images, (file, classifier, policy) = make_images(COUNT, seed=11), exported[kind]
@@ -241,7 +235,6 @@ def test_an_open_file_is_the_same_as_its_path(exported: dict[str, Exported], tmp
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """Images as files, of two sizes, one of them broken."""
     images = make_images(COUNT, 20, seed=4)
     sizes: Sequence[Array] = [image if number % 3 else image[:, :18] for number, image in enumerate(images)]
     return save_images(tmp_path / "new", sizes, broken=[7])

@@ -42,7 +42,7 @@ def check_not_opened(file: Path, match: str = r"d\.onnx", loads: Any = (open_fil
         assert len(str(error.value)) < 1000
 
 
-def test_the_policy_in_a_file_is_loaded_like_any_other(file: Path) -> None:
+def test_policy_metadata_and_opset_are_read(file: Path) -> None:
     policy = make_bright_policy()
     write_decider(file, policy)
     assert load_policy(file) == read_policy(file) == policy
@@ -51,19 +51,6 @@ def test_the_policy_in_a_file_is_loaded_like_any_other(file: Path) -> None:
     write_decider(file, metadata={Policy.METADATA: changed})
     with pytest.warns(PolicyWarning, match=r"d\.onnx"):
         assert read_policy(file).was_changed
-
-
-def test_what_has_no_policy_is_not_opened(file: Path, tmp_path: Path) -> None:
-    check_not_opened(write_network(tmp_path / "n.onnx"), r"n\.onnx.*export a policy", LOADS)
-    check_not_opened(tmp_path / "policy.json", r"policy\.json", LOADS)
-    for content in (b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"):
-        file.write_bytes(content)
-        with pytest.raises(ClassifierError, match=r"d\.onnx"):
-            OnnxFile(file, "d.onnx").read_metadata()
-        check_not_opened(file, loads=LOADS)
-
-
-def test_metadata_and_opset_are_read_without_onnx(file: Path) -> None:
     write_decider(file, metadata={"other": "Zürich", "empty": ""})
     assert OnnxFile(file, "d").read_metadata() == {
         Policy.METADATA: make_bright_policy().model_dump_json(),
@@ -82,6 +69,16 @@ def test_metadata_and_opset_are_read_without_onnx(file: Path) -> None:
     del model.opset_import[:]
     onnx.save(model, file)
     assert OnnxFile(file, "d").read_opset() is None
+
+
+def test_what_has_no_policy_is_not_opened(file: Path, tmp_path: Path) -> None:
+    check_not_opened(write_network(tmp_path / "n.onnx"), r"n\.onnx.*export a policy", LOADS)
+    check_not_opened(tmp_path / "policy.json", r"policy\.json", LOADS)
+    for content in (b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"):
+        file.write_bytes(content)
+        with pytest.raises(ClassifierError, match=r"d\.onnx"):
+            OnnxFile(file, "d.onnx").read_metadata()
+        check_not_opened(file, loads=LOADS)
 
 
 @pytest.mark.posix

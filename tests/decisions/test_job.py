@@ -1,6 +1,7 @@
 """Scoring new images with a policy: rows, audits, resuming, skipping and rejecting."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +145,9 @@ def test_skipped_images_are_listed_and_never_audited(score_into: Score, folder: 
         score_into("none.csv", f"folder:{folder}", on_error="skip")
 
 
-# --- Audits: accepted images that are marked for review, with known probabilities ---
-
-
 def test_accepted_images_are_marked_with_the_stated_probability(
     score_into: Score, policy: Policy, pickled_engine: PickledEngine, tmp_path: Path
 ) -> None:
-    """Also by an engine."""
     exports = [f"label-studio:{tmp_path / 'tasks.json'}"]
     summary, rows = score_into(audit=0.3, seed=5, rejected=tmp_path / "rejected", exports=exports)
     plan = AuditPlan(policy.reference, policy.threshold, 0.3)
@@ -169,9 +166,6 @@ def test_accepted_images_are_marked_with_the_stated_probability(
     assert {line["id"] for line in read_rows(tmp_path / "rejected" / Review.LIST)} == due
     assert len(json.loads((tmp_path / "tasks.json").read_text())) == len(due)
     assert score_into("there.parquet", audit=0.3, seed=5, engine=pickled_engine)[1] == rows
-
-
-# --- Interrupted jobs: at most one chunk of work is lost, and the files are the same however they were cut ---
 
 
 @pytest.fixture
@@ -232,21 +226,15 @@ def test_chunks_of_another_job_are_rejected(
         score_into("scores.csv", **options[different])
 
 
-# --- Arguments that are rejected ---
-
-
-@pytest.mark.parametrize("names", [["diary.txt"], ["diary.txt", "_job.json"]])
-def test_folder_that_is_not_a_job_is_rejected(score_into: Score, tmp_path: Path, names: list[str]) -> None:
-    parts = tmp_path / "b.csv.parts"
+def test_other_folders_are_rejected_and_temporary_files_removed(score_into: Score, tmp_path: Path) -> None:
+    parts, found = tmp_path / "b.csv.parts", ["_job.json", "diary.txt"]
     parts.mkdir()
-    for name in names:
-        (parts / name).write_text("{")
-    with pytest.raises(DecisionError, match=r"b\.csv\.parts"):
-        score_into("b.csv")
-    assert sorted(path.name for path in parts.iterdir() if path.name != "_lock") == sorted(names)
-
-
-def test_temporary_files_of_killed_jobs_are_removed(score_into: Score, tmp_path: Path) -> None:
+    for n_names in (1, 2):
+        (parts / found[-n_names]).write_text("{")
+        with pytest.raises(DecisionError, match=r"b\.csv\.parts"):
+            score_into("b.csv")
+        assert sorted(path.name for path in parts.iterdir() if path.name != "_lock") == found[-n_names:]
+    shutil.rmtree(parts)
     other = tmp_path / ".scores.csv.notes.tmp"
     other.touch()
     names = ["scores.csv", "tasks-config.xml", "tasks.json"]
@@ -308,11 +296,12 @@ def test_mismatch_voids_the_guarantee(score_into: Score) -> None:
         ({"method": "bootstrap"}, "'bootstrap'"),  # a rank among other images
         ({"exports": ["cvat:a.json"]}, r"'cvat'.*fiftyone:FILE, label-studio:FILE"),
         ({"exports": ["label-studi:a.json"]}, r"'label-studi'.*'label-studio'"),
-        ({"exports": ["label-studio"]}, r"'label-studio' names no file; expected label-studio:FILE\.$"),
-        ({"exports": ["label-studio:"]}, r"'label-studio:' names no file; expected label-studio:FILE\.$"),
+        *(
+            ({"exports": [text]}, rf"'{text}' names no file; expected label-studio:FILE\.$")
+            for text in ("label-studio", "label-studio:")
+        ),
         ({"exports": ["tasks.json"]}, r"'tasks.json'.*expected one of: fiftyone:FILE, label-studio:FILE\.$"),
-        ({"exports": ["fiftyone"]}, "'fiftyone'"),
-        ({"exports": ["fiftyone:"]}, "'fiftyone:'"),
+        *(({"exports": [text]}, f"'{text}'") for text in ("fiftyone", "fiftyone:")),
         ({"exports": ["fiftyone:a.json?color=red"]}, "'color'"),
         ({"exports": ["fiftyone:no/such/a.json"]}, "'no/such'"),
     ],

@@ -17,14 +17,7 @@ from secondlook.classifiers import Classifier, Ensemble, load_classifier
 from secondlook.decisions import Looking, LookStream, Plan, make_decisions
 from secondlook.policies import Policy
 from secondlook.views import View, apply_view
-from tests.decisions.conftest import (
-    Counting,
-    compile_plan,
-    count_colors,
-    make_adaptive_rule,
-    make_colors,
-    make_policy,
-)
+from tests.decisions.conftest import Counting, compile_plan, count_colors, make_adaptive_rule, make_colors, make_policy
 
 RULES = {
     "seed": st.integers(0, 10**6),
@@ -106,26 +99,6 @@ def test_decisions_are_those_of_a_reference(count: int, batch_size: int, members
         assert one.confidence == pytest.approx(expected.confidence, rel=1e-6)
 
 
-def test_open_images_fill_batches_again() -> None:
-    counting, size = count_colors(), 16
-    found = look_together(load_classifier(counting, name="colors"), make_colors(0, 100), make_adaptive_rule(), size)
-    rounds = [sum(one.looks >= looks for one in found) for looks in range(1, 6)]
-    assert rounds[2] > size
-    expected = [[size] * (count // size) + [count % size] * (count % size > 0) for count in rounds]
-    assert counting.sizes == [size for one in expected for size in one]
-
-
-def test_smaller_batches_after_running_out_of_memory() -> None:
-    whole, small = (
-        look_together(load_classifier(function, name="colors"), make_colors(0, 50), make_adaptive_rule(), 64)
-        for function in (count_colors(), count_colors(largest_batch=5))
-    )
-    assert small == whole
-
-
-# --- Streams ---
-
-
 def make_plan(rule: Policy, function: Any) -> Plan:
     classifier = load_classifier(function, name="colors")
     return compile_plan(make_policy(classifier, rule=rule), classifier)
@@ -151,7 +124,6 @@ def run_stream(
 
 
 def look_alone(plan: Plan, image: Array) -> Array:
-    """Return the outputs of the looks at one image. [looks, outputs per look]"""
     ((_, preds, _),) = Looking(plan, image[None]).groups()
     outputs: Array = preds.probabilities[0]
     return outputs
@@ -171,7 +143,7 @@ def test_looks_of_a_stream_are_those_of_a_reference(arrivals: list[int], members
         np.testing.assert_array_equal(found, look_alone(plan, image))
 
 
-def test_images_of_a_step_share_a_batch() -> None:
+def test_open_images_share_and_fill_batches_which_are_smaller_without_memory() -> None:
     counting = count_colors()
     stream: LookStream[int] = LookStream(make_plan(make_adaptive_rule(1), counting))
     images, n_waiting = make_colors(1, 40), []
@@ -181,6 +153,17 @@ def test_images_of_a_step_share_a_batch() -> None:
         stream.look()
     assert max(n_waiting) > 10, "some images need several looks"
     assert counting.sizes == n_waiting
+    counting, size = count_colors(), 16
+    found = look_together(load_classifier(counting, name="colors"), make_colors(0, 100), make_adaptive_rule(), size)
+    rounds = [sum(one.looks >= looks for one in found) for looks in range(1, 6)]
+    assert rounds[2] > size
+    expected = [[size] * (count // size) + [count % size] * (count % size > 0) for count in rounds]
+    assert counting.sizes == [size for one in expected for size in one]
+    whole, small = (
+        look_together(load_classifier(function, name="colors"), make_colors(0, 50), make_adaptive_rule(), 64)
+        for function in (count_colors(), count_colors(largest_batch=5))
+    )
+    assert small == whole
 
 
 def test_without_a_schedule_a_step_takes_all_looks_and_with_one_shapes_may_differ() -> None:

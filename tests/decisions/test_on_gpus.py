@@ -148,7 +148,6 @@ def test_interrupted_job_resumes(
 
 
 def test_a_stream_of_images_is_looked_at_as_on_the_host(pixels: Array) -> None:
-    """Images join while others are open, and each is looked at as often."""
     looks = []
     for classifier in (load_on_host(Colors()), load_on_gpus(Colors())):
         plan = compile_plan(make_policy(classifier, rule=RULES["adaptive"]), classifier)

@@ -127,9 +127,6 @@ def test_any_class_has_a_folder(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rejected", "scores.jsonl"]
 
 
-# --- Exports to Label Studio and FiftyOne ---
-
-
 def test_label_studio_tasks_are_kept(score_images: ScoreImages, image_files: str, tmp_path: Path) -> None:
     exports, config = [f"label-studio:{tmp_path / 'tasks.json'}"], tmp_path / "tasks-config.xml"
     config.write_text("edited by hand")
@@ -264,7 +261,6 @@ def run_script(python_with: Callable[..., Path]) -> Callable[..., Any]:
 
 @pytest.fixture
 def rows(bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: Path) -> list[dict[str, Any]]:
-    """The rows of rejected images that were exported for both tools."""
     images, labels = bright_or_dark
     for number in range(40):
         path = tmp_path / "new" / ("dark & <dim>", "brighté")[labels[number]] / f"shot {number}.png"

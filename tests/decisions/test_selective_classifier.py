@@ -69,17 +69,6 @@ def test_probabilities_follow_predict_from(classifier: Classifier, bright_or_dar
     assert not np.allclose(from_views, from_image)
 
 
-def test_fit_calibrates_settings_again(
-    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
-) -> None:
-    images, labels = bright_or_dark
-    again = SelectiveClassifier(classifier, fitted.policy_, risk=0.4, method="msr").fit(images[:400], labels[:400])
-    assert again.policy_.method == fitted.policy_.method
-    assert again.policy_.guarantee == fitted.policy_.guarantee
-    assert again.views_ == fitted.views_
-    assert again.policy_.calibration != fitted.policy_.calibration
-
-
 def test_fit_reports_what_cannot_be_guaranteed_also_in_cross_validation(bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
     with pytest.raises(DecisionError, match=r"0\.1 % errors"):
@@ -139,7 +128,9 @@ def test_init_loads_and_checks_nothing(bright_or_dark: Data) -> None:
     assert not hasattr(unfitted, "classes_")
 
 
-def test_fitted_and_given_classifier(fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data) -> None:
+def test_fitted_given_and_fitted_again(
+    fitted: SelectiveClassifier, classifier: Classifier, bright_or_dark: Data
+) -> None:
     check_is_fitted(fitted)
     assert is_classifier(fitted)
     assert fitted.classifier_ is classifier
@@ -155,6 +146,12 @@ def test_fitted_and_given_classifier(fitted: SelectiveClassifier, classifier: Cl
     assert fitted.policy_.certified
     assert not allowed.policy_.certified, "the guarantee is for the other classifier"
     assert allowed.policy_.threshold == fitted.policy_.threshold
+    images, labels = bright_or_dark
+    again = SelectiveClassifier(classifier, fitted.policy_, risk=0.4, method="msr").fit(images[:400], labels[:400])
+    assert again.policy_.method == fitted.policy_.method
+    assert again.policy_.guarantee == fitted.policy_.guarantee
+    assert again.views_ == fitted.views_
+    assert again.policy_.calibration != fitted.policy_.calibration
 
 
 def test_policy_makes_it_usable_without_fit(bright_or_dark: Data, classifier: Classifier) -> None:
@@ -206,16 +203,18 @@ def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> No
         SelectiveClassifier(classifier, method=["mean", "mean"]).fit(images, labels)
 
 
-def test_duplicate_images_are_counted_once(classifier: Classifier, bright_or_dark: Data) -> None:
-    """Five copies of each image are no more evidence than one: they certified a larger threshold before."""
+def test_copies_are_no_more_evidence_but_errors_each_time(classifier: Classifier, bright_or_dark: Data) -> None:
     images, labels = bright_or_dark[0][:100], bright_or_dark[1][:100]
     chooser = SelectiveClassifier(classifier, views=VIEWS, risk=0.2, delta=0.1)
     once = chooser.fit(images, labels).policy_
-    repeated = chooser.fit(np.tile(images, (5, 1, 1, 1)), np.tile(labels, 5)).policy_
-    assert repeated.threshold == once.threshold
-    for policy, duplicates in ((once, 0), (repeated, 400), (chooser.policy_, 400)):
+    correct = collect(classifier, images, VIEWS, labels=labels).correct()
+    for copied, more_errors in ((np.flatnonzero(correct), 0), (np.arange(100), 4 * int(np.sum(~correct)))):
+        order = np.concatenate([np.arange(100), np.tile(copied, 4)])
+        policy = chooser.fit(images[order], labels[order]).policy_
         assert policy.calibration is not None
-        assert (policy.calibration.images, policy.calibration.duplicates) == (100, duplicates)
+        assert policy.calibration.images == 100 + more_errors
+        assert policy.calibration.duplicates == 4 * int(np.sum(correct))
+        assert policy.threshold >= once.threshold
 
 
 def make_adaptive(classifier: Classifier, **settings: Any) -> SelectiveClassifier:

@@ -40,7 +40,6 @@ def postgres_server() -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database."""
     name = f"test_{secrets.token_hex(8)}"
     execute(postgres_server, f"CREATE DATABASE {name}")
     yield postgres_server.removesuffix("/postgres") + f"/{name}"
@@ -49,7 +48,6 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Database]:
-    """An empty SQLite database."""
     opened = open_database(tmp_path)
     yield opened
     opened.close()

@@ -55,7 +55,6 @@ def run_postgres() -> Iterator[str]:
 
 
 def find_programs() -> Path | None:
-    """Return the folder of the newest PostgreSQL."""
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     found = shutil.which("initdb")
     if installed:

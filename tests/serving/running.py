@@ -98,7 +98,6 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """The code of an error."""
         return str(self.json["error"]["code"])
 
 
@@ -115,7 +114,6 @@ def send(url: str, body: bytes | None = None, *, method: str | None = None, **he
 
 
 def send_image(url: str, image: bytes, id_: str | None = None, **headers: str) -> Reply:
-    """Send an image to be decided."""
     key = {} if id_ is None else {"Idempotency_Key": id_}
     return send(f"{url}/v1/decide", image, Content_Type="image/png", **key, **headers)
 
@@ -159,7 +157,6 @@ async def exchange(
 
 
 def fail_with(error: Exception) -> Any:
-    """Return a function that raises an error."""
 
     def fail(*_: object, **__: object) -> Any:
         raise error

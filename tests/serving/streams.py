@@ -22,7 +22,6 @@ from tests.monitoring.streams import Row, make_rows
 
 
 def make_reviewer(name: str) -> Principal:
-    """Return somebody who reviews images in a browser."""
     return Principal(name, "reviewer", f"browser:{name}")
 
 
@@ -46,7 +45,6 @@ def make_decision(**changes: Any) -> Decision:
 
 
 def decide_row(row: Row) -> Decision:
-    """Return a decision with the values of a row."""
     shared = {name: value for name, value in row.items() if name in Decision.model_fields}
     return make_decision(**shared | {"interval": (row["confidence"] - 0.1, row["confidence"])})
 
@@ -98,7 +96,6 @@ class FakeService(SimpleNamespace):
         self.watcher = Watcher(self)  # type: ignore[arg-type]
 
     def refresh(self) -> None:
-        """Take over the newest deployment."""
         self.live = SimpleNamespace(deployment=self.decisions.latest_deployment())
 
     def add(self, rows: Sequence[Row], at: float | None = None) -> None:

@@ -71,10 +71,7 @@ SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.s
 
 
 @given(
-    st.one_of(
-        arrays.arrays(np.uint8, SHAPES),
-        arrays.arrays(np.float32, SHAPES, elements=st.floats(0, 1, width=32)),
-    )
+    st.one_of(arrays.arrays(np.uint8, SHAPES), arrays.arrays(np.float32, SHAPES, elements=st.floats(0, 1, width=32)))
 )
 def test_pixels_come_back_from_lists_and_from_bytes(pixels: Array) -> None:
     datatype = {"uint8": "UINT8", "float32": "FP32"}[pixels.dtype.name]
@@ -199,15 +196,7 @@ def test_any_document_is_parsed_or_refused(document: object) -> None:
     assert len(request.images) == len(request.ids) > 0
 
 
-def test_all_outputs_are_json_by_default_and_requested_ones_are_honored() -> None:
-    assert parse(infer()).outputs == dict.fromkeys(OUTPUT_TENSORS, False)
-    binary = parse({**infer(), "parameters": {"binary_data_output": True}})
-    assert binary.outputs == dict.fromkeys(OUTPUT_TENSORS, True)
-    outputs = [{"name": "looks"}, {"name": "label", "parameters": {"binary_data": True}}]
-    assert parse({"inputs": [UINT8], "outputs": outputs}).outputs == {"looks": False, "label": True}
-
-
-def test_outputs_as_json_and_as_bytes() -> None:
+def test_outputs_are_json_by_default_or_bytes() -> None:
     first = {"id": "a", "deployment": 3, "label": 2, "class_name": "kø", "confidence": 0.75, "low": 0.5, "high": 0.875}
     first |= {"accept": True, "looks": 13}
     second = first | {"id": "b", "class_name": None, "low": None, "high": None, "accept": False, "looks": 1}
@@ -240,6 +229,11 @@ def test_outputs_as_json_and_as_bytes() -> None:
     assert rest[:27] == struct.pack("<2q", 2, 2) + b"\3\0\0\0k\xc3\xb8" + b"\0\0\0\0"
     low, missing = struct.unpack_from("<2d", rest, 27)
     assert (low, math.isnan(missing), rest[43:]) == (0.5, True, b"\1\0")
+    assert parse(infer()).outputs == dict.fromkeys(OUTPUT_TENSORS, False)
+    as_bytes = parse({**infer(), "parameters": {"binary_data_output": True}})
+    assert as_bytes.outputs == dict.fromkeys(OUTPUT_TENSORS, True)
+    requested = [{"name": "looks"}, {"name": "label", "parameters": {"binary_data": True}}]
+    assert parse({"inputs": [UINT8], "outputs": requested}).outputs == {"looks": False, "label": True}
 
 
 def test_elements_beyond_the_shape_are_not_counted() -> None:
@@ -273,7 +267,6 @@ def make_files(files: tuple[bytes, ...], *, binary: bool = True) -> Any:
 
 
 def find_status(call: Any, *arguments: Any, **named: Any) -> str:
-    """Return the status of a request that fails."""
     with pytest.raises(utils.InferenceServerException) as caught:
         call(*arguments, **named)
     return str(caught.value.status())
@@ -379,7 +372,6 @@ def test_ids_or_the_key_of_a_request_make_it_safe_to_repeat(running: Server, dig
 
 
 def make_document(files: Sequence[bytes], **parameters: object) -> bytes:
-    """Return a request in JSON."""
     data = [base64.b64encode(file).decode() for file in files]
     tensor = {"name": "image", "datatype": "BYTES", "shape": [len(data)], "data": data}
     return json.dumps({"inputs": [tensor], "parameters": parameters}).encode()

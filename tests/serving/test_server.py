@@ -86,7 +86,6 @@ def start_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def is_refused(url: str) -> bool:
-    """Whether a server no longer listens."""
     try:
         with connect(url):
             return False

@@ -23,7 +23,6 @@ OPENED: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "docum
 
 
 def make_other_policy(digits: Digits, *, threshold: float | None = None, **changes: Any) -> Policy:
-    """Return another valid policy of the same classifier."""
     content = json.loads(digits.policy.read_bytes())
     del content["checksum"]
     del content["version"]

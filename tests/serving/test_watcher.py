@@ -51,7 +51,6 @@ def read_anew(database: Database, folder: Path) -> StreamMonitor:
 
 
 def describe(stream: StreamMonitor) -> tuple[Any, ...]:
-    """Return all that a monitor knows."""
     monitor = stream.monitor
     return monitor.describe(), monitor.audited, monitor.timeline(), monitor.worst_images()
 
