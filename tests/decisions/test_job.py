@@ -195,16 +195,6 @@ def test_interrupted_job_loses_at_most_one_chunk(
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-def test_job_interrupted_repeatedly_makes_progress(score_into: Score, counting: Counting, slow: Classifier) -> None:
-    """Every attempt is interrupted after one chunk of five, which is kept."""
-    for _ in range(4):
-        counting.restart(fails_at=6)
-        with pytest.raises(KeyboardInterrupt):
-            score_into(classifier=slow, batch_size=16)
-    counting.restart(fails_at=6)
-    assert score_into(classifier=slow, batch_size=16)[1] == score_into("whole.parquet")[1]
-
-
 @pytest.mark.parametrize("different", ["seed", "level", "per_view", "data", "policy", "classifier", "preprocessing"])
 def test_chunks_of_another_job_are_rejected(
     score_into: Score, policy: Policy, images: Array, different: str, counting: Counting, slow: Classifier

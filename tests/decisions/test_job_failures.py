@@ -23,7 +23,7 @@ from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
 from secondlook.predictions import DamagedChunkWarning, Execution
-from tests.decisions.conftest import Counting, brightness, make_policy, read_files, save_images
+from tests.decisions.conftest import Counting, Score, brightness, make_policy, read_files, save_images
 from tests.policy_maker import score
 
 # --- Disks that fail ---
@@ -37,7 +37,7 @@ CALLS = (
     (builtins, "open"),
 )
 
-ScoreInto = Callable[[Path], None]
+ScoreFolder = Callable[[Path], None]
 
 
 class FailingDisk:
@@ -64,9 +64,9 @@ class FailingDisk:
 
 
 @pytest.fixture
-def score_into(
+def score_folder(
     bright_or_dark: tuple[Array, Array], classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> ScoreInto:
+) -> ScoreFolder:
     """Return a function that scores a few images, two of them broken, and writes everything into a folder."""
     monkeypatch.setattr(os, "sync", lambda: None)
     source = save_images(tmp_path / "new", bright_or_dark[0][:24], broken=[3, 20])
@@ -83,8 +83,8 @@ def score_into(
 
 
 @pytest.fixture
-def expected(score_into: ScoreInto, tmp_path: Path) -> dict[str, bytes]:
-    score_into(tmp_path / "whole")
+def expected(score_folder: ScoreFolder, tmp_path: Path) -> dict[str, bytes]:
+    score_folder(tmp_path / "whole")
     files = read_files(tmp_path / "whole")
     assert set(files) > {"scores.csv", "rejected/rejected.csv", "tasks.json", "tasks-config.xml"}
     assert len(files) > 5
@@ -97,42 +97,44 @@ def check_nothing_half_written(folder: Path, expected: dict[str, bytes]) -> None
             assert content == expected[name], name
 
 
-def find_message(score_into: ScoreInto, folder: Path) -> str | None:
+def find_message(score_folder: ScoreFolder, folder: Path) -> str | None:
     """Return the error, or the warning that chunks of the finished job stay; None if the failure did not matter."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            score_into(folder)
+            score_folder(folder)
         except DecisionError as error:
             return str(error)
     return str(caught[0].message) if caught else None
 
 
-def test_every_failing_call_is_an_error(score_into: ScoreInto, expected: dict[str, bytes], tmp_path: Path) -> None:
+def test_every_failing_call_is_an_error(score_folder: ScoreFolder, expected: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "counted").mkdir()
     disk = FailingDisk(tmp_path / "counted", None)
     with disk.use():
-        score_into(tmp_path / "counted")
+        score_folder(tmp_path / "counted")
     assert disk.calls > 50
     failed = 0
     for number in range(2, disk.calls + 1, STRIDE):
         folder = tmp_path / f"failing-{number}"
         folder.mkdir()
         with FailingDisk(folder, number).use():
-            message = find_message(score_into, folder)
+            message = find_message(score_folder, folder)
         if message is not None:
             failed += 1
             assert str(folder) in message
             assert os.strerror(errno.EIO) in message
             check_nothing_half_written(folder, expected)
-            score_into(folder)
+            score_folder(folder)
         assert read_files(folder) == expected, number
     assert failed > 0.8 * disk.calls / STRIDE
 
 
 @pytest.mark.posix
 @pytest.mark.parametrize("size", [100, 3000, 6000])
-def test_full_disk_is_an_error(score_into: ScoreInto, expected: dict[str, bytes], tmp_path: Path, size: int) -> None:
+def test_full_disk_is_an_error(
+    score_folder: ScoreFolder, expected: dict[str, bytes], tmp_path: Path, size: int
+) -> None:
     """A limit on the size of files stands for a disk without room."""
     import resource
 
@@ -140,11 +142,11 @@ def test_full_disk_is_an_error(score_into: ScoreInto, expected: dict[str, bytes]
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         with pytest.raises(DecisionError, match=os.strerror(errno.EFBIG)):
-            score_into(tmp_path / "again")
+            score_folder(tmp_path / "again")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     check_nothing_half_written(tmp_path / "again", expected)
-    score_into(tmp_path / "again")
+    score_folder(tmp_path / "again")
     assert read_files(tmp_path / "again") == expected
 
 
@@ -162,12 +164,11 @@ def make_unwritable(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> P
     elif kind == "loop":
         path.symlink_to(path)
     elif kind == "below a loop":
-        path.with_name("loop").symlink_to("loop")
-        return path.with_name("loop") / path.name
+        path = make_unwritable(path.with_name("loop"), "loop", monkeypatch) / path.name
     elif kind == "read-only":  # permissions do not bind the administrator, who may run the tests
         monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != path.parent)
     else:
-        return path.with_name("x" * 300 + path.name)
+        path = path.with_name("x" * 300 + path.name)
     return path
 
 
@@ -194,22 +195,16 @@ def test_target_that_cannot_be_written_is_an_error_before_the_job_starts(
 @pytest.mark.posix
 @pytest.mark.parametrize("kind", ["pipe", "loop", "below a loop", "read-only"])
 def test_folder_of_rejected_images_that_cannot_be_written(
-    policy: Policy, image_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    image_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, score_into: Score
 ) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    rejected = make_unwritable(tmp_path / "rejected", kind, monkeypatch)
+    rejected, before = make_unwritable(tmp_path / "rejected", kind, monkeypatch), sorted(tmp_path.rglob("*"))
     with pytest.raises(DecisionError, match="rejected"):
-        policy.bind(brightness, allow_mismatch=True).score(
-            image_files, out / "scores.csv", review=Review(rejected=rejected)
-        )
-    assert not list(out.iterdir())
+        score_into("scores.csv", image_files, rejected=rejected)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.posix
-def test_chunks_that_cannot_be_written_are_an_error(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_chunks_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score_into: Score) -> None:
     parts = "scores.csv.parts"
     for name, kinds in {parts: "file", f"{parts}/_lock": "folder", f"{parts}/_job.json": "file folder"}.items():
         for kind in (*kinds.split(), "pipe", "loop"):
@@ -217,7 +212,7 @@ def test_chunks_that_cannot_be_written_are_an_error(
             (folder / name).parent.mkdir(parents=True)
             make_unwritable(folder / name, kind, monkeypatch)
             with pytest.raises(DecisionError, match=r"scores\.csv\.parts"):
-                score(policy, images, folder / "scores.csv", classifier=classifier)
+                score_into(str(folder / "scores.csv"))
             assert not (folder / "scores.csv").exists()
 
 
@@ -373,8 +368,8 @@ def test_files_of_users_are_not_touched(policy: Policy, classifier: Classifier, 
     assert read_files(folder).items() >= mine.items()
 
 
-def test_another_process_may_remove_the_folder_while_this_one_waits(
-    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_process_may_remove_the_folder(
+    images: Array, monkeypatch: pytest.MonkeyPatch, score_into: Score
 ) -> None:
     """The folder is removed between the moment it is made and the moment its lock is opened."""
     mkdir, remaining = Path.mkdir, [3]
@@ -386,6 +381,5 @@ def test_another_process_may_remove_the_folder_while_this_one_waits(
             path.rmdir()
 
     monkeypatch.setattr(Path, "mkdir", make_and_remove)
-    summary = score(policy, images, tmp_path / "scores.csv", classifier=classifier)
-    assert summary.images == len(images)
+    assert score_into("scores.csv")[0].images == len(images)
     assert remaining == [0]

@@ -239,16 +239,22 @@ def described() -> Policy:
     return made.model_copy(update={"classifier": made.known_classifier.model_copy(update={"digest": "0" * 64})})
 
 
-@pytest.mark.parametrize("options", ["", "?threads=1", "?gray=luminance&timeout=60", "?mean=0.125"])
-def test_given_model_inherits_each_option_that_it_lacks(described: Policy, options: str, tmp_path: Path) -> None:
+def test_given_model_inherits_what_it_lacks_but_not_the_output_that_it_declares(
+    described: Policy, tmp_path: Path
+) -> None:
     (tmp_path / "other.onnx").write_bytes(NETWORK.read_bytes())
-    resolved = resolve(described, f"onnx:{tmp_path / 'other.onnx'}{options}")
-    expected = Preprocessing.from_dict(described.known_classifier.preprocessing)
-    assert expected.mean == (0.25,)
-    if "mean" in options:
-        expected = replace(expected, mean=(0.125,))
-    assert resolved.classifier.preprocessing == expected
-    assert "std=0.5" in resolved.classifier.name, "messages name what is used"
+    for options in ("", "?threads=1", "?gray=luminance&timeout=60", "?mean=0.125"):
+        resolved = resolve(described, f"onnx:{tmp_path / 'other.onnx'}{options}")
+        expected = Preprocessing.from_dict(described.known_classifier.preprocessing)
+        assert expected.mean == (0.25,)
+        expected = replace(expected, mean=(0.125,)) if "mean" in options else expected
+        assert resolved.classifier.preprocessing == expected
+        assert "std=0.5" in resolved.classifier.name, "messages name what is used"
+    # The output of this network is named after its kind.
+    for own in ("logits", "probabilities"):
+        known = described.known_classifier.model_copy(update={"output": own})
+        found = resolve(described.model_copy(update={"classifier": known}), f"onnx:{NETWORK}")
+        assert found.classifier.output == load_classifier(f"onnx:{NETWORK}").output
 
 
 def test_options_given_in_python_are_inherited_from_the_record() -> None:
@@ -257,14 +263,6 @@ def test_options_given_in_python_are_inherited_from_the_record() -> None:
     assert "mean" not in made.known_classifier.name
     for given in (None, f"onnx:{NETWORK}", [f"onnx:{NETWORK}"]):
         assert resolve(made, given, allow_mismatch=False).mismatch is None
-
-
-def test_output_that_the_model_declares_is_not_that_of_the_policy(described: Policy) -> None:
-    """The output of this network is named after its kind."""
-    for own in ("logits", "probabilities"):
-        known = described.known_classifier.model_copy(update={"output": own})
-        found = resolve(described.model_copy(update={"classifier": known}), f"onnx:{NETWORK}")
-        assert found.classifier.output == load_classifier(f"onnx:{NETWORK}").output
 
 
 RECORDED = {"gray": "luminance", "mean": "0.25", "std": "0.5"}
@@ -343,15 +341,16 @@ def test_model_is_found_beside_the_policy(policy_folder: Path, monkeypatch: pyte
     assert "classifier=" in str(missing.value)
 
 
-@pytest.mark.parametrize("location", ["model.onnx", "models/model.onnx", "/elsewhere/model.onnx"])
-def test_model_that_was_moved_with_its_policy_is_found_by_its_name(policy_folder: Path, location: str) -> None:
-    loaded = read_policy(policy_folder / "policy.json")
-    loaded = rename(loaded, loaded.known_classifier.name.replace("model.onnx", location))
-    found = resolve(loaded, allow_mismatch=False, folder=policy_folder)
-    assert found.classifier.name.startswith(f"onnx:{policy_folder / 'model.onnx'}")
-    (policy_folder / "model.onnx").write_bytes(NETWORK.read_bytes() + b"\x32\x01x")
-    with pytest.raises(DecisionError):
-        resolve(loaded, allow_mismatch=False, folder=policy_folder)
+def test_model_that_was_moved_with_its_policy_is_found_by_its_name(policy_folder: Path) -> None:
+    loaded, model = read_policy(policy_folder / "policy.json"), policy_folder / "model.onnx"
+    for location in ("model.onnx", "models/model.onnx", "/elsewhere/model.onnx"):
+        moved = rename(loaded, loaded.known_classifier.name.replace("model.onnx", location))
+        model.write_bytes(NETWORK.read_bytes())
+        found = resolve(moved, allow_mismatch=False, folder=policy_folder)
+        assert found.classifier.name.startswith(f"onnx:{model}")
+        model.write_bytes(NETWORK.read_bytes() + b"\x32\x01x")
+        with pytest.raises(DecisionError):
+            resolve(moved, allow_mismatch=False, folder=policy_folder)
 
 
 @pytest.mark.parametrize("content", [b"no model", NETWORK.read_bytes() + b"\x32\x01x", NETWORK.read_bytes()])

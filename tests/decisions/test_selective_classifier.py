@@ -64,6 +64,7 @@ def test_probabilities_follow_predict_from(classifier: Classifier, bright_or_dar
         for kind in ("image", "views")
     )
     assert from_image == pytest.approx(brightness(images), abs=1e-6)
+    assert SelectiveClassifier(classifier, make_policy(classifier, "identity")).decide(images).interval is None
     expected = collect(classifier, images, VIEWS).probabilities.mean(axis=1)
     assert from_views == pytest.approx(expected, abs=1e-6)
     assert not np.allclose(from_views, from_image)
@@ -79,25 +80,6 @@ def test_fit_reports_what_cannot_be_guaranteed_also_in_cross_validation(bright_o
     scores = cross_val_score(SelectiveClassifier(brightness, views="identity hflip", risk=0.1), images, labels, cv=2)
     assert scores.shape == (2,)
     assert np.all((scores > 0.3) & (scores < 1))
-
-
-def test_top_k_classes_with_a_single_view(bright_or_dark: Data) -> None:
-    def three_classes(batch: Any) -> Any:
-        first = batch.mean(axis=(1, 2, 3)) / 510
-        return np.stack([first, 0.9 - first, np.full(len(batch), 0.1)], axis=1)
-
-    images, labels = bright_or_dark[0][:30], bright_or_dark[1][:30]
-    named = load_classifier(three_classes, name="three")
-    top_2 = SelectiveClassifier(named, make_policy(named, "identity", threshold=0.85, top_k=2))
-    predicted = top_2.predict(images)
-    decisions = top_2.decide(images)
-    assert predicted.shape == (30, 2)
-    assert decisions.interval is None
-    assert np.array_equal(predicted[:, 0] == -1, ~decisions.accept)
-    assert decisions[0].labels is not None
-    assert len(decisions[0].labels) == 2
-    assert decisions[0].interval is None
-    assert top_2.score(images, labels) == np.mean(np.any(predicted == labels[:, None], axis=1))
 
 
 def test_init_loads_and_checks_nothing(bright_or_dark: Data) -> None:

@@ -12,10 +12,8 @@ import pytest
 from secondlook.monitoring import Monitor, recertify
 from secondlook.policies import Policy, read_policy
 from secondlook.serving import Client, ServiceOptions, tokens
-from secondlook.serving.database import DatabaseReadError, StorageError, open_database
-from secondlook.serving.store import DecisionStore, NewLabel, ReviewStore
-from secondlook.serving.watcher import StreamMonitor
-from stress.server_process import ServerProcess
+from secondlook.serving.database import DatabaseReadError, StorageError
+from secondlook.serving.store import DecisionStore, NewLabel
 from tests.serving.running import Digits, Server, fail_with, make_noise, read_rows, send, send_image, serve, wait_for
 
 OPENED: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Accept": "text/html"}
@@ -237,33 +235,6 @@ def test_instances_share_a_postgresql_database(digits: Digits, tmp_path: Path, p
         status = send(f"{two}/v1/status").json
         assert sum(minute["images"] for minute in status["throughput"]["minutes"]) == 2, "of both instances"
         assert [part["images"] for part in status["deployments"]] == [1, 1]
-
-
-@pytest.mark.posix
-def test_killed_server_has_the_same_status_when_it_is_back(digits: Digits, tmp_path: Path) -> None:
-    def wait_for_monitor() -> Any:
-        """Return what the monitor says once it knows all images."""
-        known = wait_for(
-            lambda: send(f"{server.url}/v1/status"),
-            lambda reply: reply.status == 200 and reply.json["monitor"]["images"] == 120,
-        )
-        return known.json["monitor"]
-
-    with ServerProcess(digits.policy, tmp_path / "service", "--audit", "0.5") as server:
-        for place, file in enumerate(digits.files[:120]):
-            assert send_image(server.url, file, str(place)).status == 200
-            if place == 70:
-                server.kill()
-                server.start()
-        before = wait_for_monitor()
-        assert server.stop() == 0
-        server.start()
-        assert wait_for_monitor() == before
-    database = open_database(tmp_path / "service")
-    monitor = StreamMonitor(database, read_policy(digits.policy), ReviewStore(database, 1.0), tmp_path)
-    assert monitor.read_images(), "from the start, since there is no state in this folder"
-    assert json.loads(json.dumps(monitor.monitor.describe().to_dict())).items() <= before.items()
-    database.close()
 
 
 def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
