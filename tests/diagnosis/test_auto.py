@@ -236,18 +236,24 @@ def test_views_are_chosen_on_the_device(cuda_1_only: Classifier, images: Array) 
         choose_views(cuda_1_only, images[:8])
 
 
-def test_tuning_images_of_a_source_are_never_copies_of_others() -> None:
+def test_images_are_set_apart_whatever_their_content_and_views_chosen_on_distinct_ones() -> None:
+    """So that the others are still draws if copies are."""
     images = np.random.default_rng(0).integers(0, 256, (400, 4, 4, 1), dtype=np.uint8)
-    images[200:] = images[:200]
+    copied = images.copy()
+    copied[200:] = images[:200]
 
     def classify(batch: Array) -> Array:
         return np.full((len(batch), 2), 0.5)
 
     classifier = sl.load_classifier(classify, output="probabilities")
-    _, chosen, _ = collect_views(classifier, sl.open_source(images), "identity")
-    assert len(chosen) == 50
-    assert chosen.max() < 200
-    assert (np.diff(chosen) > 0).all()
+    labels = np.zeros(400, dtype=np.int64)
+    (_, expected, _), (_, apart, choice) = (
+        collect_views(classifier, sl.open_source(each, labels=labels), "auto") for each in (images, copied)
+    )
+    assert apart.tolist() == expected.tolist()
+    assert len(apart) == 100
+    assert choice is not None
+    assert choice.images == np.sum(apart < 200)
 
 
 @pytest.mark.parametrize("kind", ["natural", "digits", "harmful", "auto"])

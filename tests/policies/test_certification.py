@@ -241,12 +241,17 @@ def test_given_tuning_images_are_never_certified_on(preds: Predictions) -> None:
     assert (known(rule.calibration).images, known(rule.calibration).tuning) == (600, 200)
 
 
-def test_duplicates_are_neither_fitted_nor_certified_on(world: Predictions) -> None:
+def test_nothing_is_fitted_to_duplicates_and_only_wrong_ones_are_certified_on(world: Predictions) -> None:
     rule = certify(world, "learned", risk=0.1, delta=0.1, duplicates=world.ids[100:400])
-    kept = world.select(images=[*range(100), *range(400, 3000)])
-    expected = certify(kept, "learned", risk=0.1, delta=0.1)
-    assert (rule.threshold, rule.options) == (expected.threshold, expected.options)
-    assert (known(rule.calibration).duplicates, known(rule.calibration).tuning) == (300, 675)
+    is_copy, apart = (np.arange(3000) >= 100) & (np.arange(3000) < 400), tuning_positions(3000)
+    fitted = fit_method(world.select(images=apart[~is_copy[apart]]), "learned")
+    assert rule.options == fitted
+    values, others = confidence(world, "learned", **fitted), np.delete(np.arange(3000), apart)
+    expected = certify_confidence(world.correct()[others], values[others], risk=0.1, delta=0.1, is_copy=is_copy[others])
+    assert rule.threshold == expected.threshold
+    counts = known(rule.calibration)
+    assert counts.duplicates == np.sum(world.correct()[others] & is_copy[others]) > 100
+    assert (counts.tuning, counts.images) == (750, 2250 - counts.duplicates)
 
 
 def test_threshold_for_a_coverage_is_chosen_on_the_other_images(world: Predictions) -> None:

@@ -13,8 +13,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.errors import DecisionError
 from secondlook.estimators import confidence
 from secondlook.files import compute_checksum
-from secondlook.metrics import rank
-from secondlook.policies import Guarantee, Policy, PolicyWarning, certify, read_policy
+from secondlook.policies import CountedImages, Guarantee, Policy, PolicyWarning, certify, read_policy
 from secondlook.policies.fixed_sequence import find_joint_counts
 from secondlook.predictions import Predictions
 from tests.policies.conftest import known, make_schedule
@@ -59,10 +58,10 @@ def test_every_class_has_its_threshold(named: Predictions) -> None:
 
 def test_thresholds_are_those_of_the_joint_procedure(named: Predictions) -> None:
     values, predicted, correct = confidence(named, "mean"), named.predicted(), named.correct()
-    rankings = [rank(correct[predicted == index], values[predicted == index]) for index in range(3)]
+    classes = [CountedImages.count(correct[predicted == index], values[predicted == index]) for index in range(3)]
     risks = [0.1, 0.05, 0.2]
     rule = certify(named, "mean", risk={"ant": 0.1, "cat": 0.05, "*": 0.2}, delta=0.05, groups="class")
-    assert [group.accepted or None for group in rule.groups] == find_joint_counts(rankings, risks, 0.05)
+    assert [group.accepted or None for group in rule.groups] == find_joint_counts(classes, risks, 0.05)
     assert [group.risk for group in rule.groups] == risks
     assert rule.guarantee == Guarantee(risk=0.2, delta=0.05, grouped_by="class", smallest_risk=0.05)
     assert certify(named, "mean", risk={0: 0.1, 1: 0.05, 2: 0.2}, delta=0.05, groups="class") == rule
@@ -165,15 +164,20 @@ def test_numbers_can_be_groups(named: Predictions) -> None:
     assert [(group.name, group.value, group.risk) for group in rule.groups] == [("1", 1, 0.1), ("2", 2, 0.2)]
 
 
-def test_duplicates_and_tuning_images_are_left_out(named: Predictions) -> None:
-    labels = np.where(np.arange(2000) % 2, "odd", "even")
+def test_correct_duplicates_and_tuning_images_are_left_out(named: Predictions) -> None:
+    labels, correct = np.where(np.arange(2000) % 2, "odd", "even"), named.correct()
     rule = certify(
         named, "mean", risk=0.2, delta=0.05, groups=labels, duplicates=named.ids[:100], tuning=range(100, 301)
     )
-    assert [(group.name, group.images) for group in rule.groups] == [("even", 849), ("odd", 850)]
-    assert (known(rule.calibration).duplicates, known(rule.calibration).tuning) == (100, 201)
-    kept = named.select(images=np.arange(301, 2000))
-    assert certify(kept, "mean", risk=0.2, delta=0.05, groups=labels[301:]).groups == rule.groups
+    counted = np.concatenate([np.flatnonzero(~correct[:100]), np.arange(301, 2000)])
+    odd = int(np.sum(counted % 2))
+    assert [(group.name, group.images) for group in rule.groups] == [("even", len(counted) - odd), ("odd", odd)]
+    assert (known(rule.calibration).duplicates, known(rule.calibration).tuning) == (correct[:100].sum(), 201)
+    images = [
+        CountedImages.count(correct[own], confidence(named, "mean")[own], np.arange(2000)[own] < 100)
+        for own in ((labels == name) & ((np.arange(2000) < 100) | (np.arange(2000) > 300)) for name in ("even", "odd"))
+    ]
+    assert [group.accepted for group in rule.groups] == find_joint_counts(images, [0.2, 0.2], 0.05)
 
 
 @pytest.mark.parametrize(

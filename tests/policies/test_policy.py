@@ -92,7 +92,16 @@ def test_text_has_threshold_guarantee_and_calibration() -> None:
         guarantee=Guarantee(risk=0.01, delta=0.001),
         calibration=Calibration(images=2000, accepted=1500, errors=7, duplicates=12, joint_delta=0.2),
     )
-    for part in ("mean >= 0.75", "1 % errors", "99.9 %", "1,500 of 2,000", "75 %", "7 of them", "12 duplicate", "20 %"):
+    for part in (
+        "mean >= 0.75",
+        "1 % errors",
+        "99.9 %",
+        "1,500 of 2,000",
+        "75 %",
+        "7 of them",
+        "12 correct copies",
+        "20 %",
+    ):
         assert part in str(rule)
     assert rule.certified
     assert rule.coverage == 0.75

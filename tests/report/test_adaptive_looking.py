@@ -90,7 +90,7 @@ def test_plot_draws_the_curve_or_says_why_not(preds: Predictions, tmp_path: Path
     assert b"default tolerance" in drawn
 
 
-def test_copies_of_images_count_once(write: Write, preds: Predictions) -> None:
+def test_copies_of_images_are_certified_as_by_a_calibration(write: Write, preds: Predictions) -> None:
     copies = [f"{id_} again" for id_ in preds.ids[:60]]
     copied = Predictions(
         logits=np.concatenate([preds.logits, preds.logits[:60]]),
@@ -98,8 +98,11 @@ def test_copies_of_images_count_once(write: Write, preds: Predictions) -> None:
         labels=np.concatenate([preds.labels, preds.labels[:60]]),
         ids=[*preds.ids, *copies],
     )
-    found, alone = write(copied, duplicates=copies, **TERMS), write(preds, "alone.html", **TERMS)
-    assert found.data["adaptive"] == alone.data["adaptive"]
+    chosen = write(copied, duplicates=copies, **TERMS).data["adaptive"]["chosen"]
+    rule = certify(copied, "mean", adaptive=True, duplicates=copies, **TERMS)
+    assert rule.calibration is not None
+    assert chosen["coverage"] == pytest.approx(rule.coverage, abs=1e-6)
+    assert chosen["looks"] == pytest.approx(rule.calibration.mean_looks, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -163,23 +166,20 @@ def test_section_stands_after_the_operating_points(write: Write, preds: Predicti
     assert 'id="gallery-most-looks"' not in bare.text
 
 
-def test_curve_has_each_certified_point_once(adaptive: AdaptiveLooking) -> None:
+def test_curve_has_each_certified_point_once_and_sentences_tell_what_is_lost(adaptive: AdaptiveLooking) -> None:
     frontier = adaptive.frontier
     chosen, uncertified = adaptive.chosen, adaptive.chosen._replace(margin=0.0, coverage=0.0)
     larger = chosen._replace(margin=chosen.margin + 1)
     points = (uncertified, chosen, larger, frontier.all_looks._replace(margin=64.0))
     assert replace(adaptive, frontier=replace(frontier, points=points)).points == (chosen, frontier.all_looks)
-
-
-def test_sentences_tell_what_is_lost_and_counts(adaptive: AdaptiveLooking) -> None:
     full = adaptive.frontier.all_looks._replace(coverage=0.729)
     for coverage, told in (
         (0.723, "72.3 % instead of 72.9 % of the images."),
         (0.729, "72.9 % of the images, as all looks do."),
         (0.72901, "72.901 % instead of 72.900 % of the images."),
     ):
-        chosen = adaptive.chosen._replace(looks=1.93, coverage=coverage)
-        shown = replace(adaptive, frontier=replace(adaptive.frontier, points=(chosen,), all_looks=full))
+        other = adaptive.chosen._replace(looks=1.93, coverage=coverage)
+        shown = replace(adaptive, frontier=replace(adaptive.frontier, points=(other,), all_looks=full))
         assert shown.sentence == f"1.9 looks on average instead of 4 certify {told}"
     singular = "Of 3 images, 1 is decided after one look, and 1 needs all 4."
     assert replace(adaptive, looks=np.array([0, 1, 2, 4])).counts == singular

@@ -152,8 +152,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Choose the threshold on labeled images such that `risk` is guaranteed; the classifier stays unchanged.
 
         Where views are to be chosen, or a method or a schedule is to be fitted, a quarter of the images, at most 1,000,
-        is set apart for that, and the threshold is chosen on the others. Duplicate images are counted once, since a
-        copy is not another independent draw.
+        is set apart for that, and the threshold is chosen on the others. Of copies of
+        images, only errors count, so that the guarantee holds whether or not a copy is another independent draw.
 
         If a policy was given, its settings are calibrated again on these images, and one with a schedule gets a new
         schedule for its views. If the risk cannot be guaranteed, the message of the error has the smallest risk that

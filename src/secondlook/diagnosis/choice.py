@@ -269,11 +269,13 @@ def collect_views(
     images; and how the views were chosen, if they were not given. The pool is classified for a few hundred of the
     tuning images, and the views that pass are checked again on all of them.
     """
-    distinct = np.delete(np.arange(len(source)), source.find_duplicates())  # never a copy of another image
-    indices, choice = distinct[tuning_positions(len(distinct))], None
+    # Set apart independently of their content, so that the others are still draws; only distinct images are used.
+    indices, choice = tuning_positions(len(source)), None
+    copies = frozenset(source.ids[index] for index in source.find_duplicates())
     if isinstance(views, str) and views == AUTO:
+        distinct = [index for index in indices.tolist() if source.ids[index] not in copies]
         # Fewer than four images are too few to set one apart, and to certify anything.
-        sample = source.select(indices) if len(indices) else source
+        sample = source.select(np.array(distinct)) if distinct else source
         choice = choose_views(classifier, sample, top_k=top_k, store=store, execution=execution)
         views = choice.views
     preds = collect(classifier, source, ViewSet(views), store=store, execution=execution)
@@ -281,6 +283,7 @@ def collect_views(
     ids = frozenset(source.ids[index] for index in indices)
     tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)
     if choice is not None:
-        choice = choice.refine(preds.select(images=tuning) if len(tuning) else preds, top_k=top_k)
+        used = [place for place in tuning.tolist() if preds.ids[place] not in copies]
+        choice = choice.refine(preds.select(images=used) if used else preds, top_k=top_k)
         preds = preds.select(views=list(choice.views))
     return preds, tuning, choice

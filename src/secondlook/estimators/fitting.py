@@ -26,6 +26,8 @@ class FittedMethods:
     """All options of each method, given and fitted, by its text."""
     tuning: IntArray
     """Positions of the images that are set apart. int64 [n]"""
+    fitting: IntArray
+    """Positions of those that methods are fitted to: copies of others are not. int64 [m]"""
     judged: IntArray
     """Positions of all other images. int64 [n]"""
     predict_from: PredictFrom
@@ -50,16 +52,13 @@ class FittedMethods:
 
         `methods` and `added` are texts of methods; None stands for the defaults, with 'learned' if it can be fitted on
         images set apart already. `tuning` are those images, positions or a mask bool [N], maybe none; None sets images
-        apart only where a method is fitted, and none of `duplicates`, the ids of copies of others. `options` are those
-        of all of the methods, besides those in their texts.
+        apart only where a method is fitted. No method is fitted to `duplicates`, the ids of copies of others. `options`
+        are those of all of the methods, besides those in their texts.
         """
-        if tuning is None:
-            copies = frozenset(duplicates)
-            distinct = np.array([place for place, id_ in enumerate(preds.ids) if id_ not in copies], dtype=np.int64)
-            candidates = distinct[tuning_positions(len(distinct))]
-        else:
-            candidates = resolve_tuning(tuning, preds.n_images)
-        apart = preds.select(images=candidates) if len(candidates) else None
+        n_images, copies = preds.n_images, frozenset(duplicates)
+        candidates = tuning_positions(n_images) if tuning is None else resolve_tuning(tuning, n_images)
+        fitting = candidates[[preds.ids[place] not in copies for place in candidates]] if copies else candidates
+        apart = preds.select(images=fitting) if len(fitting) else None
         shared = options or {}
         notes: tuple[str, ...] = ()
         if methods is None:
@@ -70,7 +69,7 @@ class FittedMethods:
         used = tuning is not None or any(needs_fitting(text, shared) for text in fitted)
         positions = candidates if used else candidates[:0]
         judged = np.delete(np.arange(preds.n_images), positions)
-        return cls(fitted, positions, judged, predict_from, top_k, notes)
+        return cls(fitted, positions, fitting if used else positions, judged, predict_from, top_k, notes)
 
     def select_judged(self, preds: Predictions) -> Predictions:
         """Return the predictions for the judged images; `preds` are those that the methods were fitted with."""

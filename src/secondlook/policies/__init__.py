@@ -8,7 +8,7 @@ from secondlook.policies.certification import (
     certify_confidence,
     threshold_for,
 )
-from secondlook.policies.fixed_sequence import largest_certified_count
+from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.policy import Binding, Policy, PolicyWarning, read_policy
 from secondlook.policies.reference import AccuracyModel, AuditPlan, Reference, ShiftModel
@@ -21,6 +21,7 @@ __all__ = [
     "Binding",
     "Calibration",
     "CertifiedPoint",
+    "CountedImages",
     "Frontier",
     "Guarantee",
     "Policy",

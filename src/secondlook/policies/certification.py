@@ -22,6 +22,7 @@ from secondlook.estimators import (
 from secondlook.evaluation import select_groups
 from secondlook.metrics import Ranking, rank
 from secondlook.policies.fixed_sequence import (
+    CountedImages,
     count_without_errors,
     describe_shortfall,
     estimate_prospect,
@@ -99,7 +100,7 @@ def certify(
     ----------
     preds
         Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
-        independent draw: a copy of another image counts as a second one unless it is among `duplicates`.
+        independent draw, or a copy of another image that is among `duplicates`.
     method, options
         A confidence method, or a list of methods to choose from, and the options of all of them. By default 'blend',
         or 'msr' if there is only one view.
@@ -114,7 +115,8 @@ def certify(
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
     duplicates
-        Ids of images that are copies of others, which are left out; `Source.find_duplicates` finds them.
+        Ids of images that are copies of others; `Source.find_duplicates` finds them. Only those that are errors count,
+        so that the guarantee holds whether the copies occur in the distribution or were added to the data.
     tuning
         Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one or
         a schedule; nothing is certified on them.
@@ -128,19 +130,18 @@ def certify(
     check_probability("delta", delta)
     grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     guarantee = grouping.guarantee(delta) if grouping else Guarantee.model_validate({"risk": risk, "delta": delta})
-    distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
     candidates = _score_candidates(
-        distinct, guarantee.risk, None, method, options, predict_from, top_k, apart, adaptive, tolerance, max_looks
+        *(preds, guarantee.risk, None, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks),
+        duplicates=duplicates,
     )
     share, policies = delta / len(candidates), []
-    counts = {"duplicates": preds.n_images - distinct.n_images, "tuning": candidates[0].tuning}
     for one in candidates:
         if grouping is None:
-            chosen = certify_confidence(one.correct(), one.confidence, risk=guarantee.risk, delta=share)
+            chosen = one.certify(guarantee.risk, share)
         else:
             _check_finite(one.confidence)
-            chosen = _certify_groups(one.correct(), one.confidence, one.preds.ids, grouping, share)
-        policies.append(one.complete(chosen, share, counts))
+            chosen = _certify_groups(one, grouping, share)
+        policies.append(one.complete(chosen, share))
     best = max(range(len(policies)), key=lambda place: policies[place].coverage)
     policy = _complete_best(policies, best, guarantee)
     compared = tuple(
@@ -157,28 +158,37 @@ def certify(
 
 
 def certify_confidence(
-    correct: ArrayLike, confidence: ArrayLike, *, risk: float, delta: float = DEFAULT_DELTA
+    correct: ArrayLike,
+    confidence: ArrayLike,
+    *,
+    risk: float,
+    delta: float = DEFAULT_DELTA,
+    is_copy: BoolArray | None = None,
 ) -> Policy:
-    """Return the policy of `certify` for a confidence computed elsewhere. bool [N], float64 [N]"""
+    """Return the policy of `certify` for a confidence computed elsewhere. bool [N], float64 [N]
+
+    `is_copy` tells which images are copies of others. bool [N]
+    """
     check_probability("risk", risk)
     check_probability("delta", delta)
     try:
-        ranking = rank(correct, confidence)
+        images = CountedImages.count(correct, confidence, is_copy)
     except MetricError as error:
         raise DecisionError.from_error(error) from None
     _check_finite(np.asarray(confidence))
-    guarantee = Guarantee(risk=risk, delta=delta)
-    accepted = largest_certified_count(ranking, risk, delta)
+    guarantee, ranking = Guarantee(risk=risk, delta=delta), images.ranking
+    counts: dict[str, Any] = {"images": ranking.n_images, "duplicates": images.n_images - ranking.n_images}
+    accepted = largest_certified_count(images, risk, delta)
     if accepted is not None:
         threshold, errors = find_cut(ranking, accepted)
-        calibration = Calibration(images=ranking.n_images, accepted=accepted, errors=errors)
+        calibration = Calibration(accepted=accepted, errors=errors, **counts)
         return Policy(threshold=threshold, method=EXTERNAL, guarantee=guarantee, calibration=calibration)
 
     def can_certify(other: float | None, level: float) -> bool:
-        return largest_certified_count(ranking, risk if other is None else other, level) is not None
+        return largest_certified_count(images, risk if other is None else other, level) is not None
 
     shortfall = describe_shortfall(guarantee, ranking, risk, delta, can_certify)
-    nothing = Calibration(images=ranking.n_images, accepted=0, errors=0)
+    nothing = Calibration(accepted=0, errors=0, **counts)
     return Policy(threshold=math.inf, method=EXTERNAL, calibration=nothing, shortfall=shortfall)
 
 
@@ -210,7 +220,7 @@ def threshold_for(
     errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
     calibration = Calibration(images=len(accepted), accepted=int(np.sum(accepted)), errors=errors)
     chosen = Policy(threshold=threshold, calibration=calibration)
-    policy = scored.complete(chosen, DEFAULT_DELTA, {"tuning": scored.tuning})
+    policy = scored.complete(chosen, DEFAULT_DELTA)
     return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
 
 
@@ -316,29 +326,30 @@ def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple
     return tuple(risk[found[0]] for found in keys)
 
 
-def _certify_groups(
-    correct: BoolArray, confidence: Float64Array, ids: Sequence[str], grouping: _Grouping, delta: float
-) -> Policy:
-    """Return the policy with a threshold for each group, all of which are guaranteed jointly. bool [N], float64 [N]"""
-    members = np.array([grouping.members[id_] for id_ in ids])
-    rankings = [
-        rank(correct[chosen], confidence[chosen]) if chosen.any() else None
-        for chosen in (members == index for index in range(len(grouping.names)))
+def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -> Policy:
+    """Return the policy with a threshold for each group, all of which are guaranteed jointly."""
+    members, correct = np.array([grouping.members[id_] for id_ in scored.preds.ids]), scored.correct()
+    counted = [
+        CountedImages.count(correct[own], scored.confidence[own], scored.is_copy[own]) if own.any() else None
+        for own in (members == index for index in range(len(grouping.names)))
     ]
-    counts = find_joint_counts(rankings, grouping.risks, delta)
+    counts = find_joint_counts(counted, grouping.risks, delta)
+    rankings = [None if images is None else images.ranking for images in counted]
     # What a group with too few images would have had: an equal share.
     share = delta / len(rankings)
     known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
     groups = tuple(_describe_group(*group, share) for group in known_groups)
     accepted, errors = sum(group.accepted for group in groups), sum(group.errors for group in groups)
-    calibration = Calibration(images=len(correct), accepted=accepted, errors=errors)
+    n_counted = sum(ranking.n_images for ranking in rankings if ranking is not None)
+    left_out = len(members) - n_counted
+    calibration = Calibration(images=n_counted, accepted=accepted, errors=errors, duplicates=left_out)
     threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
     policy = Policy(threshold=threshold, calibration=calibration, grouped_by=grouping.grouped_by, groups=groups)
     if math.isfinite(threshold):
         return policy.model_copy(update={"guarantee": guarantee})
 
     def can_certify(risk: float | None, delta: float) -> bool:
-        return any(find_joint_counts(rankings, grouping.risks if risk is None else [risk] * len(groups), delta))
+        return any(find_joint_counts(counted, grouping.risks if risk is None else [risk] * len(groups), delta))
 
     # The group that needs the fewest additional images.
     group, ranking = min(
@@ -411,8 +422,9 @@ class Frontier:
         """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
         check_probability("risk", risk)
         check_probability("delta", delta)
-        distinct, apart = _exclude_images(preds, frozenset(duplicates), tuning)
-        (scored,) = _score_candidates(distinct, risk, None, method, options, predict_from, top_k, apart, True)
+        (scored,) = _score_candidates(
+            preds, risk, None, method, options, predict_from, top_k, tuning, True, duplicates=duplicates
+        )
         chosen = scored.schedule
         assert chosen is not None, "looking is adaptive"
         expected = {point.margin: point.looks for point in chosen.frontier}
@@ -420,14 +432,12 @@ class Frontier:
         for margin in sorted({*FRONTIER_MARGINS, chosen.margin}):
             schedule = chosen.model_copy(update={"margin": margin})
             changed = replace(scored, schedule=schedule, confidence=schedule.confidence(scored.running))
-            certified = certify_confidence(changed.correct(), changed.confidence, risk=risk, delta=delta)
-            policies[margin] = changed.complete(certified, delta)
+            policies[margin] = changed.complete(changed.certify(risk, delta), delta)
             counts = policies[margin].calibration
             assert counts is not None, "certify_confidence counts images"
             differing = (counts.differing or 0) / counts.images
             points.append(CertifiedPoint(margin, counts.mean_looks or expected[margin], counts.coverage, differing))
-        final = replace(scored, schedule=None)
-        full = certify_confidence(final.correct(), scored.running[:, -1], risk=risk, delta=delta)
+        full = replace(scored, schedule=None, confidence=scored.running[:, -1]).certify(risk, delta)
         all_looks = CertifiedPoint(math.inf, chosen.full_looks, full.coverage, 0.0)
         return cls(chosen, policies[chosen.margin], tuple(points), all_looks)
 
@@ -446,6 +456,8 @@ class ScoredImages:
     preds: Predictions
     tuning: int
     """Number of other images that were set apart."""
+    is_copy: BoolArray
+    """Which images are copies of others. bool [N]"""
     confidence: Float64Array
     """With a schedule, the largest threshold at which each image is accepted. float64 [N]"""
     schedule: Schedule | None = None
@@ -492,11 +504,15 @@ class ScoredImages:
         result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
         return result
 
-    def complete(self, chosen: Policy, delta: float, counts: Mapping[str, int] | None = None) -> Policy:
-        """Return the settings with a chosen threshold and the schedule; `counts` are added to the calibration."""
+    def certify(self, risk: float, delta: float) -> Policy:
+        """Return the threshold with the largest coverage that is certified on these images."""
+        return certify_confidence(self.correct(), self.confidence, risk=risk, delta=delta, is_copy=self.is_copy)
+
+    def complete(self, chosen: Policy, delta: float) -> Policy:
+        """Return the settings with a chosen threshold and the schedule."""
         names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
         update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
-        known: dict[str, Any] = dict(counts or {})
+        known: dict[str, Any] = {"tuning": self.tuning}
         if self.schedule is not None and math.isfinite(chosen.threshold):
             known |= self._count_looks(self.schedule, chosen.threshold, delta)
             update |= {"schedule": self.schedule, "views": self.schedule.views}
@@ -550,14 +566,6 @@ def bound_differing(differing: int, n_images: int, delta: float) -> float:
     return float(betaincinv(differing + 1, others - differing, 1 - delta / n_images))
 
 
-def _exclude_images(preds: Predictions, ids: frozenset[str], tuning: object) -> tuple[Predictions, BoolArray | None]:
-    """Return the predictions without some images, and which of the others are set apart, bool [N] or None."""
-    kept = np.array([id_ not in ids for id_ in preds.ids], dtype=np.bool_)
-    n_images = preds.n_images
-    apart = None if tuning is None else np.isin(np.arange(n_images), resolve_tuning(tuning, n_images))[kept]
-    return (preds if kept.all() else preds.select(images=kept)), apart
-
-
 def _score_candidates(
     preds: Predictions,
     risk: float | None,
@@ -570,6 +578,8 @@ def _score_candidates(
     adaptive: Adaptive,
     tolerance: float = Schedule.DEFAULT_TOLERANCE,
     max_looks: int | None = None,
+    *,
+    duplicates: Collection[str] = (),
 ) -> list[ScoredImages]:
     """Fit methods, or the default one, on images set apart, and compute each confidence of the others.
 
@@ -585,8 +595,16 @@ def _score_candidates(
         check_counts(preds.n_views, len(resolve_tuning(tuning, preds.n_images)))
         for text in names:
             check_adaptive_method(text, options)
-    fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k, options=options)
+    fitted = FittedMethods.fit(
+        *(preds, names),
+        tuning=tuning,
+        predict_from=predict_from,
+        top_k=top_k,
+        duplicates=duplicates,
+        options=options,
+    )
     judged, scored = fitted.select_judged(preds), []
+    is_copy = np.isin(judged.ids, list(duplicates)) if duplicates else np.zeros(judged.n_images, dtype=np.bool_)
     for text, all_options in fitted.options.items():
         settings = Policy(
             threshold=math.inf,
@@ -599,10 +617,10 @@ def _score_candidates(
             class_names=preds.class_names,
         )
         settings.check_transfers()
-        one = ScoredImages(text, settings, judged, len(fitted.tuning), np.empty(0))
+        one = ScoredImages(text, settings, judged, len(fitted.tuning), is_copy, np.empty(0))
         schedule = adaptive
         if schedule is True:
-            apart = preds.select(images=fitted.tuning)
+            apart = preds.select(images=fitted.fitting)
             on_tuning = replace(one, preds=apart, confidence=fitted.compute(apart, text))
             planned = settings.model_copy(update={"threshold": _plan_threshold(on_tuning, risk, coverage)})
             schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)

@@ -2,6 +2,7 @@
 
 docs/policies.md has the procedure and its proof. Every rank after a start is tested until the first failure. `delta` is
 divided equally among starts that are fixed in advance; a sequence that reaches the next start adds its share.
+Of images that are copies of others, only errors count.
 """
 
 import math
@@ -10,9 +11,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from secondlook.arrays import Float64Array
-from secondlook.metrics import Ranking
+from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.metrics import Ranking, rank
 from secondlook.policies.guarantee import Calibration, Guarantee, Shortfall
 
 MAX_STARTS = 10
@@ -28,32 +30,57 @@ RISK_STEPS = 10_000
 """Resolution of the search for a risk that can be guaranteed: hundredths of a percent."""
 
 
-def largest_certified_count(ranking: Ranking, risk: float, delta: float) -> int | None:
+@dataclass(frozen=True, eq=False)
+class CountedImages:
+    """Labeled images as the tests count them: of copies of other images, only errors."""
+
+    ranking: Ranking
+    n_images: int
+    """Number of all images, including copies that do not count."""
+    copies: IntArray
+    """Copies among the accepted images of each tie. int64 [T]"""
+
+    @classmethod
+    def count(cls, correct: ArrayLike, confidence: ArrayLike, is_copy: BoolArray | None = None) -> Self:
+        """Rank the images that count; `is_copy` tells which are copies of others. bool [N], float64 [N], bool [N]"""
+        ranking = rank(correct, confidence)
+        if is_copy is None or not is_copy.any():
+            return cls(ranking, ranking.n_images, np.zeros_like(ranking.accepted))
+        correct, confidence = np.asarray(correct), np.asarray(confidence)
+        counts = ~(is_copy & correct)
+        counts[0] |= not counts.any()  # a single image certifies nothing
+        ranking, copies = rank(correct[counts], confidence[counts]), np.sort(-confidence[is_copy & ~correct])
+        return cls(ranking, len(correct), np.searchsorted(copies, -ranking.confidences, side="right"))
+
+
+def largest_certified_count(images: CountedImages | Ranking, risk: float, delta: float) -> int | None:
     """Return how many of the most confident images may be accepted, or None if no number can be guaranteed.
 
     The count never splits images of equal confidence, so that a threshold accepts exactly these images.
     """
-    return FixedSequence.plan(ranking, risk, delta).run(delta)[0]
+    if isinstance(images, Ranking):
+        images = CountedImages(images, images.n_images, np.zeros_like(images.accepted))
+    return FixedSequence.plan(images, risk, delta).run(delta)[0]
 
 
-def find_joint_counts(rankings: Sequence[Ranking | None], risks: Sequence[float], delta: float) -> list[int | None]:
+def find_joint_counts(groups: Sequence[CountedImages | None], risks: Sequence[float], delta: float) -> list[int | None]:
     """Return how many of the most confident images of each group may be accepted, jointly with probability 1 - delta.
 
-    None where no number can be guaranteed. A group without images has no ranking; the order of groups is irrelevant.
+    None where no number can be guaranteed. A group without images is None; the order of groups is irrelevant.
     """
-    testable = _find_testable([0 if ranking is None else ranking.n_images for ranking in rankings], risks, delta)
+    testable = _find_testable([0 if images is None else images.n_images for images in groups], risks, delta)
     level = delta / max(len(testable), 1)
     sequences = {
-        index: FixedSequence.plan(ranking, risks[index], level)
-        for index, ranking in enumerate(rankings)
-        if index in testable and ranking is not None
+        index: FixedSequence.plan(images, risks[index], level)
+        for index, images in enumerate(groups)
+        if index in testable and images is not None
     }
     while True:
         results = {index: sequence.run(level) for index, sequence in sequences.items()}
         # Only the level that did not arrive at the last rank of its group can still certify something bad.
         needed = math.fsum(1 - finished for _, finished in results.values())
         if needed == 0 or delta / needed <= level:
-            return [results[index][0] if index in results else None for index in range(len(rankings))]
+            return [results[index][0] if index in results else None for index in range(len(groups))]
         level = delta / needed
 
 
@@ -75,18 +102,18 @@ def _find_testable(sizes: Sequence[int], risks: Sequence[float], delta: float) -
 
 @dataclass(frozen=True, eq=False)
 class FixedSequence:
-    """The tests of a ranking, whose starts are fixed before any is made; they can be run at several levels."""
+    """The tests of some images, whose starts are fixed before any is made; they can be run at several levels."""
 
-    ranking: Ranking
+    images: CountedImages
     starts: list[int]
     p_values: Float64Array
     """Of every rank, float64 [N]; empty without starts."""
 
     @classmethod
-    def plan(cls, ranking: Ranking, risk: float, delta: float) -> Self:
+    def plan(cls, images: CountedImages, risk: float, delta: float) -> Self:
         """Choose the starts for a level of `delta`, and compute all p-values."""
-        starts = compute_starts(ranking.n_images, risk, delta)
-        return cls(ranking, starts, _compute_p_values(ranking, risk) if starts else np.empty(0))
+        starts = compute_starts(images.n_images, risk, delta)
+        return cls(images, starts, _compute_p_values(images.ranking, risk) if starts else np.empty(0))
 
     def run(self, delta: float) -> tuple[int | None, float]:
         """Test the ranks at a level of `delta`, which all starts share; a larger one never certifies less.
@@ -96,22 +123,27 @@ class FixedSequence:
         """
         if not self.starts:
             return None, 0.0
+        accepted, n_counted = self.images.ranking.accepted, self.images.ranking.n_images
         fraction = delta / len(self.starts)
-        level, n_shares, largest = 0.0, 0, 0
-        for start, end in zip(self.starts, [*self.starts[1:], self.ranking.n_images], strict=True):
+        level, n_shares, first, largest = 0.0, 0, 0, 0
+        for start, following in zip(self.starts, [*self.starts[1:], n_counted], strict=True):
+            if start > n_counted:
+                break
             if level > 0:
                 level, n_shares = level + fraction, n_shares + 1
             elif self.p_values[start - 1] <= fraction:
-                level, n_shares = fraction, 1
+                level, n_shares, first = fraction, 1, start
             else:
                 continue
             # The start itself only opens the sequence; the ranks after it can be certified.
+            end = min(following, n_counted)
             failures = np.flatnonzero(self.p_values[start:end] > level)
             passed = start + int(failures[0]) if len(failures) else end
-            # A threshold accepts whole ties, so the last one that ends among these ranks counts.
-            ends = self.ranking.accepted[: np.searchsorted(self.ranking.accepted, passed, side="right")]
-            if len(ends) and ends[-1] > start:
-                largest = int(ends[-1])
+            # A threshold accepts whole ties, so the last one that ends among these ranks counts. It must also be after
+            # the start of its sequence if copies are not draws.
+            n_ties = int(np.searchsorted(accepted, passed, side="right"))
+            if n_ties and accepted[n_ties - 1] - self.images.copies[n_ties - 1] > first:
+                largest = int(accepted[n_ties - 1])
             level = 0.0 if len(failures) else level
         return largest or None, n_shares / len(self.starts) if level > 0 else 0.0
 
@@ -128,15 +160,41 @@ def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
 
 
 def compute_starts(n_images: int, risk: float, delta: float) -> list[int]:
-    """Return the ranks at which testing starts, in increasing order; they must not depend on observed errors."""
-    starts: list[int] = []
+    """Return the ranks at which testing starts, in increasing order; they must not depend on observed errors.
+
+    Each is the smallest rank at which as many errors pass as at a certain fraction of the images; several may be equal.
+    """
+    ranks = _plan_ranks(n_images, risk, delta)
+    return _find_smallest_ranks(np.array(ranks), risk, delta / len(ranks)) if ranks else []
+
+
+def _plan_ranks(n_images: int, risk: float, delta: float) -> list[int]:
+    """Return the ranks at fixed fractions of the images that can pass with equal shares of delta."""
+    planned: list[int] = []
     for count in range(1, MAX_STARTS + 1):
         ranks = sorted({int(n_images / START_RATIO**step) for step in range(1, count + 1)})
         if ranks[0] >= count_without_errors(risk, delta / len(ranks)):
-            starts = ranks
+            planned = ranks
     smallest = count_without_errors(risk, delta)
     # With too few images to divide delta there is one start, at the first rank that can pass.
-    return starts or ([smallest] if smallest < n_images else [])
+    return planned or ([smallest] if smallest < n_images else [])
+
+
+def _find_smallest_ranks(ranks: IntArray, risk: float, level: float) -> list[int]:
+    """Return the smallest ranks at which as many errors pass a level as at given ranks, which can pass it. int64 [J]"""
+    from scipy.special import bdtr
+    from scipy.stats import binom
+
+    quantiles = np.asarray(binom.ppf(level, ranks, risk))
+    allowed = quantiles - (bdtr(quantiles, ranks, risk) > level)  # the quantile itself passes only if it is exact
+    low, high = np.zeros_like(ranks), ranks
+    while np.any(high - low > 1):
+        middle = np.where(high - low > 1, (low + high) // 2, high)
+        # Fewer images than errors cannot pass.
+        passes = bdtr(np.minimum(allowed, middle), middle, risk) <= level
+        low, high = np.where(passes, low, middle), np.where(passes, middle, high)
+    smallest: list[int] = high.tolist()
+    return smallest
 
 
 def count_without_errors(risk: float, delta: float) -> int:
@@ -250,7 +308,8 @@ def _find_passing_fraction(ranking: Ranking, n_images: int, risk: float, delta: 
     """Return the fraction of `n_images` at which the first of their starts passes and certifies a rank, or None."""
     from scipy.special import betainc
 
-    starts, growth = compute_starts(n_images, risk, delta), n_images / ranking.n_images
+    # Those of fixed fractions: at the smaller ranks that are tested, error rates pass that are barely low enough.
+    starts, growth = _plan_ranks(n_images, risk, delta), n_images / ranking.n_images
     for start in starts:
         # A start only opens the sequence: the next rank must pass, too.
         fraction = (start + 1) / n_images

@@ -62,7 +62,7 @@ class Calibration(FrozenRecord):
     errors: Count | None = None
     """Errors among the accepted images; None without labels."""
     duplicates: Count = 0
-    """Copies of other images that were left out; `images` does not include them."""
+    """Correct copies of other images, which were left out; `images` does not include them. Wrong copies count."""
     joint_delta: Annotated[float, Field(gt=0, le=1)] | None = None
     """Probability that any guarantee calibrated on these images fails; None if there is no other, or it is unknown."""
     tuning: Count = 0

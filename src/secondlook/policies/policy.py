@@ -671,8 +671,8 @@ def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[
             f"decisions: {differing}; at most {bound:.2g} % of new images with {level:g} % confidence",
         ]
     if counts.duplicates:
-        copies = "image was" if counts.duplicates == 1 else "images were"
-        lines.append(f"{counts.duplicates:,} duplicate {copies} counted once")
+        copies = "copy" if counts.duplicates == 1 else "copies"
+        lines.append(f"{counts.duplicates:,} correct {copies} of other images left out; wrong copies count")
     if counts.joint_delta is not None:
         failure = f"one of the guarantees fails with a probability of up to {100 * counts.joint_delta:.4g} %"
         lines.append(f"with the other calibrations on these images: {failure}")

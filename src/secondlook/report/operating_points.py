@@ -12,8 +12,8 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import compile_method, find_method, tuning_positions
-from secondlook.metrics import Ranking, rank
-from secondlook.policies import CertifiedPoint, Frontier, Policy, largest_certified_count
+from secondlook.metrics import Ranking
+from secondlook.policies import CertifiedPoint, CountedImages, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
@@ -68,18 +68,18 @@ def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str
 
 
 def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> list[OperatingPoint]:
-    """Return the point that `certify` finds for each risk, where copies of images count once.
+    """Return the point that `certify` finds for each risk, where only wrong copies of images count.
 
     It accepts nothing where nothing can be guaranteed.
     """
     confidence, ranking = study.confidences[method], study.rankings[method]
-    distinct = rank(study.correct[study.distinct], confidence[study.distinct])
+    counted = CountedImages.count(study.correct, confidence, ~study.distinct)
     points = []
     for risk in risks.tolist():
-        accepted = largest_certified_count(distinct, risk, delta) if 0 < risk < 1 else None
+        accepted = largest_certified_count(counted, risk, delta) if 0 < risk < 1 else None
         point = NOTHING_ACCEPTED
         if accepted:
-            threshold = distinct.confidences[np.searchsorted(distinct.accepted, accepted)]
+            threshold = counted.ranking.confidences[np.searchsorted(counted.ranking.accepted, accepted)]
             point = _point_of_block(ranking, int(np.searchsorted(-ranking.confidences, -threshold)))
         points.append(point)
     return points
@@ -215,8 +215,7 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
         return "none of the methods of this page is a mean over views"
     tuning = study.fitted.tuning
     if not study.n_tuning:  # as a calibration would choose them
-        distinct = np.flatnonzero(study.distinct)
-        tuning = distinct[tuning_positions(len(distinct))]
+        tuning = tuning_positions(study.n_images)
     passes = PASSES if study.settings.predict_from == "image" else PASSES + PASSES_PER_VIEW * study.preds.n_views
     with study.given.show_progress("adaptive looking", passes, enabled=study.progress) as given:
         try:

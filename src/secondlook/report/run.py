@@ -277,10 +277,10 @@ class Run:
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
         best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs that,
         and the schedule of an adaptive policy, and are not certified on. `groups="class"` gives every predicted class a
-        threshold of its own; this, `adaptive`, `tolerance` and `max_looks` are as in `certify`. Duplicate images are
-        counted once. Every calibration is recorded in the run: another one on the same images warns how probable it is
-        that one of their guarantees fails. Warnings of the run are repeated. Raises `DecisionError` where no threshold
-        can be certified; the message says what could be.
+        threshold of its own; this, `adaptive`, `tolerance` and `max_looks` are as in `certify`. Of copies of images,
+        only errors count. Every calibration is recorded in the run: another one on the same images warns how probable
+        it is that one of their guarantees fails. Warnings of the run are repeated. Raises `DecisionError` where no
+        threshold can be certified; the message says what could be.
         """
         methods = None if method is None else as_methods(method)
         given: object = groups  # whatever callers without a type checker pass
@@ -397,12 +397,12 @@ class Run:
         if policy.calibration is None or policy.calibration.digest != self.record.data.digest:
             raise DecisionError("the policy was calibrated on other images than those of the run; pass one of the run.")
         loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
-        left_out = {*self.record.tuning, *self.record.data.duplicates}
+        tuning = frozenset(self.record.tuning)
         model = learn_shifts(
             policy,
             loaded,
             self.source,
-            self.predictions.select(images=np.array([id_ not in left_out for id_ in self.predictions.ids])),
+            self.predictions.select(images=np.array([id_ not in tuning for id_ in self.predictions.ids])),
             n_images=n_images,
             seed=seed,
             store=self.path / self.SHIFTS,

@@ -20,8 +20,8 @@ from tests.report.runs.conftest import VIEWS, write_archive
 
 @pytest.fixture
 def archive(tmp_path: Path) -> str:
-    """Spec of 900 dark and bright images, enough to fit a method."""
-    return write_archive(tmp_path, 900)
+    """Spec of 1,024 dark and bright images, enough to fit a method."""
+    return write_archive(tmp_path, 1024)
 
 
 @pytest.fixture(autouse=True)

@@ -185,18 +185,16 @@ def write_repeated(archive: str, path: Path, repeats: int) -> str:
     return f"npz:{path}"
 
 
-def test_copies_are_counted_once(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+def test_only_wrong_copies_count(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     spec = write_repeated(archive, tmp_path / "five.npz", 5)
     repeated = sl.create_run(classifier, spec, out=tmp_path / "five", views=VIEWS, resamples=5, execution=QUIET)
     assert len(repeated.record.data.duplicates) == 2000
     Path(spec.removeprefix("npz:")).unlink()
     expected, policy = certify(run), certify(sl.open_run(repeated.path))
-    assert policy.threshold == expected.threshold
+    assert policy.threshold > expected.threshold
     assert policy.guarantee == expected.guarantee
     assert policy.calibration is not None
-    assert expected.calibration is not None
-    counts = ("images", "accepted", "errors")
-    assert policy.calibration.model_dump(include={*counts}) == expected.calibration.model_dump(include={*counts})
-    assert (policy.calibration.duplicates, expected.calibration.duplicates) == (2000, 0)
-    assert "2,000 duplicate images were counted once" in str(policy)
+    errors = int(np.sum(~run.predictions.correct()))
+    assert (policy.calibration.images, policy.calibration.duplicates) == (500 + 4 * errors, 4 * (500 - errors))
+    assert f"{4 * (500 - errors):,} correct copies" in str(policy)
     assert sl.certify(repeated.predictions, "mean", risk=0.1, delta=0.1).coverage > policy.coverage, "the attack"
