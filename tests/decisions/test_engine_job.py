@@ -86,7 +86,9 @@ def test_rows_of_workers(
     assert summary.skipped == local.skipped == ((BROKEN, reasons[BROKEN]),)
 
 
-def test_summary_tells_what_workers_did(score_into: Score, pickled_engine: PickledEngine, tmp_path: Path) -> None:
+def test_summary_tells_what_workers_did_and_which_folders_cannot_be_used(
+    score_into: Score, pickled_engine: PickledEngine, tmp_path: Path
+) -> None:
     out = tmp_path / "scores"
     summary = score_into(out, engine=pickled_engine, part_size=10)
     content = json.loads(json.dumps(summary.to_dict()))
@@ -102,6 +104,13 @@ def test_summary_tells_what_workers_did(score_into: Score, pickled_engine: Pickl
     assert again.to_dict()["computed"] == 0
     assert "nothing" in str(again)
     assert "workers" not in score_into(tmp_path / "local.csv").to_dict()
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "no" / "such", "s3://bucket/scores.parquet", "nothing://at/all"):
+        with pytest.raises(DecisionError, match=str(place)):
+            score_into(place)
+    with pytest.raises(PredictionsError, match="part_size"):
+        score_into(tmp_path / "others", part_size=0)
+    assert not (tmp_path / "others").exists()
 
 
 class Job(NamedTuple):
@@ -187,16 +196,6 @@ def test_rejected_images_of_parts(
     for data, options in ((broken_files, {"on_error": "fail"}), (f"{broken_files}?on_error=fail", {})):
         with pytest.raises(SourceError, match="Shot 3"):
             score_into(tmp_path / "scores.csv", data, engine=pickled_engine, **options)
-
-
-def test_folders_that_cannot_be_used(score_into: Score, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "no" / "such", "s3://bucket/scores.parquet", "nothing://at/all"):
-        with pytest.raises(DecisionError, match=str(place)):
-            score_into(place)
-    with pytest.raises(PredictionsError, match="part_size"):
-        score_into(tmp_path / "scores", part_size=0)
-    assert not (tmp_path / "scores").exists()
 
 
 def test_buckets_and_models_that_vanish_end_the_job(

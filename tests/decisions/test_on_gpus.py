@@ -105,7 +105,9 @@ def test_rows_are_those_of_the_host(
     assert len(set(rows[1]["looks"])) > 2 or looking == "all looks"
 
 
-def test_two_chunks_take_turns(pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_chunks_take_turns_and_images_of_a_stream_join(
+    pixels: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While the host finds the open images of one chunk, the GPUs have the next look at the other."""
     looked: list[Looking] = []
     started: list[int] = []
@@ -122,6 +124,14 @@ def test_two_chunks_take_turns(pixels: Array, tmp_path: Path, monkeypatch: pytes
     score_images(RULES["adaptive"], load_on_gpus(Colors()), pixels, tmp_path / "scores.parquet", part_size=30)
     assert started[:6] == [0, 1, 0, 1, 0, 1]
     assert set(started) == {0, 1, 2}
+    looks = []  # images join while others are open, and each is looked at as often as on the host
+    for classifier in (load_on_host(Colors()), load_on_gpus(Colors())):
+        plan = compile_plan(make_policy(classifier, rule=RULES["adaptive"]), classifier)
+        outputs, failed = run_stream(LookStream(plan), pixels[:20], [8, 7, 5])
+        assert not failed
+        looks.append({key: len(one) for key, one in outputs.items()})
+    assert looks[0] == looks[1]
+    assert len(set(looks[1].values())) > 2
 
 
 @pytest.mark.parametrize(
@@ -145,17 +155,6 @@ def test_interrupted_job_resumes(
         assert json.loads((tmp_path / "scores.parquet.parts" / "_job.json").read_text())["rows"] == part_size
     assert score_images(rule, classifier, pixels, out, resumed_with) == expected
     assert len(module.batches) < n_batches or stops_at == 3, "what was saved is not computed again"
-
-
-def test_a_stream_of_images_is_looked_at_as_on_the_host(pixels: Array) -> None:
-    looks = []
-    for classifier in (load_on_host(Colors()), load_on_gpus(Colors())):
-        plan = compile_plan(make_policy(classifier, rule=RULES["adaptive"]), classifier)
-        looked, failed = run_stream(LookStream(plan), pixels[:20], [8, 7, 5])
-        assert not failed
-        looks.append({key: len(one) for key, one in looked.items()})
-    assert looks[0] == looks[1]
-    assert len(set(looks[1].values())) > 2
 
 
 @pytest.mark.parametrize("looking", RULES)

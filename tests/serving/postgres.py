@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from stress.server_process import find_free_port
+from tests.serving.running import wait_for
 
 USER = "tester"
 PASSWORD = "not-a-secret"
@@ -46,7 +46,7 @@ def run_postgres() -> Iterator[str]:
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
     url = f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{port}/postgres"
     try:
-        wait_for(url)
+        wait_for(lambda: answers(url))
         yield url
     finally:
         server.send_signal(signal.SIGINT)  # ends all connections
@@ -72,12 +72,9 @@ def execute(url: str, statement: str) -> None:
         engine.dispose()
 
 
-def wait_for(url: str) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            return execute(url, "SELECT 1")
-        except sa.exc.DBAPIError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+def answers(url: str) -> bool:
+    try:
+        execute(url, "SELECT 1")
+    except sa.exc.DBAPIError:
+        return False
+    return True

@@ -70,7 +70,7 @@ def decide(respond: Respond, image: object = b"file", timeout: float = 240, **op
             return raised, server.requests
 
 
-def test_decision_of_one_image() -> None:
+def test_decision_of_one_image_and_a_token_that_is_never_shown() -> None:
     with serve_loopback(respond(decision())) as server:
         service = Client(f"http://{server.host}/digits/", timeout=240)
         made = service.decide(b"the bytes of a file", id="a")
@@ -85,6 +85,10 @@ def test_decision_of_one_image() -> None:
     bare = decision(**{"class": None}, interval=None, disagreement=None, guarantee=None, labels=[3, 1], new_field=1)
     made, _ = decide(respond(bare))
     assert (made.class_name, made.interval, made.guarantee, made.labels) == (None, None, None, (3, 1))
+    echo = http(as_json({"error": {"code": "token", "message": "unknown sl_1_secret"}}), status="401 Unauthorized")
+    raised, (request,) = decide(respond(echo), token="sl_1_secret")
+    assert b"Authorization: Bearer sl_1_secret\r\n" in request
+    assert "secret" not in str(raised) + repr(Client(ANYWHERE, token="sl_1_secret"))
 
 
 COLOR = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -99,25 +103,22 @@ def list_images() -> Iterable[tuple[object, Any]]:
     yield from ((tensor, COLOR), (tensor / 255, COLOR))
 
 
-def test_pixels_are_sent_as_a_file_without_loss_and_files_as_they_are_with_their_names(tmp_path: Path) -> None:
+def test_files_are_sent_as_they_are_and_pixels_as_a_file_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "größe & ä?.jpg"
     path.write_bytes(b"any bytes")
     for image in (path, str(path)):
         _, (request,) = decide(respond(decision()), image)
         assert read_query(request)["name"] == [path.name]
         assert request.endswith(b"\r\n\r\nany bytes")
+    for wrong in (3, None, np.zeros((2, 2)), np.full((2, 2, 3), 2, np.float32), "missing.png", "a\0b"):
+        raised, requests = decide(respond(decision()), wrong)
+        assert isinstance(raised, SourceError)
+        assert requests == []
     for pixels, expected in list_images():
         _, (request,) = decide(respond(decision()), pixels)
         content = request.partition(b"\r\n\r\n")[2]
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))), expected)
         assert "name" not in read_query(request)
-
-
-@pytest.mark.parametrize("image", [3, None, np.zeros((2, 2)), np.full((2, 2, 3), 2, np.float32), "missing.png", "a\0b"])
-def test_what_is_no_image_is_an_error_before_anything_is_sent(image: object) -> None:
-    raised, requests = decide(respond(decision()), image)
-    assert isinstance(raised, SourceError)
-    assert requests == []
 
 
 @settings(max_examples=25, deadline=None)
@@ -211,13 +212,6 @@ def test_a_response_that_is_no_decision_is_an_error(shown: str, bodies: tuple[by
         raised, _ = decide(respond(http(body)))
         assert isinstance(raised, ServingError)
         assert shown in str(raised)
-
-
-def test_the_token_is_sent_and_never_shown() -> None:
-    echo = http(as_json({"error": {"code": "token", "message": "unknown sl_1_secret"}}), status="401 Unauthorized")
-    raised, (request,) = decide(respond(echo), token="sl_1_secret")
-    assert b"Authorization: Bearer sl_1_secret\r\n" in request
-    assert "secret" not in str(raised) + repr(Client(ANYWHERE, token="sl_1_secret"))
 
 
 @pytest.mark.parametrize(

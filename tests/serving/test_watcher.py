@@ -232,16 +232,6 @@ def test_state_that_does_not_fit_is_ignored(watch: Open, sqlite: Database, tmp_p
     assert (found.monitor.images, found.last) == (0, 0)
 
 
-def test_policy_without_a_reference_has_no_monitor_and_says_why(watch: Open) -> None:
-    service = watch(make_policy(has_reference=False))
-    service.add(make_stream(50, audit=None))
-    status = service.look()
-    assert status["monitor"] is None
-    assert "Calibrate again" in status["monitor_missing"]
-    assert (status["decisions"]["images"], status["problem"]) == (49, None)
-    service.watcher.stop()
-
-
 def test_throughput_and_coverage_are_those_of_all_instances(watch: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = watch(), watch()
     now = time.time() // 60 * 60 + 30.0  # in the middle of a minute, and it stays there
@@ -281,7 +271,9 @@ def test_old_images_are_removed(watch: Open, sqlite: Database) -> None:
     assert status["reviews"]["expired"] == 1
 
 
-def test_failures_of_watching_do_not_end_it(watch: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_watching_do_not_end_it_nor_does_a_policy_without_a_reference(
+    watch: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     service = watch()
     service.add(make_stream(50, audit=None))
     for error in (MonitoringError("no such class"), ZeroDivisionError("private details")):
@@ -291,6 +283,12 @@ def test_failures_of_watching_do_not_end_it(watch: Open, monkeypatch: pytest.Mon
             assert problem
             assert "private" not in problem
     assert service.look()["monitor"]["images"] == 49
+    service = watch(make_policy(has_reference=False))
+    status = service.look()
+    assert status["monitor"] is None
+    assert "Calibrate again" in status["monitor_missing"]
+    assert (status["decisions"]["images"], status["problem"]) == (49, None)
+    service.watcher.stop()
 
 
 def test_metrics_have_the_numbers_of_the_status(watch: Open) -> None:
