@@ -98,15 +98,7 @@ def test_no_image_is_certified_on_and_judged(preds: sl.Predictions, rule: Policy
         assert (adaptive.certify_split(changed, SPLIT, GUARANTEE).threshold == rule.threshold) is is_same
 
 
-def test_nothing_certified_counts_as_no_coverage(preds: sl.Predictions) -> None:
-    splits = [SPLIT, adaptive.divide_images(2000, seed=4)]
-    outcomes = adaptive.measure_splits(preds, splits, Guarantee(risk=1e-4, delta=0.001))
-    row = adaptive.describe_outcomes(outcomes, GUARANTEE)
-    assert row["certified_splits"] == 0
-    assert (row["coverage_all"], row["coverage_adaptive"], row["looks"]) == (0, 0, "")
-
-
-def test_outcomes_are_summarized_as_by_scipy() -> None:
+def test_outcomes_are_summarized_as_by_scipy_without_coverage_if_nothing_is_certified(preds: sl.Predictions) -> None:
     names = ("coverage_all", "coverage_adaptive", "coverage_all_more_labels", "risk_all", "risk_adaptive")
     outcomes = dict(zip(names, np.random.default_rng(0).random((5, 6)), strict=True))
     outcomes |= {"looks": np.full(6, 1.5), "differing": np.array([1, 2, 3, 4, 5, 6.0]), "bound": np.full(6, 3.5)}
@@ -116,6 +108,11 @@ def test_outcomes_are_summarized_as_by_scipy() -> None:
     assert [row["difference_low"], row["difference_high"]] == pytest.approx([low, high], abs=1e-6)
     assert row["bound_exceeded"] == 3
     assert row["risk_adaptive_exceeded"] == sum(risk > 0.5 for risk in outcomes["risk_adaptive"])
+    splits = [SPLIT, adaptive.divide_images(2000, seed=4)]
+    nothing = adaptive.measure_splits(preds, splits, Guarantee(risk=1e-4, delta=0.001))
+    row = adaptive.describe_outcomes(nothing, GUARANTEE)
+    assert row["certified_splits"] == 0
+    assert (row["coverage_all"], row["coverage_adaptive"], row["looks"]) == (0, 0, "")
 
 
 def test_frontier_of_certified_margins_leads_from_one_look_to_all(preds: sl.Predictions, rule: Policy) -> None:
@@ -169,7 +166,7 @@ def test_misses_of_the_aim_are_marked(difference: float, looks: float, misses: i
     assert "| one † | 1 % | 80.0 | 80.0 | 80.0 |" in table
 
 
-def test_average_leaves_out_what_choices_were_made_on() -> None:
+def test_tables_average_over_classifiers_that_no_choices_were_made_on() -> None:
     rows = [
         make_row(chosen_on="yes", coverage_adaptive="0.1"),
         make_row(coverage_adaptive="0.5", difference="-0.1", looks="1.0"),
@@ -178,18 +175,15 @@ def test_average_leaves_out_what_choices_were_made_on() -> None:
     ]
     first, _ = (line for line in adaptive.format_coverage_table(rows).splitlines() if line.startswith("| average"))
     assert first == "| average of 2 without † | 1 % | 80.0 | 80.0 | 60.0 | +10.00 | 1.50 | 1.0 % | 2, 4 of 100 |  |"
-
-
-def test_pools_are_averaged_over_classifiers() -> None:
     start = {"risk": "0.02", "views": "13", "pool": "auto", "looks": "2"}
     start |= {"gain_adaptive": "0.01", "coverage_all": "0.6"}
     gains = [("0.03", "0.01", "0.05"), ("-0.02", "-0.03", "-0.01"), ("0.05", "-0.01", "0.11"), ("0.04", "0.01", "0.07")]
-    rows = [
+    pools = [
         {**start, "coverage_adaptive": coverage, "gain_all": gain, "gain_all_low": low, "gain_all_high": high}
         for coverage, (gain, low, high) in zip(("0.4", "0.5", "0.6", "0.7"), gains, strict=True)
     ]
     line = "| auto, 13 views | 2 % | 60.0 (+2.5) | 55.0 (+1.0) | 2.00 | 2, 1 of 4 |"
-    assert adaptive.format_pool_table(rows).splitlines()[2:] == [line]
+    assert adaptive.format_pool_table(pools).splitlines()[2:] == [line]
 
 
 def measure_quarters(images: Array) -> Array:

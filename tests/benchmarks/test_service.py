@@ -45,7 +45,9 @@ def slow_server() -> Iterator[tuple[int, list[bytes]]]:
         server.shutdown()
 
 
-def test_clients_wait_for_their_response_before_they_send_again(slow_server: tuple[int, list[bytes]]) -> None:
+def test_clients_wait_and_latency_counts_from_when_a_request_was_due(
+    slow_server: tuple[int, list[bytes]],
+) -> None:
     port, received = slow_server
     bodies = [b"a", b"bb", b"ccc"] * 2
     load = send_requests(port, make_requests(bodies, list("012345")), n_clients=2)
@@ -54,10 +56,6 @@ def test_clients_wait_for_their_response_before_they_send_again(slow_server: tup
     assert load.seconds >= 6 * DELAY
     # Two clients share a server that takes one at a time: each waits for the other.
     assert np.median(load.latencies) >= 1.5 * DELAY
-
-
-def test_latency_counts_from_the_moment_a_request_was_due(slow_server: tuple[int, list[bytes]]) -> None:
-    port, _ = slow_server
     load = send_requests(port, make_requests([b"a"] * 5, list("abcde")), n_clients=1, due=np.zeros(5))
     np.testing.assert_array_less(np.arange(1, 6) * DELAY, load.latencies)
     due = np.arange(5.0) * 2 * DELAY

@@ -25,7 +25,8 @@ from secondlook.threads import limit_threads
 HERE = Path(__file__).resolve().parent
 
 
-def _load_network_class() -> Any:
+@pytest.fixture(scope="session")
+def make_network() -> Callable[..., Any]:
     """Load the network from a separate file, which the environment of the server loads too."""
     spec = importlib.util.spec_from_file_location("tiny_network", HERE / "tiny_network.py")
     assert spec is not None
@@ -33,12 +34,7 @@ def _load_network_class() -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules["tiny_network"] = module
     spec.loader.exec_module(module)
-    return module.TinyNetwork
-
-
-@pytest.fixture(scope="session")
-def make_network() -> Callable[..., Any]:
-    made: Callable[..., Any] = _load_network_class().random
+    made: Callable[..., Any] = module.TinyNetwork.random
     return made
 
 

@@ -31,16 +31,6 @@ def test_every_scheme_has_a_form_and_a_summary() -> None:
         model_scheme("onnx", form="onnx:X", summary="again")(lambda target, options: target)
 
 
-def test_a_classifier_is_returned_unchanged_and_a_list_is_an_ensemble() -> None:
-    classifier = load_classifier(halves)
-    assert load_classifier(classifier) is classifier
-    with pytest.raises(ClassifierError, match=r"resize="):
-        load_classifier(classifier, resize=3)
-    ensemble = load_classifier([halves, halves], name="both")
-    assert isinstance(ensemble, Ensemble)
-    assert (ensemble.name, len(ensemble.members)) == ("both", 2)
-
-
 @pytest.mark.parametrize(
     ("spec", "offending"),
     [
@@ -99,12 +89,20 @@ def test_options_of_the_wrong_type_are_rejected(spec: str, option: str) -> None:
     assert repr(spec) in str(raised.value)
 
 
-def test_arguments_of_the_wrong_type_are_rejected() -> None:
-    for name, value in {"providers": 3, "output_name": 3, "threads": "2", "name": 3, "output": 3}.items():
+def test_a_list_is_an_ensemble_and_arguments_of_the_wrong_type_are_rejected() -> None:
+    wrong: dict[str, Any] = {"providers": 3, "output_name": 3, "threads": "2", "name": 3, "output": 3}
+    for name, value in wrong.items():
         with pytest.raises(ClassifierError, match=re.escape(f"{name}={value!r}")):
             load_classifier("onnx:m.onnx", **{name: value})
     with pytest.raises(ClassifierError, match="'output'"):
         load_classifier("onnx:m.onnx?output=logits", output="logits")
+    classifier = load_classifier(halves)
+    assert load_classifier(classifier) is classifier
+    with pytest.raises(ClassifierError, match=r"resize="):
+        load_classifier(classifier, resize=3)
+    ensemble = load_classifier([halves, halves], name="both")
+    assert isinstance(ensemble, Ensemble)
+    assert (ensemble.name, len(ensemble.members)) == ("both", 2)
 
 
 def test_values_of_every_type_reach_the_opener(monkeypatch: pytest.MonkeyPatch) -> None:

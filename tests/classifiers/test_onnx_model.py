@@ -70,15 +70,20 @@ class RecordingSession:
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 8])
 def test_split_batches_have_the_outputs_of_whole_ones(make_onnx: Write, set_threads: Any, n_threads: int) -> None:
-    whole = load_onnx(make_onnx())
+    whole, ensemble = load_onnx(make_onnx()), load_classifier([f"onnx:{make_onnx()}"] * 2)
     set_threads(n_threads)
-    split = whole.split_batches()
-    assert (split is whole) == (n_threads == 1)
-    assert split.digest == whole.digest
     images = np.random.default_rng(0).integers(0, 256, (9 * n_threads, 8, 8, 3), dtype=np.uint8)
+    split = whole.split_batches()
     for count in range(1, len(images) + 1):  # parts have at least eight images
         np.testing.assert_array_equal(split(images[:count]), whole(images[:count]))
+    assert (split is whole) == (n_threads == 1)
+    assert split.digest == whole.digest
     assert split.on_device("auto") is split
+    several = ensemble.split_batches()
+    assert (several.digest, several.name) == (ensemble.digest, ensemble.name)
+    for one, other in zip(several.members, ensemble.members, strict=True):
+        assert (one is other) == (n_threads == 1)
+    np.testing.assert_array_equal(several(images), ensemble(images))
 
 
 def test_each_part_has_a_thread(make_onnx: Write, set_threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,15 +114,6 @@ def test_chosen_threads_and_fixed_sizes_are_kept(make_onnx: Write, set_threads: 
         load_onnx(make_onnx(4, 3, 8, 8)),
     ):
         assert model.split_batches() is model
-
-
-def test_members_of_an_ensemble_split_batches(make_onnx: Write, set_threads: Any, images: Array) -> None:
-    ensemble = load_classifier([f"onnx:{make_onnx()}"] * 2)
-    set_threads(2)
-    split, many = ensemble.split_batches(), np.concatenate([images] * 3)
-    assert (split.digest, split.name) == (ensemble.digest, ensemble.name)
-    assert all(one is not other for one, other in zip(split.members, ensemble.members, strict=True))
-    np.testing.assert_array_equal(split(many), ensemble(many))
 
 
 # --- Inputs, outputs and options ---

@@ -60,14 +60,15 @@ def test_another_file_on_the_other_machine_is_an_error_and_a_copy_loads_nothing(
     np.testing.assert_array_equal(copy.copy(classifier)(IMAGES), classifier(IMAGES))
 
 
-def test_functions_and_ensembles_are_pickled(model: Path) -> None:
+@pytest.mark.usefixtures("model")
+def test_functions_and_ensembles_are_pickled() -> None:
     function = load_classifier(compute_probabilities, name="brightness")
-    again = pickle.loads(pickle.dumps(function))
-    np.testing.assert_array_equal(again(IMAGES), function(IMAGES))
     ensemble = load_classifier(["onnx:model.onnx", "onnx:model.onnx?mean=.5&std=.2"], name="both")
-    again = pickle.loads(pickle.dumps(ensemble))
-    assert (again.name, again.digest, len(again.members)) == ("both", ensemble.digest, 2)
-    np.testing.assert_array_equal(again.probabilities(IMAGES), ensemble.probabilities(IMAGES))
+    for classifier in (function, ensemble):
+        again = pickle.loads(pickle.dumps(classifier))
+        assert (again.name, again.digest) == (classifier.name, classifier.digest)
+        assert len(again.members) == len(classifier.members)
+        np.testing.assert_array_equal(again.probabilities(IMAGES), classifier.probabilities(IMAGES))
 
 
 @pytest.mark.usefixtures("model")

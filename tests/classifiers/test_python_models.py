@@ -49,17 +49,10 @@ def test_a_function_may_return_a_tensor_of_always_the_same_classes(images: Array
         classifier(images[:2])
 
 
-@pytest.fixture
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module `my_model` in the working directory."""
-    code = "def predict(images):\n    return [[0.25, 0.75]] * len(images)\nnumber = 1\n"
-    (tmp_path / "my_model.py").write_text(code)
+def test_a_function_is_loaded_by_name(images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)
-
-
-@pytest.mark.usefixtures("_module")
-def test_a_function_is_loaded_by_name(images: Array) -> None:
+    Path("my_model.py").write_text("def predict(images):\n    return [[0.25, 0.75]] * len(images)\nnumber = 1\n")
     classifier = load_classifier("function:my_model:predict?name=mine")
     assert classifier(images)[0].tolist() == [0.25, 0.75]
     assert classifier.name == "function:my_model:predict?name=mine"
@@ -67,21 +60,14 @@ def test_a_function_is_loaded_by_name(images: Array) -> None:
     renamed = load_classifier("function:my_model:predict", name="mine")
     assert (renamed.name, renamed.digest) == ("mine", classifier.digest)
     assert str(Path.cwd()) not in sys.path
-
-
-@pytest.mark.usefixtures("_module")
-@pytest.mark.parametrize(
-    ("spec", "offending"),
-    [
+    for spec, offending in (
         ("function:my_model:number", "1"),
         ("function:my_model:predct", "'predct'"),
         ("function:no_such_module_here:predict", "'no_such_module_here'"),
         ("function:my_model", "'function:my_model'"),
-    ],
-)
-def test_names_of_no_function_are_rejected(spec: str, offending: str) -> None:
-    with pytest.raises(ClassifierError, match=re.escape(offending)):
-        load_classifier(spec)
+    ):
+        with pytest.raises(ClassifierError, match=re.escape(offending)):
+            load_classifier(spec)
 
 
 # --- scikit-learn ---

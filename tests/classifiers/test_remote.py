@@ -141,16 +141,16 @@ def mutate_json(document: Any, rng: np.random.Generator) -> Any:
     return STRANGE_VALUES[rng.integers(len(STRANGE_VALUES))]
 
 
-def flip_bits(content: bytes, rng: np.random.Generator) -> bytes:
-    changed = bytearray(content)
-    for place in rng.integers(0, len(changed), rng.integers(1, 9)):
-        changed[place] ^= 1 << rng.integers(8)
-    return bytes(changed)
-
-
 def malformed_response(place: str, rng: np.random.Generator) -> bytes:
     """Return a response that is malformed in one of many ways."""
     outputs = {"outputs": [{"name": "scores", "datatype": "FP32", "shape": [2, 3], "data": np.ravel(LOGITS).tolist()}]}
+
+    def flip_bits(content: bytes) -> bytes:
+        changed = bytearray(content)
+        for spot in rng.integers(0, len(changed), rng.integers(1, 9)):
+            changed[spot] ^= 1 << rng.integers(8)
+        return bytes(changed)
+
     document: Any = {"metadata": METADATA, "server": SERVER, "infer": outputs}[place]
     body, garbage = as_json(document), rng.bytes(int(rng.integers(1, 300)))
     size = int(rng.choice([-1, 0, 7, 23, 25, 2**31, 2**63]))
@@ -163,14 +163,12 @@ def malformed_response(place: str, rng: np.random.Generator) -> bytes:
         return values[rng.integers(len(values))]
 
     choices: list[Callable[[], bytes]] = [
-        lambda: http(as_json(mutate_json(document, rng))),
-        lambda: http(as_json(mutate_json(document, rng))),
-        lambda: http(as_json(mutate_json(document, rng))),
+        *[lambda: http(as_json(mutate_json(document, rng)))] * 3,
         lambda: http(body[: rng.integers(len(body))]),
-        lambda: http(flip_bits(body, rng)),
-        lambda: flip_bits(http(body), rng),
+        lambda: http(flip_bits(body)),
+        lambda: flip_bits(http(body)),
         lambda: http(body)[: rng.integers(len(http(body)))],
-        lambda: flip_bits(infer_response(), rng),
+        lambda: flip_bits(infer_response()),
         lambda: http(b"<html><body>Please sign in</body></html>", Content_Type="text/html"),
         lambda: http(b"<html>Bad gateway</html>", status=f"{rng.integers(100, 1000)} Strange"),
         lambda: http(b"", status="302 Found", Location="http://192.0.2.1/v2"),
@@ -223,13 +221,6 @@ def test_a_slow_response_ends_at_the_timeout(place: str, start: bytes) -> None:
     respond = attack(place, lambda: drip(start))
     with serve(respond) as server, pytest.raises(ClassifierError, match=r"within 0\.3 seconds"):
         classify(server, timeout=0.3)
-
-
-def test_a_server_that_never_reads_ends_at_the_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = HttpClient("127.0.0.1", listener.getsockname()[1], encrypted=False, timeout=0.3)
-        with pytest.raises(TimeoutError):
-            client.send("POST", "/", headers={}, body=bytes(64 * 2**20))
 
 
 ENDLESS = {
@@ -287,6 +278,13 @@ def test_unusable_responses_are_described(place: str, respond: Callable[[], byte
     response = respond()
     with serve(attack(place, lambda: [response])) as server, pytest.raises(ClassifierError, match=offending):
         classify(server)
+
+
+def test_a_server_that_never_reads_ends_at_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = HttpClient("127.0.0.1", listener.getsockname()[1], encrypted=False, timeout=0.3)
+        with pytest.raises(TimeoutError):
+            client.send("POST", "/", headers={}, body=bytes(64 * 2**20))
 
 
 def test_redirects_are_not_followed() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import secondlook as sl
-from secondlook.cli.options import refuse
-from secondlook.errors import DecisionError
 from secondlook.policies import Schedule
 from tests.cli.conftest import VIEWS, Here
 
@@ -29,21 +28,6 @@ def predict(batch):
 """
 
 
-def write_estimator(path: Path) -> None:
-    """Write an estimator that was trained on pixels from 0 to 16, which its options must tell."""
-    from sklearn.linear_model import LogisticRegression
-
-    source = sl.open_source("folder:val/")
-    pixels = np.stack([source.read(index) for index in range(len(source))]).reshape(len(source), -1) / 255 * 16
-    path.write_bytes(pickle.dumps(LogisticRegression(max_iter=20).fit(pixels, source.labels)))
-
-
-def evaluate(here: Here, *models: str) -> None:
-    given = [word for model in models for word in ("--model", model)]
-    line = ("--data", DATA, "--views", "identity shift:1,0", "--out", "run", "--resamples", "5", "--quiet")
-    here.ok("evaluate", *given, *line)
-
-
 @pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
 @pytest.mark.parametrize(
     "models",
@@ -57,84 +41,71 @@ def evaluate(here: Here, *models: str) -> None:
 )
 def test_next_command_works_as_printed(here: Here, models: list[str]) -> None:
     Path("my_function.py").write_text(FUNCTION)
-    if models[0].startswith("sklearn:"):
-        write_estimator(Path("my model.pkl"))
-    evaluate(here, *models)
+    if models[0].startswith("sklearn:"):  # trained on pixels from 0 to 16, which its options must tell
+        source = sl.open_source("folder:val/")
+        pixels = np.stack([source.read(index) for index in range(len(source))]).reshape(len(source), -1) / 255 * 16
+        Path("my model.pkl").write_bytes(pickle.dumps(LogisticRegression(max_iter=20).fit(pixels, source.labels)))
+    given = [word for model in models for word in ("--model", model)]
+    here.ok(
+        "evaluate", *given, "--data", DATA, "--views", "identity shift:1,0", "--out", "run", "--resamples", "5", "-q"
+    )
     done = here.ok("calibrate", "--run", "run", "--coverage", "0.5", "--out", "my policy.json")
     command = shlex.split(done.out.partition("Next: ")[2])
     assert command[:2] == ["secondlook", "score"]
     assert ("--model" in command) == any(not model.startswith("onnx:") for model in models)
-    scored = here.ok(*command[1:])
-    assert scored.out.startswith("40 images: ")
+    assert here.ok(*command[1:]).out.startswith("40 images: ")
 
 
 def test_classifier_made_in_python_is_scored_in_python(here: Here) -> None:
     module: dict[str, Any] = {}
     exec(FUNCTION, module)
     model = sl.load_classifier(module["predict"], name="my function")
-    sl.create_run(model, DATA, out="run", views="identity", resamples=5, execution=sl.Execution(progress=False))
+    sl.create_run(model, DATA, out="run", views="identity", **SETTINGS)
     done = here.ok("calibrate", "--run", "run", "--coverage", "0.5")
     assert "secondlook.score('policy.json'" in done.out
     assert "Next: secondlook" not in done.out
 
 
-def test_another_policy_is_replaced_only_by_force(here: Here, run: Path) -> None:
+def test_another_policy_or_file_is_replaced_only_by_force(here: Here, run: Path) -> None:
     calibrate = ("calibrate", "--run", "run", "--coverage")
     here.ok(*calibrate, "0.5")
     first = Path("policy.json").read_bytes()
-    made = json.loads(first)["made"]
-    refused = here.fail(*calibrate, "0.9")
-    for value in ("'policy.json'", "another policy", made, "--force", "another name"):
-        assert value in refused.err
-    assert "overwrite" not in refused.err
+    told = ("'policy.json'", "another policy", json.loads(first)["made"], "--force", "another name")
+    assert "overwrite" not in here.fail(*calibrate, "0.9", told=told).err
     assert Path("policy.json").read_bytes() == first
     assert here(*calibrate, "0.5").code == 0, "the same policy may be written again"
     here.ok(*calibrate, "0.9", "--force")
     assert sl.load_policy("policy.json").threshold < json.loads(first)["threshold"]
-
-
-def test_repeated_calibration_may_be_written_again(here: Here, run: Path) -> None:
-    """Another one in between changes the joint failure probability, but not the policy."""
-    calibrate = ("calibrate", "--run", "run", "--risk", "0.3", "--delta", "0.1", "--method")
-    here.ok(*calibrate, "mean")
-    here.ok(*calibrate, "msr", "--out", "other.json")
-    here.ok(*calibrate, "mean")
-    assert sl.load_policy("policy.json").calibration.joint_delta == pytest.approx(0.2)  # type: ignore[union-attr]
-
-
-def test_file_that_is_no_policy_is_replaced_only_by_force(here: Here, run: Path) -> None:
     Path("notes.json").write_text("{}")
     Path("empty.json").touch()
-    line = ("calibrate", "--run", "run", "--coverage", "0.5", "--out")
-    here.fail(*line, "notes.json", told="'notes.json'")
+    here.fail(*calibrate, "0.5", "--out", "notes.json", told="'notes.json'")
     assert Path("notes.json").read_text() == "{}"
-    here.ok(*line, "notes.json", "--force")
-    here.ok(*line, "empty.json")
-
-
-def test_suggestion_is_not_a_calibration(here: Here, run: Path) -> None:
-    here.fail("calibrate", "--run", "run", "--risk", "0.01", told="roughly")
-    ledger = json.loads(Path("run/calibrations.json").read_text())
-    assert [(one["risk"], one["delta"]) for one in ledger["calibrations"]] == [(0.01, 0.001)]
+    here.ok(*calibrate, "0.5", "--out", "notes.json", "--force")
+    here.ok(*calibrate, "0.5", "--out", "empty.json")
 
 
 CALIBRATE = "calibrate --run run --risk 0.1 --delta 0.1 --force"
 
 
 def test_second_calibration_on_the_same_images_is_told(here: Here, run: Path) -> None:
-    assert "warning" not in here(*CALIBRATE.split()).err
-    assert "warning" not in here(*CALIBRATE.split()).err
-    done = here.ok(*CALIBRATE.split(), "--method", "msr")
+    for _ in range(2):
+        assert "warning" not in here(*CALIBRATE.split()).err
+    done = here.ok(*CALIBRATE.split(), "--method", "msr", "--out", "other.json")
     assert "20 %" in done.err
     assert "--method" in done.err
     assert "20 %" in done.out
-    done = here(*CALIBRATE.split(), "--json")
-    assert done.json["calibration"]["joint_delta"] == 0.2
+    done = here.ok(*CALIBRATE.removesuffix(" --force").split(), "--json")
+    assert done.json["calibration"]["joint_delta"] == 0.2, "which does not make it another policy"
     quiet = here(*CALIBRATE.split(), "--quiet")
     assert (quiet.out, quiet.err) == ("", "")
     assert "20 %" in str(sl.load_policy("policy.json"))
     sl.create_run("onnx:model.onnx", "folder:val/", out="run", views=VIEWS, **SETTINGS)
     assert "30 %" in here(*CALIBRATE.split(), "--method", "entropy").err
+    before = json.loads(Path("run/calibrations.json").read_text())["calibrations"]
+    here.fail("calibrate", "--run", "run", "--risk", "0.01", told="roughly")
+    *others, last = json.loads(Path("run/calibrations.json").read_text())["calibrations"]
+    assert others == before, "a suggestion is not a calibration"
+    assert (last["risk"], last["delta"]) == (0.01, 0.001)
 
 
 def test_several_methods_share_delta(here: Here, run: Path) -> None:
@@ -210,6 +181,11 @@ def test_settings_file_takes_the_options(here: Here, run: Path) -> None:
     assert (schedule.tolerance, schedule.max_looks, schedule.full_looks) == (0.05, 3, 5)
     here.ok("calibrate", "--config", "settings.toml", "--max-looks", "4", "--out", "other.json")
     assert sl.load_policy("other.json").schedule.max_looks == 4  # type: ignore[union-attr]
+    Path("settings.toml").write_text(
+        '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nper-class = true\nclass-risk = ["3=0.4"]\n'
+    )
+    here.ok("calibrate", "--config", "settings.toml", "--force")
+    assert sl.load_policy("policy.json").groups[3].risk == 0.4
 
 
 @pytest.mark.parametrize(
@@ -228,13 +204,6 @@ def test_run_that_cannot_be_adaptive_is_one_sentence(
     done = here.refuse("calibrate", "--run", "run", "--adaptive", *goal.split())
     assert all(text in done.err for text in told), done.err
     assert "=" not in done.err
-
-
-@pytest.mark.parametrize("value", [0, 0.0, "", "text", 3, True])
-def test_option_that_was_given_needs_its_partner(value: object) -> None:
-    refuse({"--a": None, "--c": False, "--d": []}, "without --b")
-    with pytest.raises(DecisionError, match="--a has no effect without --b"):
-        refuse({"--a": value}, "without --b")
 
 
 def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
@@ -262,7 +231,8 @@ CLASS_RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
 
 
 def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Path) -> None:
-    done = here.calibrate(*CLASS_RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001", "--json")
+    words = (*CLASS_RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001")
+    done = here.calibrate(*words, "--json")
     rule = sl.certify(
         sl.open_run("run").predictions, "mean", risk={"*": 0.2, "3": 0.4, "8": 0.001}, delta=0.1, groups="class"
     )
@@ -272,54 +242,29 @@ def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Pat
     assert policy.groups[8].threshold == math.inf
     assert policy.certified
     assert [group["risk"] for group in done.json["groups"]] == [0.2, 0.2, 0.2, 0.4, 0.2, 0.2, 0.2, 0.2, 0.001, 0.2]
-
-
-def test_table_of_classes_is_printed(here: Here, run: Path) -> None:
-    told = here.calibrate(*CLASS_RISK, "--per-class", "--class-risk", "8=0.001").out
-    policy = sl.load_policy("policy.json")
+    told, shown = here.calibrate(*words).out, here("info", "policy.json").out
     assert "jointly with 90 % confidence" in told
     assert str(policy.list_tables()[0]) in told
     eight = next(line for line in told.splitlines() if line.startswith("8 "))
     assert f"needs {policy.groups[8].additional_images:,} more" in eight
-    shown = here("info", "policy.json")
-    assert str(policy.list_tables()[0]) in shown.out
-    assert f"accept where {policy.method} >= the threshold of the predicted class" in shown.out
+    assert str(policy.list_tables()[0]) in shown
+    assert f"accept where {policy.method} >= the threshold of the predicted class" in shown
     assert here("info", "policy.json", "--json").json["summary"] == str(policy)
-
-
-def test_compared_methods_are_printed(here: Here, run: Path) -> None:
-    told = here.calibrate("--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class").out
-    policy = sl.load_policy("policy.json")
-    assert len(policy.compared) == 2
-    assert str(policy.list_tables()[1]) in told
-    assert "best of 2" in told
-    assert str(policy.list_tables()[1]) in here("info", "policy.json").out
-
-
-def test_new_images_are_scored_by_class(here: Here, run: Path) -> None:
-    here.calibrate(*CLASS_RISK, "--per-class", "--class-risk", "8=0.001")
     here.ok("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
     rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
-    groups = sl.load_policy("policy.json").groups
     for row in rows:
-        assert row["accept"] == (row["confidence"] >= groups[row["label"]].threshold)
+        assert row["accept"] == (row["confidence"] >= policy.groups[row["label"]].threshold)
     assert not any(row["accept"] for row in rows if row["label"] == 8)
-
-
-def test_report_of_a_calibration_per_class(here: Here, run: Path) -> None:
-    here.calibrate(*CLASS_RISK, "--per-class")
-    told = here("report", "run", "--json").json
-    assert told["guarantees"].endswith("for mean, with a threshold for each class")
-    assert any("threshold for each predicted class" in note for note in told["notes"])
+    report = here("report", "run", "--json").json
+    assert report["guarantees"].endswith("for mean, with a threshold for each class")
+    assert any("threshold for each predicted class" in note for note in report["notes"])
     assert '"calibrated":[],' in Path("run/report.html").read_text(encoding="utf-8")
-
-
-def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
-    Path("settings.toml").write_text(
-        '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nper-class = true\nclass-risk = ["3=0.4"]\n'
-    )
-    here.ok("calibrate", "--config", "settings.toml")
-    assert sl.load_policy("policy.json").groups[3].risk == 0.4
+    told = here.calibrate("--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class", "--force").out
+    policy = sl.load_policy("policy.json")
+    assert len(policy.compared) == 2
+    assert "best of 2" in told
+    for text in (told, here("info", "policy.json").out):
+        assert str(policy.list_tables()[1]) in text
 
 
 @pytest.mark.parametrize(
@@ -337,6 +282,8 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
         ("--risk 0.1 --delta inf", "--delta inf"),
         ("--risk 0.1 --tolerance 0.05", "--tolerance has no effect without --adaptive"),
         ("--coverage 0.8 --max-looks 3", "--max-looks has no effect without --adaptive"),
+        ("--risk 0.1 --tolerance 0", "--tolerance has no effect without --adaptive"),
+        ("--risk 0.1 --max-looks 0", "--max-looks has no effect without --adaptive"),
         ("--risk 0.1 --adaptive --tolerance 0", "--tolerance 0.0 "),
         ("--coverage 0.8 --adaptive --tolerance 1.5", "--tolerance 1.5 "),
         ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1 "),
@@ -352,6 +299,7 @@ def test_settings_file_can_have_risks_of_classes(here: Here, run: Path) -> None:
         ("--risk 0.2 --per-class --class-risk 33=0.1", "--class-risk names '33'"),
         ("--risk 2 --per-class", "--risk 2.0 "),
         ("--risk 0.001 --per-class", "more labeled images of it"),
+        ("--coverage 0.7 --shift-images 60", "--shifts"),
     ],
 )
 def test_invalid_options_are_one_sentence(here: Here, run: Path, words: str, told: str) -> None:
@@ -360,11 +308,10 @@ def test_invalid_options_are_one_sentence(here: Here, run: Path, words: str, tol
     assert not Path("policy.json").exists()
 
 
-SHIFTS = ("calibrate", "--run", "run", "--coverage", "0.7")
-
-
 def test_shifts_are_learned_printed_and_stored(here: Here, run: Path) -> None:
-    done = here.ok(*SHIFTS, "--shifts", "--shift-images", "60", "--out", "policy.json")
+    line = ("calibrate", "--run", "run", "--coverage", "0.7")
+    shifts = (*line, "--shifts", "--shift-images", "60")
+    done = here.ok(*shifts)
     assert "60 images" in done.err, "the cost comes first"
     assert f"{60 * (1 + 30 * 5):,} looks" in done.err
     assert "zoom out" in done.out
@@ -372,20 +319,13 @@ def test_shifts_are_learned_printed_and_stored(here: Here, run: Path) -> None:
     learned = sl.load_policy("policy.json")
     assert learned.shifts is not None
     assert learned.shifts.images == 60
-    here.ok(*SHIFTS, "--out", "plain.json")
+    here.ok(*line, "--out", "plain.json")
     assert sl.load_policy("plain.json").shifts is None
     assert sl.load_policy("plain.json").threshold == learned.threshold
-    content = here(*SHIFTS, "--shifts", "--shift-images", "60", "--out", "policy2.json", "--json").json
+    content = here(*shifts, "--out", "policy2.json", "--json").json
     assert [one["kind"] for one in content["shifts"]["shifts"]][:2] == ["noise", "blur"]
     assert content["shifts"]["images"] == 60
-
-
-def test_model_of_the_run_can_be_given(here: Here, run: Path) -> None:
-    done = here.ok(*SHIFTS, "--shifts", "--shift-images", "60", "--model", "onnx:m.onnx", "--quiet")
+    done = here.ok(*shifts, "--model", "onnx:m.onnx", "--force", "--quiet")
     assert done.out == done.err == ""
-
-
-def test_errors_name_the_options(here: Here, run: Path) -> None:
-    here.refuse(*SHIFTS, "--shift-images", "60", told="--shifts")
-    here.fail(*SHIFTS, "--shifts", "--shift-images", "20", told="--shift-images")
-    here.fail(*SHIFTS, "--shifts", "--model", "onnx:none.onnx", told="none.onnx")
+    here.fail(*line, "--shifts", "--shift-images", "20", told="--shift-images")
+    here.fail(*line, "--shifts", "--model", "onnx:none.onnx", told="none.onnx")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,10 +27,6 @@ def evaluated(here: Here) -> Path:
     return Path("run")
 
 
-def bytes_below(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_evaluate_prints_the_numbers_of_the_library(here: Here) -> None:
     done = here.ok(*EVALUATE, "--json")
     values = {(row["method"], row["metric"]): row["value"] for row in done.json["rows"]}
@@ -38,9 +35,6 @@ def test_evaluate_prints_the_numbers_of_the_library(here: Here) -> None:
         expected = sl.metrics.auroc(preds.correct(), sl.confidence(preds, method))
         assert values[method, "auroc"] == pytest.approx(expected, abs=1e-12)
     assert json.loads(Path("run/evaluation.json").read_text()) == done.json
-
-
-def test_evaluate_prints_a_table_and_the_next_command(here: Here) -> None:
     done = here(*EVALUATE, "--metric", "auroc", "--method", "msr", "--method", "mean")
     assert done.out.startswith("all images: 400 images")
     assert "auroc ↑\n msr" in done.out
@@ -49,47 +43,43 @@ def test_evaluate_prints_a_table_and_the_next_command(here: Here) -> None:
 
 
 def test_written_settings_repeat_the_run_with_the_same_bytes(here: Here, evaluated: Path) -> None:
-    first = bytes_below(evaluated)
-    for path in sorted(evaluated.rglob("*"), reverse=True):
-        if path.name != "run.toml":
-            path.rmdir() if path.is_dir() else path.unlink()
+    first = {path: path.read_bytes() for path in evaluated.rglob("*") if path.is_file()}
+    Path("run/run.toml").rename("run.toml")
+    shutil.rmtree(evaluated)
+    evaluated.mkdir()
+    Path("run.toml").rename("run/run.toml")
     here.ok("evaluate", "--config", "run/run.toml", "--quiet")
-    assert bytes_below(evaluated) == first
+    assert {path: path.read_bytes() for path in evaluated.rglob("*") if path.is_file()} == first
+    Path("run/report.html").write_text("...")
+    assert "report.html" not in here(*EVALUATE).out, "the same run"
+    assert "Removed run/report.html" in here(*EVALUATE, "--seed", "1").out
+    assert not Path("run/report.html").exists()
 
 
 def test_options_override_the_settings_file(here: Here) -> None:
     Path("settings.toml").write_text('[evaluate]\nmodel = ["onnx:model.onnx"]\nviews = "identity"\nresamples = 5\n')
-    done = here(
-        "evaluate", "--config", "settings.toml", "--data", "folder:val/", "--out", "run", "--json", "--seed", "3"
-    )
-    assert (done.json["views"], done.json["resamples"], done.json["seed"]) == (1, 5, 3)
-    done = here(*EVALUATE, "--config", "settings.toml", "--json")
-    assert (done.json["views"], done.json["resamples"]) == (15, 40)
+    given = ("--data", "folder:val/", "--out", "run", "--seed", "3", "--json")
+    for line, expected in ((("evaluate", *given), (1, 5, 3)), ((*EVALUATE, *given), (15, 40, 3))):
+        done = here(*line, "--config", "settings.toml")
+        assert (done.json["views"], done.json["resamples"], done.json["seed"]) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("[evaluate]\nmodle = 'x'\n", "'modle'"),
-        ("[score]\nout = 'x'\n", "[evaluate]"),
-        ("[evaluate", "settings.toml"),
-    ],
-)
-def test_bad_settings_file_is_rejected(here: Here, text: str, value: str) -> None:
-    Path("settings.toml").write_text(text)
-    here.refuse("evaluate", "--config", "settings.toml", told=value)
+def test_bad_settings_file_is_rejected(here: Here) -> None:
+    unknown, other = "[evaluate]\nmodle = 'x'\n", "[score]\nout = 'x'\n"
+    for text, value in ((unknown, "'modle'"), (other, "[evaluate]"), ("[evaluate", "settings.toml")):
+        Path("settings.toml").write_text(text)
+        here.refuse("evaluate", "--config", "settings.toml", told=value)
 
 
 def test_calibrate_writes_a_policy_that_info_describes(here: Here, evaluated: Path) -> None:
     done = here.ok("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
-    assert "5 % errors" in done.out
     policy = sl.load_policy("policy.json")
     preds = sl.collect(sl.load_classifier("onnx:model.onnx"), "folder:val/", "digits")
     assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05).threshold
     told = here("info", "policy.json", "--json").json
-    assert told["what"] == "policy"
-    assert told["classifier digest"] == policy.known_classifier.digest
-    assert "5 % errors" in here("info", "policy.json").out
+    assert (told["what"], told["classifier digest"]) == ("policy", policy.known_classifier.digest)
+    for out in (done.out, here("info", "policy.json").out):
+        assert "5 % errors" in out
 
 
 def test_search_chooses_from_a_pool(here: Here) -> None:
@@ -105,6 +95,14 @@ def test_search_chooses_from_a_pool(here: Here) -> None:
     assert here("search", "--run", "run", "--budget", "0").code == 2
 
 
+@pytest.mark.parametrize("option", ["--quiet", "--no-progress"])
+def test_hidden_bars_include_those_of_hugging_face(here: Here, option: str) -> None:
+    assert here("report", "missing").code == 2
+    assert not set(HUGGING_FACE_SWITCHES) & os.environ.keys()
+    assert here("report", "missing", option).code == 2
+    assert {os.environ[name] for name in HUGGING_FACE_SWITCHES} == {"1"}
+
+
 def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, secondlook: Command) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("0123456789"))})
@@ -116,52 +114,36 @@ def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, seco
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("option", ["--quiet", "--no-progress"])
-def test_hidden_bars_include_those_of_hugging_face(here: Here, option: str) -> None:
-    assert here("report", "missing").code == 2
-    assert not set(HUGGING_FACE_SWITCHES) & os.environ.keys()
-    assert here("report", "missing", option).code == 2
-    assert {os.environ[name] for name in HUGGING_FACE_SWITCHES} == {"1"}
-
-
-def test_evaluate_tells_that_it_removed_an_old_report(here: Here, evaluated: Path) -> None:
-    (evaluated / "report.html").write_text("...")
-    assert "report.html" not in here(*EVALUATE).out, "the same run"
-    done = here(*EVALUATE, "--seed", "1")
-    assert "Removed run/report.html" in done.out
-    assert not (evaluated / "report.html").exists()
-
-
-BAD = [
-    ("evaluate --model onnx:absent.onnx --data folder:val/ --out x", "'absent.onnx'"),
-    ("evaluate --model model.onnx --data folder:val/ --out x", "Did you mean 'onnx:model.onnx'?"),
-    ("evaluate --model onnx:photo.jpg --data folder:val/ --out x", "photo.jpg"),
-    ("evaluate --model onnx:model.onnx --data folder:absent --out x", "'absent'"),
-    ("evaluate --model onnx:model.onnx --data fodler:val/ --out x", "Did you mean 'folder'?"),
-    ("evaluate --model onnx:model.onnx --data folder:new/ --out x", "labels"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --views digitz", "Did you mean 'digits'?"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --predict-from z --views identity", "'z'"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --metric aurok --views identity", "'auroc'?"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --method meen --views identity", "'mean'?"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --on-error maybe", "'maybe'"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --level 95 --views identity", "--level 95.0"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --top-k 11 --views identity", "--top-k 11"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out x --model-option threads", "'threads'"),
-    ("evaluate --model onnx:model.onnx --data folder:val/ --out photo.jpg/x", "photo.jpg/x"),
-    ("calibrate --run absent --risk 0.1", "'absent'"),
-    ("calibrate --run empty --risk 0.1", "run.json"),
-    ("calibrate --run damaged --risk 0.1", "damaged/run.json"),
-    ("report absent", "'absent'"),
-    ("compare absent", "'absent'"),
-    ("info absent.json", "'absent.json'"),
-    ("info damaged/run.json", "damaged/run.json"),
-    ("search --run absent", "'absent'"),
-    ("list everything", "'everything'"),
-    ("views candidates nature", "Did you mean 'natural'?"),
-]
-
-
-@pytest.mark.parametrize(("line", "value"), BAD, ids=[line for line, _ in BAD])
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("evaluate --model onnx:absent.onnx --data folder:val/ --out x", "'absent.onnx'"),
+        ("evaluate --model model.onnx --data folder:val/ --out x", "Did you mean 'onnx:model.onnx'?"),
+        ("evaluate --model onnx:photo.jpg --data folder:val/ --out x", "photo.jpg"),
+        ("evaluate --model onnx:model.onnx --data folder:absent --out x", "'absent'"),
+        ("evaluate --model onnx:model.onnx --data fodler:val/ --out x", "Did you mean 'folder'?"),
+        ("evaluate --model onnx:model.onnx --data folder:new/ --out x", "labels"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --views digitz", "Did you mean 'digits'?"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --predict-from z --views identity", "'z'"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --metric aurok --views identity", "'auroc'?"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --method meen --views identity", "'mean'?"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --on-error maybe", "'maybe'"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --level 95 --views identity", "--level 95.0"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --top-k 11 --views identity", "--top-k 11"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out x --model-option threads", "'threads'"),
+        ("evaluate --model onnx:model.onnx --data folder:val/ --out photo.jpg/x", "photo.jpg/x"),
+        ("calibrate --run absent --risk 0.1", "'absent'"),
+        ("calibrate --run empty --risk 0.1", "run.json"),
+        ("calibrate --run damaged --risk 0.1", "damaged/run.json"),
+        ("report absent", "'absent'"),
+        ("compare absent", "'absent'"),
+        ("info absent.json", "'absent.json'"),
+        ("info damaged/run.json", "damaged/run.json"),
+        ("search --run absent", "'absent'"),
+        ("list everything", "'everything'"),
+        ("views candidates nature", "Did you mean 'natural'?"),
+    ],
+)
 def test_bad_input_is_named_and_exits_with_code_2(here: Here, line: str, value: str) -> None:
     Path("empty").mkdir()
     Path("damaged").mkdir()
@@ -175,19 +157,12 @@ def test_damaged_chunk_of_a_run_is_named(here: Here, run: Path) -> None:
     here.refuse("calibrate", "--run", "run", "--risk", "0.05", told=str(chunk))
 
 
-SLOW_CLASSIFIER = """
-import time
-import numpy as np
-
-def classify(images):
-    time.sleep(0.05)
-    return np.full((len(images), 10), 0.1) + np.eye(10)[images[:, 0, 0, 0] % 10] * 0
-"""
-
-
 @pytest.mark.posix
 def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(SLOW_CLASSIFIER)
+    code = (
+        "import time, numpy\ndef classify(images):\n    time.sleep(0.05)\n    return numpy.full((len(images), 10), 0.1)"
+    )
+    (tmp_path / "slow.py").write_text(code)
     program = Path(sys.executable).with_name("secondlook")
     line = [str(program), "evaluate", "--model", "function:slow:classify?name=slow", "--data", f"folder:{digits}/val"]
     line += ["--out", "run", "--batch-size", "4", "--views", "digits", "--resamples", "10"]
@@ -202,21 +177,13 @@ def test_ctrl_c_says_how_to_resume(digits: Path, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_every_command_has_an_example(here: Here) -> None:
+def test_every_command_has_an_example_and_is_completed(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert here("--version").out == f"secondlook {sl.__version__}\n"
     listed = here("--help").out
     commands = ("demo", "evaluate", "calibrate", "score", "export", "verify", "monitor", "report", "compare", "info")
-    for command in (*commands, "search", "list"):
-        assert command in listed
-        assert f"Example: secondlook {command}" in here(command, "--help").out
-    for command in ("show", "candidates"):
-        assert f"Example: secondlook views {command}" in here("views", command, "--help").out
-
-
-def test_version_is_printed(here: Here) -> None:
-    assert here("--version").out == f"secondlook {sl.__version__}\n"
-
-
-def test_shell_completion(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in (*commands, "search", "list", "views show", "views candidates"):
+        assert command.split()[0] in listed
+        assert f"Example: secondlook {command}" in here(*command.split(), "--help").out
     monkeypatch.setenv("_SECONDLOOK_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "secondlook ev")
     monkeypatch.setenv("COMP_CWORD", "1")

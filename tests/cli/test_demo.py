@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ from secondlook.arrays import Array
 from secondlook.cli import demo
 from secondlook.cli.demo import TRAINING_IMAGES, digit_images, split_digits
 from secondlook.views import ViewSet, apply_view
-from tests.cli.conftest import Here
+from tests.cli.conftest import MODEL, Here
 
-MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train_demo_classifier.py"
 
 
@@ -36,17 +34,6 @@ def run_network(images: Array) -> Array:
     return probabilities
 
 
-@pytest.fixture
-def training() -> ModuleType:
-    """The script that makes the network."""
-    spec = importlib.util.spec_from_file_location("train_demo_classifier", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the demo ran once; out.txt has what it printed."""
@@ -58,7 +45,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_demo_runs_twice(here: Here, shown: Path) -> None:
+def test_demo_runs_twice_and_replaces_that_of_an_earlier_version(here: Here, shown: Path) -> None:
     printed = (shown / "out.txt").read_text(encoding="utf-8")
     shutil.copytree(shown / "demo", "demo")
     assert printed.count("$ secondlook") == 4
@@ -69,6 +56,12 @@ def test_demo_runs_twice(here: Here, shown: Path) -> None:
     assert Path("demo/run/report.html").stat().st_size > 100_000
     again = here("demo", "--quiet")
     assert (again.code, again.out) == (0, "")
+    policy, scores = "demo/policy.json", Path("demo/scores.csv")
+    intended = scores.read_bytes()
+    here.ok("calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", policy, "--force")
+    scores.write_text("id,accept\n")
+    here.ok("demo", "--quiet")
+    assert scores.read_bytes() == intended
 
 
 def test_demo_does_not_touch_a_folder_that_is_not_its_own(here: Here) -> None:
@@ -105,25 +98,16 @@ def test_numbers_of_the_demo_are_correct(shown: Path, monkeypatch: pytest.Monkey
     assert all((float(row["confidence"]) >= threshold) == (row["accept"].lower() == "true") for row in scores)
 
 
-def test_demo_of_an_earlier_version_is_replaced(here: Here, shown: Path) -> None:
-    shutil.copytree(shown / "demo", "demo")
-    policy, scores = Path("demo/policy.json"), Path("demo/scores.csv")
-    intended = scores.read_bytes()
-    here.ok("calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", str(policy), "--force")
-    scores.write_text("id,accept\n")
-    here.ok("demo", "--quiet")
-    assert scores.read_bytes() == intended
-
-
-def test_training_and_evaluation_images_are_disjoint() -> None:
+def test_network_can_be_retrained_without_the_images_it_is_judged_on() -> None:
+    spec = importlib.util.spec_from_file_location("train_demo_classifier", SCRIPT)
+    assert spec
+    assert spec.loader
+    training = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(training)
+    images, labels = digit_images()
     seen, unseen = split_digits()
     assert len(seen) == TRAINING_IMAGES
     assert sorted([*seen, *unseen]) == list(range(1797))
-
-
-def test_network_can_be_retrained(training: ModuleType) -> None:
-    images, labels = digit_images()
-    seen, unseen = split_digits()
     again = training.compute_accuracy(training.train(images[seen], labels[seen]), images[unseen], labels[unseen])
     embedded = float((run_network(images[unseen]).argmax(axis=1) == labels[unseen]).mean())
     assert abs(again - embedded) < 0.02

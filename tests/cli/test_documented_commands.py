@@ -41,21 +41,10 @@ def commands_in(page: Path) -> list[str]:
     return list(dict.fromkeys([*found, *complete]))
 
 
-def test_commands_are_found() -> None:
+def test_commands_are_found_and_the_table_of_shared_options_is_correct() -> None:
     assert "secondlook report run/" in commands_in(ROOT / "README.md")
     assert "secondlook list views" in commands_in(ROOT / "docs" / "views.md")
     assert sum(len(commands_in(page)) for page in PAGES) > 15
-
-
-def flags_of_commands() -> dict[str, set[str]]:
-    """Return the long flags of each command, by its name as it is typed."""
-    commands = {name: load_command(name) for name in COMMANDS}
-    for group in ("views", "token"):
-        commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
-    return {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
-
-
-def test_table_of_shared_options_is_correct() -> None:
     table = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("## Shared options\n\n")[2]
     heading, _, *rows = (line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines())
     shared = [cell.strip(" `") for cell in heading[1:]]
@@ -63,18 +52,11 @@ def test_table_of_shared_options_is_correct() -> None:
     for commands, *cells in rows:
         has = {flag for flag, cell in zip(shared, cells, strict=True) if cell.strip() == "yes"}
         told |= dict.fromkeys(re.findall(r"`([^`]+)`", commands), has)
-    true = {name: flags.intersection(shared) for name, flags in flags_of_commands().items()}
+    known = {name: load_command(name) for name in COMMANDS}
+    for group in ("views", "token"):
+        known |= {f"{group} {name}": command for name, command in known.pop(group).commands.items()}
+    true = {name: {flag for one in command.params for flag in one.opts} & {*shared} for name, command in known.items()}
     assert told == {name: flags for name, flags in true.items() if flags}
-
-
-def fill_service(policy: Path, folder: Path, images: Path) -> None:
-    """Let a service decide about the images of a folder with a folder per class, and review all of them."""
-    labels = {str(file): file.parent.name for file in images.glob("*/*.png")}
-    with open_service(policy, ServiceOptions(folder, audit=1.0)) as service:
-        submitted = [SubmittedImage(Path(file).read_bytes(), file) for file in labels]
-        for start in range(0, len(submitted), 50):
-            asyncio.run(service.worker.decide(submitted[start : start + 50]))
-        service.reviews.add_labels([NewLabel(id_, id_, int(label)) for id_, label in labels.items()], "Anna")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_in(page)], ids=lambda page: str(page.name))
@@ -93,7 +75,12 @@ def test_documented_commands_run_as_printed(
         for command in FIRST:
             here(*shlex.split(command)[1:])
         first = []
-        fill_service(Path("policy.json"), Path("service"), Path("val"))
+        labels = {str(file): file.parent.name for file in Path("val").glob("*/*.png")}
+        with open_service(Path("policy.json"), ServiceOptions(Path("service"), audit=1.0)) as service:
+            submitted = [SubmittedImage(Path(file).read_bytes(), file) for file in labels]
+            for start in range(0, len(submitted), 50):
+                asyncio.run(service.worker.decide(submitted[start : start + 50]))
+            service.reviews.add_labels([NewLabel(id_, id_, int(label)) for id_, label in labels.items()], "Anna")
     Path("data").mkdir()
     if CIFAR10.is_dir():
         Path("resnet56.onnx").symlink_to(CIFAR10 / "resnet56.onnx")

@@ -11,12 +11,8 @@ from pathlib import Path
 import pytest
 
 from stress.server_process import ServerProcess
+from tests.cli.test_documented_commands import FIRST, PAGES, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-FIRST = [
-    "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run/ --quiet",
-    "calibrate --run run/ --risk 0.05 --delta 0.05 --out policy.json --quiet",
-]
 BLOCK = re.compile(r"(?P<skipped><!-- downloads -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
 GIVEN = {
     "README.md": """
@@ -42,13 +38,11 @@ def blocks_of(page: Path) -> list[str]:
     return [match["code"] for match in BLOCK.finditer(page.read_text(encoding="utf-8")) if not match["skipped"]]
 
 
-PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if blocks_of(page)]
-
-
 def run_commands(folder: Path, lines: list[str]) -> None:
     program = Path(sys.executable).with_name("secondlook")
     for line in lines:
-        subprocess.run([program, *line.split()], cwd=folder, check=True, capture_output=True)
+        words = line.removeprefix("secondlook ").split()
+        subprocess.run([program, *words], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +59,7 @@ def workplace(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=lambda page: str(page.name))
 def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     is_tutorial = page.name == "tutorial.md"  # which is about photographs
     here = tmp_path / "here"

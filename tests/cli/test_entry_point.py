@@ -5,16 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
-from secondlook.cli import demo, info
+from secondlook.cli import info
 from secondlook.cli.app import COMMANDS, load_command
-from tests.cli.conftest import Here
-
-MODEL = Path(demo.__file__).parent / "demo_data" / "digits.onnx"
+from tests.cli.conftest import MODEL, Command, Here
 
 # Interrupts the import of a module, as Ctrl-C does; {swallow} is what the code around the import catches.
 INTERRUPTED_IMPORT = """
@@ -70,23 +68,14 @@ main()
     assert (done.returncode, done.stdout) == (130, "")
 
 
-def test_too_little_memory_is_one_sentence(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    class TooLarge(dict[str, object]):
-        def __getitem__(self, name: str) -> object:
-            raise MemoryError
-
-    monkeypatch.setattr(info, "REGISTRIES", TooLarge())
+def test_too_little_memory_and_long_messages_are_one_sentence(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = here.refuse("info", f"first{'x' * 5000}last", told=("first", "last"))
+    assert len(ended.err) < 1100
+    monkeypatch.setattr(info, "REGISTRIES", MagicMock(**{"__getitem__.side_effect": MemoryError}))
     here.refuse("list", "metrics", told="memory")
 
 
-def test_long_messages_keep_their_beginning_and_end(here: Here) -> None:
-    ended = here.refuse("info", f"first{'x' * 5000}last", told=("first", "last"))
-    assert len(ended.err) < 1100
-
-
-def test_terminal_of_another_encoding(
-    secondlook: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_of_another_encoding(secondlook: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(MODEL, tmp_path / "modèle.onnx")
     monkeypatch.setitem(os.environ, "PYTHONIOENCODING", "ascii")
     plain = secondlook("info", "modèle.onnx")
@@ -95,10 +84,10 @@ def test_terminal_of_another_encoding(
     assert json.loads(done.stdout)["classifier"] == "onnx:modèle.onnx"
 
 
-@pytest.mark.parametrize("place", ["", "."])
-@pytest.mark.parametrize("command", ["calibrate --run run --coverage 0.9", "search --run run --budget 1"])
-def test_a_folder_as_output_file_is_one_sentence(here: Here, run: Path, command: str, place: str) -> None:
-    here.refuse(*command.split(), "--out", place)
+def test_a_folder_as_output_file_is_one_sentence(here: Here, run: Path) -> None:
+    for command in ("calibrate --run run --coverage 0.9", "search --run run --budget 1"):
+        for place in ("", "."):
+            here.refuse(*command.split(), "--out", place)
 
 
 HELP = """
@@ -115,14 +104,7 @@ finally:
 def test_help_imports_no_command_and_no_room() -> None:
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in COMMANDS)
-    assert done.stderr.split() == [
-        "secondlook.cli",
-        "secondlook.cli.app",
-        "secondlook.errors",
-        "secondlook.imports",
-    ]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_shows_the_first_line_of_a_command(name: str) -> None:
-    assert load_command(name).help.splitlines()[0] == COMMANDS[name]
+    allowed = ("cli", "cli.app", "errors", "imports")
+    assert done.stderr.split() == [f"secondlook.{name}" for name in allowed]
+    for name, first_line in COMMANDS.items():
+        assert load_command(name).help.splitlines()[0] == first_line

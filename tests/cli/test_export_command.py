@@ -5,6 +5,7 @@ import inspect
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from secondlook.onnx_export import verify_export
 from tests.cli.conftest import Here
 
 EXPORT = ("export", "--policy", "policy.json", "--out", "decide.onnx")
+AGAIN = (*EXPORT, "--force")
 SCORE = ("score", "--policy", "decide.onnx", "--data", "folder:new", "--no-progress")
 
 
@@ -31,49 +33,68 @@ def exported(here: Here, run: Path) -> Here:
 
 
 def test_export_tells_what_it_wrote(exported: Here) -> None:
-    told = exported.ok("export", "--policy", "policy.json", "--out", "other.onnx")
-    assert "other.onnx" in told.out
-    facts = exported("export", "--policy", "policy.json", "--out", "other.onnx", "--force", "--json").json
-    assert facts["path"] == "other.onnx"
-    assert facts["size"] == Path("other.onnx").stat().st_size
-    assert facts["image_shape"] == [16, 16, 3]
-    assert facts["pixels"] == "uint8"
+    other = ("export", "--policy", "policy.json", "--out", "other.onnx")
+    assert "other.onnx" in exported.ok(*other).out
+    facts = exported(*other, "--force", "--json").json
+    assert (facts["path"], facts["size"]) == ("other.onnx", Path("other.onnx").stat().st_size)
+    assert (facts["image_shape"], facts["pixels"]) == ([16, 16, 3], "uint8")
     assert Path("other.onnx").read_bytes() == Path("decide.onnx").read_bytes()
-    real = exported("export", "--policy", "policy.json", "--out", "real.onnx", "--pixels", "float32", "--json")
-    assert real.json["pixels"] == "float32"
     onnx.checker.check_model("decide.onnx", full_check=True)
+    Path("settings.toml").write_text('[export]\npolicy = "policy.json"\nout = "settings.onnx"\npixels = "float32"\n')
+    for words in ((*other[:-1], "real.onnx", "--pixels", "float32"), ("export", "--config", "settings.toml")):
+        assert exported(*words, "--json").json["pixels"] == "float32"
+
+
+VERIFY = ("verify", "decide.onnx", "--policy", "policy.json", "--data", "folder:val", "--no-progress")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "--force"),
-        (("--out", "decide.json"), "decide.json"),
-        (("--force", "--image-shape", "16,16"), "--image-shape 16,16 "),
-        (("--force", "--image-shape", "16,16,x"), "--image-shape 16,16,x "),
-        (("--force", "--image-shape", "17,17,3"), "--image-shape 17,17,3"),
-        (("--force", "--policy", "absent.json"), "absent.json"),
-        (("--force", "--out", "model.onnx"), "model.onnx"),
-        (("--force", "--policy", "decide.onnx"), "decide.onnx"),
-        (("--out", "absent/decide.onnx"), "absent"),
-        (("--force", "--model", "onnx:other.onnx"), "--allow-mismatch"),
+        (EXPORT, "--force"),
+        ((*EXPORT, "--out", "decide.json"), "decide.json"),
+        ((*EXPORT, "--out", "absent/decide.onnx"), "absent"),
+        ((*AGAIN, "--image-shape", "16,16"), "--image-shape 16,16 "),
+        ((*AGAIN, "--image-shape", "16,16,x"), "--image-shape 16,16,x "),
+        ((*AGAIN, "--image-shape", "17,17,3"), "--image-shape 17,17,3"),
+        ((*AGAIN, "--policy", "absent.json"), "absent.json"),
+        ((*AGAIN, "--out", "model.onnx"), "model.onnx"),
+        ((*AGAIN, "--policy", "decide.onnx"), "decide.onnx"),
+        ((*AGAIN, "--model", "onnx:changed.onnx"), "--allow-mismatch"),
+        (("info", "damaged.onnx"), ("damaged.onnx", "checksum")),
+        ((*SCORE, "--policy", "damaged.onnx", "--out", "s.csv"), ("damaged.onnx", "checksum")),
+        (("verify", "damaged.onnx", *VERIFY[2:]), ("damaged.onnx", "checksum")),
+        ((*VERIFY, "--policy", "absent.json"), "absent.json"),
+        ((*VERIFY, "--policy", "other.json"), "checksum"),
+        ((*VERIFY, "--data", "folder:absent"), "absent"),
+        ((*VERIFY, "--model", "onnx:changed.onnx"), "changed.onnx"),
     ],
 )
-def test_errors_are_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
-    model = onnx.load("model.onnx")
-    model.doc_string = "another one"
-    onnx.save(model, "other.onnx")
-    before = Path("decide.onnx").read_bytes()
-    exported.refuse(*EXPORT, *words, told=told)
+def test_errors_are_one_sentence(exported: Here, words: tuple[str, ...], told: str | tuple[str, ...]) -> None:
+    write_changed_model()
+    if "other.json" in words:
+        exported.calibrate("--coverage", "0.6", "--out", "other.json", "--quiet")
+    content = bytearray(Path("decide.onnx").read_bytes())
+    before = bytes(content)
+    content[len(content) // 2] ^= 4
+    Path("damaged.onnx").write_bytes(content)
+    exported.refuse(*words, told=told)
     assert Path("decide.onnx").read_bytes() == before
 
 
-def test_another_classifier_loses_the_guarantee(exported: Here) -> None:
+def write_changed_model() -> None:
+    """Write the model with slightly other weights."""
     model = onnx.load("model.onnx")
-    model.doc_string = "another one"
-    onnx.save(model, "other.onnx")
-    words = ("--force", "--model", "onnx:other.onnx", "--allow-mismatch", "--json")
-    assert exported(*EXPORT, *words).json["guarantee_text"].startswith("none, since")
+    for one in model.graph.initializer:
+        if numpy_helper.to_array(one).ndim >= 2:
+            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one) * np.float32(1.1), one.name))
+    onnx.save(model, "changed.onnx")
+
+
+def test_another_classifier_loses_the_guarantee(exported: Here) -> None:
+    write_changed_model()
+    words = (*AGAIN, "--model", "onnx:changed.onnx", "--allow-mismatch", "--json")
+    assert exported(*words).json["guarantee_text"].startswith("none, since")
     assert exported("info", "decide.onnx", "--json").json["guarantee"].startswith("none, since")
     assert exported(*SCORE, "--out", "scores.csv", "--json").json["guarantee"] is None
 
@@ -89,6 +110,14 @@ def test_info_tells_all_about_the_file(exported: Here) -> None:
     assert "all views" in file["computes"]
     assert "10 % errors" in exported("info", "decide.onnx").out
     assert exported("info", "model.onnx", "--json").json["what"] == "classifier"
+    model = onnx.load("decide.onnx")
+    (entry,) = (one for one in model.metadata_props if one.key == "secondlook.policy")
+    entry.value = json.dumps({**json.loads(entry.value), "made": "never"})
+    Path("changed.onnx").write_bytes(OnnxFile.seal(model.SerializeToString()))
+    done = exported("info", "changed.onnx", "--json")
+    assert done.err.count("warning:") == 1
+    assert "changed after it was written" in done.json["file"]
+    assert done.json["guarantee"].startswith("none")
 
 
 def test_info_about_an_adaptive_file(here: Here, run: Path) -> None:
@@ -105,14 +134,18 @@ def test_info_about_an_adaptive_file(here: Here, run: Path) -> None:
 def test_score_is_that_of_the_policy(exported: Here) -> None:
     shared = ("--data", "folder:new", "--per-view", "--audit", "0.2", "--seed", "3", "--no-progress", "--json")
     mine = exported("score", "--policy", "policy.json", *shared, "--out", "mine.parquet", "--rejected", "a")
-    theirs = exported.ok("score", "--policy", "decide.onnx", *shared, "--out", "theirs.parquet", "--rejected", "b")
+    Path("elsewhere").mkdir()
+    shutil.copy("decide.onnx", "elsewhere")
+    Path("model.onnx").unlink()  # which is not needed any more
+    words = ("--policy", "elsewhere/decide.onnx", "--out", "theirs.parquet", "--rejected", "b")
+    theirs = exported.ok("score", *words, *shared)
     own = ("out", "rejected_folder")
     assert {**theirs.json, **dict.fromkeys(own)} == {**mine.json, **dict.fromkeys(own)}
+    assert theirs.json["images"] == 40
     tables = [pq.read_table(f"{name}.parquet").to_pylist() for name in ("mine", "theirs")]
     for expected, row in zip(*tables, strict=True):
-        assert [row[name] for name in ("id", "label", "accept", "looks")] == [
-            expected[name] for name in ("id", "label", "accept", "looks")
-        ]
+        for name in ("id", "label", "accept", "looks"):
+            assert row[name] == expected[name]
         assert row["confidence"] == pytest.approx(expected["confidence"], abs=1e-5)
     assert sorted(path.name for path in Path("a").rglob("*")) == sorted(path.name for path in Path("b").rglob("*"))
 
@@ -120,23 +153,21 @@ def test_score_is_that_of_the_policy(exported: Here) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("score", "--data", "folder:new", "--out", "s.csv"), "--policy"),
-        ((*SCORE, "--model", "onnx:model.onnx", "--out", "s.csv"), "--model"),
-        ((*SCORE, "--allow-mismatch", "--out", "s.csv"), "--allow-mismatch"),
-        ((*SCORE, "--engine", "ray", "--out", "s.csv"), "--engine"),
-        (("score", "--policy", "model.onnx", "--data", "folder:new", "--out", "s.csv"), "export a policy"),
-        (("score", "--policy", "absent.onnx", "--data", "folder:new", "--out", "s.csv"), "absent.onnx"),
+        (("score", "--data", "folder:new"), "--policy"),
+        ((*SCORE, "--model", "onnx:model.onnx"), "--model"),
+        ((*SCORE, "--allow-mismatch"), "--allow-mismatch"),
+        ((*SCORE, "--engine", "ray"), "--engine"),
+        (("score", "--policy", "model.onnx", "--data", "folder:new"), "export a policy"),
+        (("score", "--policy", "absent.onnx", "--data", "folder:new"), "absent.onnx"),
         (
-            ("score", "--policy", "decide.onnx", "--data", "npz:photo.npz", "--out", "s.csv"),
+            ("score", "--policy", "decide.onnx", "--data", "npz:photo.npz"),
             "export the policy for them with secondlook export --image-shape",
         ),
     ],
 )
 def test_wrong_use_of_a_file_is_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
-    import numpy as np
-
     np.savez("photo.npz", images=np.zeros((2, 40, 60, 3), dtype=np.uint8))
-    done = exported.fail(*words, told=told)
+    done = exported.fail(*words, "--out", "s.csv", told=told)
     assert "=" not in done.err.replace("'", "").split("[")[0], done.err
     assert not Path("s.csv").exists()
 
@@ -152,59 +183,10 @@ def test_scores_are_monitored_and_recalibrated_with_the_file_as_policy(exported:
     for policy in ("decide.onnx", "policy.json"):
         exported.ok("monitor", "--policy", policy, *words, "--out", f"monitor-{policy}", "--shuffle", "--json")
         assert "<title>" in Path(f"monitor-{policy}/monitor.html").read_text("utf-8")
-    first, second = (
-        json.loads(Path(f"monitor-{name}/monitor.json").read_text()) for name in ("decide.onnx", "policy.json")
-    )
-    assert first == second
+    first, second = (Path(f"monitor-{name}/monitor.json").read_text() for name in ("decide.onnx", "policy.json"))
+    assert json.loads(first) == json.loads(second)
     exported.ok("calibrate", "--policy", "decide.onnx", *words, "--out", "fresh.json", "--risk", "0.2")
     assert sl.load_policy("fresh.json").certified
-
-
-def test_a_changed_file_is_told_once(exported: Here) -> None:
-    model = onnx.load("decide.onnx")
-    (entry,) = (one for one in model.metadata_props if one.key == "secondlook.policy")
-    content = json.loads(entry.value)
-    entry.value = json.dumps({**content, "made": "never"})
-    Path("changed.onnx").write_bytes(OnnxFile.seal(model.SerializeToString()))
-    done = exported("info", "changed.onnx", "--json")
-    assert done.err.count("warning:") == 1
-    assert "changed after it was written" in done.json["file"]
-    assert done.json["guarantee"].startswith("none")
-
-
-def test_a_damaged_file_is_an_error_of_every_command(exported: Here) -> None:
-    content = bytearray(Path("decide.onnx").read_bytes())
-    content[len(content) // 2] ^= 4
-    Path("damaged.onnx").write_bytes(content)
-    data = ("--data", "folder:new")
-    for words in (
-        ("info", "damaged.onnx"),
-        ("score", "--policy", "damaged.onnx", *data, "--out", "s.csv"),
-        ("verify", "damaged.onnx", "--policy", "policy.json", *data),
-    ):
-        exported.refuse(*words, told=("damaged.onnx", "checksum"))
-
-
-def test_settings_files_and_a_moved_model(exported: Here) -> None:
-    Path("settings.toml").write_text('[export]\npolicy = "policy.json"\nout = "settings.onnx"\npixels = "float32"\n')
-    assert exported("export", "--config", "settings.toml", "--json").json["pixels"] == "float32"
-    Path("elsewhere").mkdir()
-    shutil.copy("decide.onnx", "elsewhere")
-    Path("model.onnx").unlink()
-    done = exported("score", "--policy", "elsewhere/decide.onnx", "--data", "folder:new", "--out", "s.csv", "--json")
-    assert done.json["images"] == 40
-
-
-VERIFY = ("verify", "decide.onnx", "--policy", "policy.json", "--data", "folder:val", "--no-progress")
-
-
-def write_changed_model() -> None:
-    """Write the model with slightly other weights."""
-    model = onnx.load("model.onnx")
-    for one in model.graph.initializer:
-        if numpy_helper.to_array(one).ndim >= 2:
-            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one) * np.float32(1.1), one.name))
-    onnx.save(model, "changed.onnx")
 
 
 def test_the_file_passes(exported: Here) -> None:
@@ -213,54 +195,25 @@ def test_the_file_passes(exported: Here) -> None:
     assert "passed" in done.out
     told = exported(*VERIFY, "--limit", "50", "--tolerance", "1e-5", "--json").json
     assert (told["images"], told["passed"], told["differing"]) == (50, True, [])
-    expected = verify_export(
-        "decide.onnx",
-        "policy.json",
-        "folder:val",
-        limit=50,
-        tolerance=1e-5,
-        execution=sl.Execution(progress=False),
-    )
+    options: dict[str, Any] = {"limit": 50, "tolerance": 1e-5, "execution": sl.Execution(progress=False)}
+    expected = verify_export("decide.onnx", "policy.json", "folder:val", **options)
     assert told == json.loads(json.dumps(expected.to_dict()))
     assert exported(*VERIFY, "--quiet").out == ""
+    default = inspect.signature(verify_export).parameters["tolerance"].default
+    assert f"[default: {default:g}]" in " ".join(exported("verify", "--help").out.replace("│", " ").split())
+    Path("model.onnx").rename("moved.onnx")
+    exported.refuse(*VERIFY, told=("model.onnx", "--model"))
+    exported.ok(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")
 
 
 def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
     write_changed_model()
     exported.calibrate("--coverage", "0.7", "--force", "--quiet")
-    exported.ok(*EXPORT, "--force", "--model", "onnx:changed.onnx", "--allow-mismatch")
-    done = exported(*VERIFY)
-    assert done.code == 3
+    exported.ok(*AGAIN, "--model", "onnx:changed.onnx", "--allow-mismatch")
+    done, told = exported(*VERIFY), exported(*VERIFY, "--json")
+    assert done.code == told.code == 3
     assert "failed" in done.out
-    told = exported(*VERIFY, "--json")
-    assert told.code == 3
     assert told.json["passed"] is False
     assert told.json["differing_decisions"] > 0
     assert told.json["differing"][0]["id"] in done.out
     exported.ok(*VERIFY, "--tolerance", "1")
-
-
-def test_help_tells_the_default_tolerance(here: Here) -> None:
-    default = inspect.signature(verify_export).parameters["tolerance"].default
-    assert f"[default: {default:g}]" in " ".join(here("verify", "--help").out.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--policy", "absent.json"), "absent.json"),
-        (("--policy", "other.json"), "checksum"),
-        (("--data", "folder:absent"), "absent"),
-        (("--model", "onnx:changed.onnx"), "changed.onnx"),
-    ],
-)
-def test_errors_of_verify_are_one_sentence(exported: Here, words: tuple[str, ...], told: str) -> None:
-    write_changed_model()
-    exported.calibrate("--coverage", "0.6", "--out", "other.json", "--quiet")
-    exported.refuse(*VERIFY, *words, told=told)
-
-
-def test_the_model_may_be_elsewhere(exported: Here) -> None:
-    Path("model.onnx").rename("moved.onnx")
-    exported.refuse(*VERIFY, told=("model.onnx", "--model"))
-    exported.ok(*VERIFY, "--model", "onnx:moved.onnx", "--limit", "20", "--batch-size", "4", "--device", "cpu")

@@ -3,7 +3,6 @@
 import ast
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,28 +22,14 @@ from tests.cli.conftest import Here
 
 PACKAGE = Path(sl.__file__).parent
 PYTHON_ONLY = {
-    "bins": "an argument of a curve",
-    "class_names": "for arrays and images in memory",
-    "entry": "an argument of `Predictions.open`",
-    "groups": "--per-class has no names of its own",
-    "ids": "for images that `Client` sends",
-    "image": "for images in memory",
-    "logits": "an argument of `Predictions`",
-    "members": "an argument of `Predictions`",
-    "neighbors": "an option of a method",
-    "on": "an option of a method",
-    "p": "an option of a method",
-    "passes": "an option of a method",
-    "probabilities": "an argument of `Predictions`",
-    "rows": "an argument of `Predictions.blocks`",
-    "smallest": "an argument of `judge_audits`",
-    "statistic": "an option of a method",
-    "temperature": "an option of a method",
-    "ties": "an argument of a metric",
-    "token": "an argument of `Client`",
-    "url": "an argument of `Client`",
+    "for arrays and images in memory": ("class_names", "image"),
+    "--per-class has no names of its own": ("groups",),
+    "an option of a method": ("neighbors", "on", "p", "passes", "statistic", "temperature"),
+    "an argument of a metric, of a curve or of `judge_audits`": ("ties", "bins", "smallest"),
+    "an argument of `Predictions` or of its methods": ("entry", "logits", "members", "probabilities", "rows"),
+    "an argument of `Client`": ("ids", "token", "url"),
 }
-"""Arguments in the fields of messages that no command has, and why nobody meets them there."""
+"""Arguments in the fields of messages that no command has, by why nobody meets them there."""
 
 ARGUMENT = re.compile(r"(?<![\w?&.<-])(?<!--model-option )(?P<name>[a-z][a-z_]*)=(?![=\"])")
 
@@ -104,33 +89,31 @@ def test_an_error_raised_again_keeps_its_fields() -> None:
     assert str(DecisionError.from_error(SecondLookError("it is wrong."), "in 'a.csv', ")) == "in 'a.csv', it is wrong."
 
 
-def arguments_in_fields() -> Iterator[tuple[str, str]]:
-    """Yield the place and the name of every argument that a message of the library has in its fields."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            is_repair = isinstance(node.func, ast.Name) and node.func.id == "Repair"
-            for one in node.keywords:
-                value = one.value.value if isinstance(one.value, ast.Constant) else None
-                name = one.arg if is_repair else value if one.arg == "argument" else None
-                if isinstance(name, str) and name != "of":
-                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", name
-
-
 def test_every_argument_in_a_field_has_an_option() -> None:
-    known = {name for words in list_commands() for name in find_flags(words)}
-    known |= {*PARAMETER_OF_ARGUMENT, *WITHOUT_OPTION, *model_options(), *source_options(), *PYTHON_ONLY}
-    found = list(arguments_in_fields())
+    known = {"of", *PARAMETER_OF_ARGUMENT, *WITHOUT_OPTION, *model_options(), *source_options()}
+    known = known.union(*PYTHON_ONLY.values())
+    for name in COMMANDS:
+        for other in getattr(load_command(name), "commands", [""]):
+            known |= set(find_flags(f"{name} {other}".split()))
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            is_repair = isinstance(call.func, ast.Name) and call.func.id == "Repair"
+            for one in call.keywords:
+                value = one.value.value if isinstance(one.value, ast.Constant) else None
+                argument = one.arg if is_repair else value if one.arg == "argument" else None
+                if isinstance(argument, str):
+                    found.append((f"{path.relative_to(PACKAGE)}:{call.lineno}", argument))
     assert found
     assert [(place, name) for place, name in found if name not in known] == [], "add it to a table of wording.py"
 
 
-def list_commands() -> Iterator[list[str]]:
-    """Yield the words of every command, such as ["views", "show"]."""
-    for name in COMMANDS:
-        for other in getattr(load_command(name), "commands", [""]):
-            yield f"{name} {other}".split()
+def test_listed_models_name_options_of_specs(here: Here) -> None:
+    listed = " ".join(here("list", "models").out.split())
+    assert "?output= is required" in listed
+    assert "?weights=FILE" in listed
+    assert not ARGUMENT.search(listed), listed
 
 
 @pytest.mark.parametrize(
@@ -147,13 +130,6 @@ def test_commands_print_options_and_no_python(here: Here, arguments: str, told: 
     done = here.refuse(*arguments.split(), told=told)
     own = re.sub(r"'[^']*'", "", done.err)
     assert not [match[0] for match in ARGUMENT.finditer(own)], done.err
-
-
-def test_listed_models_name_options_of_specs(here: Here) -> None:
-    listed = " ".join(here("list", "models").out.split())
-    assert "?output= is required" in listed
-    assert "?weights=FILE" in listed
-    assert not ARGUMENT.search(listed), listed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import pickle
 import socket
 import subprocess
@@ -19,27 +18,32 @@ from secondlook.classifiers import load_classifier
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.cli.info import describe
 from secondlook.policies import Policy, certify, threshold_for
+from secondlook.predictions import collect
+from tests.classifiers.conftest import RunsCode
+from tests.cli.conftest import MODEL as NETWORK
 from tests.cli.conftest import Here
 from tests.policy_maker import attach
 
-NETWORK = Path(sl.__file__).parent / "cli" / "demo_data" / "digits.onnx"
 MODEL = f"onnx:{NETWORK}?output=logits&gray=luminance"
 VIEWS = sl.ViewSet("identity shift:1,0 shift:0,1 rotate:5")
 NEW = 120
 
 
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    """A policy from 600 digits that the network never saw, and that are not scored."""
-    from secondlook.predictions import collect
-
+def make_policy(model: str, **goal: Any) -> Policy:
+    """Make a policy from 600 digits that the network never saw, and that are not scored."""
     images, labels = digit_images()
     places = split_digits()[1][NEW : NEW + 600]
-    classifier = load_classifier(MODEL)
+    classifier = load_classifier(model)
     preds = collect(classifier, images[places], VIEWS, labels=labels[places])
-    rule = certify(preds, "mean", risk=0.05, delta=0.1)
-    assert rule.certified
+    rule = certify(preds, "mean", **goal) if "risk" in goal else threshold_for(preds, **goal)
     return attach(rule, classifier=classifier, views=VIEWS.texts)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    made = make_policy(MODEL, risk=0.05, delta=0.1)
+    assert made.certified
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -108,23 +112,8 @@ def test_skipped_images_are_listed(here: Here, place: Path) -> None:
     assert (place / "scores.csv").read_bytes() == (place / "b.csv").read_bytes()
 
 
-def test_moved_model_can_be_given(here: Here, place: Path, policy: Policy) -> None:
-    (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
-    save_for(policy, place / "policy.json", name="onnx:gone.onnx?output=logits")
-    here.refuse(*SCORE, told=("gone.onnx", "--model"))
-    model = "onnx:moved.onnx?output=logits&gray=luminance"
-    here.ok(*SCORE, "--model", model)
-
-
 def test_moved_model_inherits_the_options_of_the_policy(here: Here, place: Path) -> None:
-    from secondlook.predictions import collect
-
-    text = f"{MODEL}&mean=0.1&std=0.5"
-    images, labels = digit_images()
-    places = split_digits()[1][NEW : NEW + 300]
-    classifier = load_classifier(text)
-    rule = threshold_for(collect(classifier, images[places], VIEWS, labels=labels[places]), coverage=0.8)
-    attach(rule, classifier=classifier, views=VIEWS.texts).save(place / "policy.json", overwrite=True)
+    make_policy(f"{MODEL}&mean=0.1&std=0.5", coverage=0.8).save(place / "policy.json", overwrite=True)
     here.ok("score", *GIVEN, "--out", "first.csv")
     (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
     here.ok(*SCORE, "--model", "onnx:moved.onnx")
@@ -138,20 +127,14 @@ def test_moved_model_inherits_the_options_of_the_policy(here: Here, place: Path)
     assert "mean=0.1" in done.out
 
 
-@pytest.mark.parametrize(
-    ("option", "partner"),
-    [("--link", "--rejected"), ("--export-all", "--export"), ("--image-prefix=https://a.b/", "--export")],
-)
-def test_option_without_its_partner_is_rejected(here: Here, place: Path, option: str, partner: str) -> None:
-    here.refuse(*SCORE, option, told=(option.partition("=")[0], partner))
-    assert not (place / "scores.csv").exists()
-
-
-def test_another_model_needs_allow_mismatch(here: Here, place: Path, policy: Policy) -> None:
+def test_moved_model_can_be_given_but_another_needs_allow_mismatch(here: Here, place: Path, policy: Policy) -> None:
+    (place / "moved.onnx").write_bytes(NETWORK.read_bytes())
+    save_for(policy, place / "policy.json", name="onnx:gone.onnx?output=logits")
+    here.refuse(*SCORE, told=("gone.onnx", "--model"))
+    here.ok(*SCORE, "--model", "onnx:moved.onnx?output=logits&gray=luminance")
     save_for(policy, place / "policy.json", digest="0" * 64)
     here.refuse(*SCORE, told=("000000000000", "--allow-mismatch"))
-    done = here.ok(*SCORE, "--allow-mismatch")
-    assert "guarantee: none" in done.out
+    assert "guarantee: none" in here.ok(*SCORE, "--allow-mismatch", "--force").out
 
 
 def test_edited_policy_has_no_guarantee(here: Here, place: Path) -> None:
@@ -176,26 +159,14 @@ def test_edited_policy_has_no_guarantee(here: Here, place: Path) -> None:
 
 
 def test_other_scores_are_replaced_only_by_force(here: Here, place: Path) -> None:
-    line = ("score", *GIVEN, "--out", "scores.parquet")
+    line, scores = ("score", *GIVEN, "--out", "scores.parquet"), place / "scores.parquet"
     here.ok(*line)
-    first = (place / "scores.parquet").read_bytes()
+    first = scores.read_bytes()
     (place / "new" / "another.png").write_bytes(next((place / "new").iterdir()).read_bytes())
-    done = here.fail(*line)
-    for value in ("'scores.parquet'", "--force", "another name"):
-        assert value in done.err
-    assert (place / "scores.parquet").read_bytes() == first
+    here.fail(*line, told=("'scores.parquet'", "--force", "another name"))
+    assert scores.read_bytes() == first
     here.ok(*line, "--force")
-    assert len(pq.read_table(place / "scores.parquet")) == NEW + 1
-
-
-class RunsCode:
-    """A pickle that creates a folder when it is loaded."""
-
-    def __init__(self, created: Path) -> None:
-        self.created = created
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.created),)
+    assert len(pq.read_table(scores)) == NEW + 1
 
 
 def test_policy_from_elsewhere_does_not_act(here: Here, place: Path, policy: Policy) -> None:
@@ -226,25 +197,28 @@ def test_harmful_views_are_warned_of(here: Here, place: Path, policy: Policy) ->
 
 
 @pytest.mark.parametrize(
-    ("changed", "value"),
+    ("words", "told"),
     [
-        ({"--policy": "none.json"}, "'none.json'"),
-        ({"--policy": "damaged.json"}, "'damaged.json'"),
-        ({"--out": "scores.xlsx"}, "'.xlsx'"),
-        ({"--out": "policy.json/scores.csv"}, "'policy.json'"),
-        ({"--export": "cvat:a.json"}, "'cvat"),
-        ({"--export": "fiftyone:none/a.json"}, "'none/a.json'"),
-        ({"--rejected": "new/rejected"}, "'new/rejected'"),
-        ({"--rejected": "policy.json"}, "policy.json"),
-        ({"--level": "2"}, "--level 2.0"),
+        ("--policy none.json", "'none.json'"),
+        ("--policy damaged.json", "'damaged.json'"),
+        ("--out scores.xlsx", "'.xlsx'"),
+        ("--out policy.json/scores.csv", "'policy.json'"),
+        ("--export cvat:a.json", "'cvat"),
+        ("--export fiftyone:none/a.json", "'none/a.json'"),
+        ("--rejected new/rejected", "'new/rejected'"),
+        ("--rejected policy.json", "policy.json"),
+        ("--level 2", "--level 2.0"),
+        ("--link", ("--link", "--rejected")),
+        ("--export-all", ("--export-all", "--export")),
+        ("--image-prefix=https://a.b/", ("--image-prefix", "--export")),
+        ("--image-prefix=", ("--image-prefix", "--export")),
     ],
 )
 def test_bad_input_is_one_sentence_with_exit_code_2(
-    here: Here, place: Path, changed: dict[str, str], value: str
+    here: Here, place: Path, words: str, told: str | tuple[str, ...]
 ) -> None:
     (place / "damaged.json").write_text('{"format": "second')
-    options = {"--policy": "policy.json", "--data": "folder:new/", "--out": "scores.csv", **changed}
-    here.refuse("score", *(text for pair in options.items() for text in pair), told=value)
+    here.refuse(*SCORE, *words.split(), told=told)
     assert not (place / "scores.csv").exists()
     assert not (place / "scores.csv.parts").exists()
 

@@ -25,57 +25,43 @@ out = "run"
 
 
 @pytest.mark.parametrize("more", ['model-option = "threads=1"', 'model_options = ["threads=1"]'])
-def test_lists_and_single_values_are_accepted(here: Here, more: str) -> None:
-    Path("settings.toml").write_text(f"{NATURAL}{more}\n")
-    done = here.ok("evaluate", "--config", "settings.toml", "--json")
+def test_lists_and_single_values_are_accepted_under_the_names_that_help_shows(here: Here, more: str) -> None:
+    Path("settings.toml").write_text(f"{NATURAL}{more}\nbatch-size = 64\non_error = 'skip'\njson = true\n")
+    done = here.ok("evaluate", "--config", "settings.toml")
     assert {(row["method"], row["metric"]) for row in done.json["rows"]} == {("msr", "auroc"), ("msr", "aurc")}
     record = json.loads(Path("run/run.json").read_text())
     assert record["views"] == ["identity", "shift:1,0", "hflip"]
     assert record["classifier"]["name"] == "onnx:model.onnx?mean=0.0,0.125,0.25&std=0.5&threads=1"
-
-
-def test_options_have_the_names_that_help_shows(here: Here) -> None:
-    Path("settings.toml").write_text(f"{NATURAL}quiet = true\nbatch-size = 64\non_error = 'skip'\n")
-    done = here("evaluate", "--config", "settings.toml")
+    assert (record["settings"]["batch_size"], record["settings"]["on_error"]) == (64, "skip")
+    Path("settings.toml").write_text(f"{NATURAL}{more}\nquiet = true\n")
+    done = here("evaluate", "--config", "settings.toml", "--out", "other")
     assert (done.code, done.out, done.err) == (0, "", "")
-    settings = json.loads(Path("run/run.json").read_text())["settings"]
-    assert (settings["batch_size"], settings["on_error"]) == (64, "skip")
     Path("settings.toml").write_text('[report]\nrun = "run"\njson = true\ngalleries = false\n')
     told = here("report", "--config", "settings.toml").json
     assert (told["report"], told["notes"]) == ("run/report.html", [])
 
 
-def test_unknown_option_lists_the_known_ones(here: Here) -> None:
+def test_unknown_options_and_invalid_values_are_named(here: Here) -> None:
+    line = ("evaluate", "--config", "settings.toml")
     Path("settings.toml").write_text("[evaluate]\nmodel-opton = 'threads=1'\n")
-    done = here.refuse(
-        "evaluate",
-        "--config",
-        "settings.toml",
-        told=("model-option, no-check, no-progress", "Did you mean 'model-option'?"),
-    )
+    done = here.refuse(*line, told=("model-option, no-check, no-progress", "Did you mean 'model-option'?"))
     assert "config" not in done.err.partition("known: ")[2]
-
-
-@pytest.mark.parametrize("value", ["[1, 2]", "'many'"])
-def test_invalid_number_is_named(here: Here, value: str) -> None:
-    Path("settings.toml").write_text(f"[evaluate]\nmodel = 'm'\ndata = 'd'\nout = 'o'\nseed = {value}\n")
-    here.fail("evaluate", "--config", "settings.toml", told="--seed")
+    for value in ("[1, 2]", "'many'"):
+        Path("settings.toml").write_text(f"[evaluate]\nmodel = 'm'\ndata = 'd'\nout = 'o'\nseed = {value}\n")
+        here.fail(*line, told="--seed")
+    Path("run/run.json").mkdir(parents=True)
+    here.refuse("report", "run", told="Is a directory")
 
 
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --resamples 5"
 
 
 def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
-    assert (
-        here(
-            *LINE.split(), "--views", "digits", "--out", "run", "--predict-from", "views", "--top-k", "2", "--quiet"
-        ).code
-        == 0
-    )
+    settings = ("--predict-from", "views", "--top-k", "2", "--quiet")
+    assert here(*LINE.split(), "--views", "digits", "--out", "run", *settings).code == 0
     done = here.ok("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
     assert "top-2" in done.out
-    policy = sl.load_policy("policy.json")
-    preds = sl.Predictions.open("run/predictions")
+    policy, preds = sl.load_policy("policy.json"), sl.Predictions.open("run/predictions")
     assert (policy.predict_from, policy.top_k) == ("views", 2)
     assert policy.threshold == sl.certify(preds, risk=0.05, delta=0.05, predict_from="views", top_k=2).threshold
     done = here("calibrate", "--run", "run", "--coverage", "0.5", "--predict-from", "image", "--top-k", "1", "--force")
@@ -85,10 +71,8 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
 
 
 def test_report_notes_out_of_distribution_images(here: Here) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
-    np.savez("noise.npz", images=noise)
-    line = [*LINE.split(), "--views", "identity", "--out", "run", "--quiet"]
-    here.ok(*line, "--ood", "npz:noise.npz")
+    np.savez("noise.npz", images=np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8))
+    here.ok(*LINE.split(), "--views", "identity", "--out", "run", "--quiet", "--ood", "npz:noise.npz")
     told = here("report", "run", "--json").json
     assert told["report"] == "run/report.html"
     assert any("npz:noise.npz" in note for note in told["notes"])
@@ -105,11 +89,6 @@ def test_json_lists_skipped_images_and_warnings(here: Here) -> None:
     assert "hflip" in done.json["warnings"][0]
     assert done.json["warnings"] == here("info", "run", "--json").json["warnings"]
     assert json.loads(Path("run/evaluation.json").read_text()) == done.json
-
-
-def test_unreadable_record_is_not_reported_as_missing(here: Here) -> None:
-    Path("run/run.json").mkdir(parents=True)
-    here.refuse("report", "run", told="Is a directory")
 
 
 def test_next_commands_are_quoted_for_the_shell(here: Here) -> None:

@@ -15,15 +15,12 @@ from secondlook.cli import info
 from tests.cli.conftest import Command, Here
 
 
-def test_show_writes_an_image(here: Here) -> None:
+def test_show_writes_an_image_and_warns_of_a_preset(here: Here) -> None:
     done = here.ok("views", "show", "identity, hflip, rotate:5", "photo.jpg", "-o", "sheet.png", "--paper")
     assert done.out.startswith("x\n⇔\n↻5\n")
     assert "sheet.png" in done.out
     with Image.open("sheet.png") as sheet:
         assert sheet.width > 200
-
-
-def test_warning_of_a_preset_is_shown(here: Here) -> None:
     done = here.ok("views", "show", "svhn", "photo.jpg")
     assert done.err.startswith("warning: ")
     assert "'svhn'" in done.err

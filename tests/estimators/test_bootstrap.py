@@ -228,13 +228,10 @@ def test_edge_cases_equal_the_reference(other_mass: Array, counts: Array) -> Non
     assert plurality_order(other_mass, counts).tolist() == expected
 
 
-def test_confidences_are_evenly_spaced_from_one_to_zero() -> None:
+def test_confidences_are_evenly_spaced_from_one_to_zero_and_invalid_arrays_rejected() -> None:
     order = np.array([[2.0], [3.0], [1.0]])
     assert plurality_confidence(order, np.ones((1, 4))).tolist() == [0.5, 0.0, 1.0]
     assert plurality_confidence(order[:1], np.ones((1, 4))).tolist() == [1.0]
-
-
-def test_invalid_arrays_are_rejected() -> None:
     ones, one_draw = np.ones((2, 3)), np.ones((3, 1))
     for other_mass, counts, offending in (
         (ones, ones, "[2, 3]"),

@@ -143,17 +143,7 @@ def test_the_fitted_temperature_minimizes_the_loss(true_temperature: float) -> N
     assert all(loss(fitted) <= loss(fitted * factor) for factor in (0.9, 0.99, 1.01, 1.1))
 
 
-def test_the_fitted_temperature_is_bounded() -> None:
-    logits = np.eye(3)[:, None, :]
-    assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.arange(3))) == MIN_TEMPERATURE
-    assert fit_temperature(Predictions(logits=logits, views="identity", labels=np.array([1, 2, 0]))) == MAX_TEMPERATURE
-    # A probability of zero at the label is no problem.
-    probabilities = np.array([[[1.0, 0.0]], [[0.9, 0.1]], [[0.2, 0.8]]])
-    preds = Predictions(probabilities=probabilities, views="identity", labels=np.array([1, 0, 1]))
-    assert MIN_TEMPERATURE <= fit_temperature(preds) <= MAX_TEMPERATURE
-
-
-def test_methods_apply_the_temperature() -> None:
+def test_methods_apply_the_temperature_which_is_bounded_when_fitted() -> None:
     preds = make_predictions(labels=False)
     softer = Predictions(logits=preds.logits / np.float32(3), views=preds.views)
     for name in ("msr", "view:hflip", "mean", "entropy", "margin", "doctor", "mean-logit"):
@@ -162,3 +152,10 @@ def test_methods_apply_the_temperature() -> None:
     labeled = make_predictions()
     fitted = confidence(labeled, "msr", temperature="fit")
     np.testing.assert_array_equal(fitted, confidence(labeled, "msr", temperature=fit_temperature(labeled)))
+    certain = np.eye(3)[:, None, :]
+    assert fit_temperature(Predictions(logits=certain, views="identity", labels=np.arange(3))) == MIN_TEMPERATURE
+    assert fit_temperature(Predictions(logits=certain, views="identity", labels=np.array([1, 2, 0]))) == MAX_TEMPERATURE
+    # A probability of zero at the label is no problem.
+    probabilities = np.array([[[1.0, 0.0]], [[0.9, 0.1]], [[0.2, 0.8]]])
+    impossible = Predictions(probabilities=probabilities, views="identity", labels=np.array([1, 0, 1]))
+    assert MIN_TEMPERATURE <= fit_temperature(impossible) <= MAX_TEMPERATURE

@@ -180,21 +180,18 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
         np.testing.assert_allclose(found["confidence"], MEAN.confidence(expected), atol=1e-2)
 
 
-def test_float_pixels_are_taken(classifier: Classifier, tmp_path: Path) -> None:
+def test_gray_images_and_float_pixels_are_taken(network_file: Path, tmp_path: Path, classifier: Classifier) -> None:
+    gray, images = load_classifier(f"onnx:{network_file}?gray=repeat"), make_images(channels=1)
+    policy, preds = make_policy(gray, images, MEAN)
+    path = export_onnx(policy, tmp_path / "gray.onnx", classifier=gray).path
+    for given in (images, images.repeat(3, axis=3)):
+        np.testing.assert_allclose(run_file(path, given)["confidence"], MEAN.confidence(preds), atol=2e-3)
     values = (make_images() / 255).astype(np.float32)
     policy, preds = make_policy(classifier, values, MEAN)
     summary = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier, pixels="float32")
     found = run_file(summary.path, values)
     np.testing.assert_allclose(found["confidence"], MEAN.confidence(preds), atol=1e-4)
     np.testing.assert_array_equal(found["label"], preds.predicted())
-
-
-def test_gray_images_become_colors(network_file: Path, tmp_path: Path) -> None:
-    classifier, images = load_classifier(f"onnx:{network_file}?gray=repeat"), make_images(channels=1)
-    policy, preds = make_policy(classifier, images, MEAN)
-    path = export_onnx(policy, tmp_path / "decide.onnx", classifier=classifier).path
-    for given in (images, images.repeat(3, axis=3)):
-        np.testing.assert_allclose(run_file(path, given)["confidence"], MEAN.confidence(preds), atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["plain", "adaptive"])

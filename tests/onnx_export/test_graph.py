@@ -28,7 +28,7 @@ def test_constants_of_inner_graphs_are_stored_once_in_the_outermost() -> None:
     assert len(outer[0].initializers) == 2  # the condition, and 3.0
 
 
-def test_only_the_same_operator_is_added_once() -> None:
+def test_only_the_same_operator_is_added_once_and_those_with_inner_graphs_always() -> None:
     graph = Graph(LOWEST_OPSET)
     images = Tensor(graph, "images", np.float32)
     first = graph.op("ReduceMean", images, np.array([1]), keepdims=0)
@@ -43,11 +43,7 @@ def test_only_the_same_operator_is_added_once() -> None:
     assert long is again
     assert long is not other
     assert len(graph.nodes) == 5
-
-
-def test_operators_with_inner_graphs_are_not_compared() -> None:
-    graph, branches = Graph(LOWEST_OPSET), ("then_branch", "else_branch")
-    images, condition = Tensor(graph, "images", np.float32), np.array(True)
+    condition, branches = np.array(True), ("then_branch", "else_branch")
     built = [build_branch(graph, images, factor) for factor in (1.0, 2.0, 2.0)]
     results = [graph.op("If", condition, **dict.fromkeys(branches, branch)) for branch in built]
     assert len({result.name for result in results}) == 3

@@ -321,8 +321,8 @@ def measure_peak(classifier: Classifier, data: Any) -> tuple[Predictions, int]:
         tracemalloc.stop()
 
 
-def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files that decode to 12 MB each: without a limit, 16 of them were held together."""
+def test_few_large_images_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files that decode to 12 MB each, and huge inputs: without a limit, 16 were held together, or a chunk."""
     for number in range(18):
         Image.new("1", (2000, 2000)).save(tmp_path / f"{number:02d}.png")
     (tmp_path / "18.png").write_bytes((tmp_path / "00.png").read_bytes()[:100])
@@ -335,12 +335,8 @@ def test_few_large_images_are_decoded_at_once(tmp_path: Path, monkeypatch: pytes
     assert list(skipped) == ["18.png", "19.png"]
     assert "above the limit of 25000000" in skipped["19.png"]
     assert peak < 30_000_000
-
-
-def test_huge_images_are_held_one_at_a_time() -> None:
-    """A chunk used to hold at least 16 inputs, whatever their size."""
-    predictions, peak = measure_peak(load_classifier(halves), np.zeros((40, 600, 600, 3), dtype=np.uint8))
-    assert predictions.n_images == 40
+    huge, peak = measure_peak(load_classifier(halves), np.zeros((40, 600, 600, 3), dtype=np.uint8))
+    assert huge.n_images == 40
     assert peak < 20_000_000, "a few images of 1.08 MB in each stage, not all of them"
 
 

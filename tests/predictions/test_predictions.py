@@ -197,7 +197,7 @@ def test_concatenated_predictions_have_the_images_of_both(kind: str) -> None:
     np.testing.assert_array_equal(getattr(selected, kind), values[[6, 0, 4]][:, [0, 2]])
 
 
-def test_concatenated_predictions_and_ensembles_take_labels_and_ids() -> None:
+def test_concatenated_predictions_and_ensembles_take_labels_and_ids_and_are_of_one_kind() -> None:
     both = [make(logits=random_logits(n, seed=n)) for n in (2, 3)]
     joined = both[0].concatenate(both[1], labels=[0, 1, 2, 3, 4], ids=iter("abcde"))
     assert joined.labels.tolist() == [0, 1, 2, 3, 4]
@@ -214,9 +214,6 @@ def test_concatenated_predictions_and_ensembles_take_labels_and_ids() -> None:
     pair = first.concatenate(second, ids="abcdefg", labels=[0] * 7)
     assert (pair.n_members, pair.ids, pair.has_labels) == (2, tuple("abcdefg"), True)
     np.testing.assert_array_equal(pair.probabilities, np.concatenate([first.probabilities, second.probabilities]))
-
-
-def test_predictions_that_differ_in_views_classes_members_or_output_cannot_be_concatenated() -> None:
     preds = make()
     others = {
         "vflip": make(views="identity hflip vflip"),

@@ -67,7 +67,7 @@ def legend_texts(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_risk_coverage_is_that_of_the_metrics(preds: Predictions) -> None:
+def test_risk_coverage_is_that_of_the_metrics_and_its_axis_shows_all_error_rates(preds: Predictions) -> None:
     axes = plots.draw_risk_coverage(preds, "mean")
     correct, confidence = preds.correct(), sl.confidence(preds, "mean")
     by_hand = [(~correct[np.argsort(-confidence)[:n]]).mean() for n in range(1, 401)]
@@ -76,10 +76,6 @@ def test_risk_coverage_is_that_of_the_metrics(preds: Predictions) -> None:
     perfect = np.asarray(axes.lines[1].get_ydata())
     errors = int((~correct).sum())
     np.testing.assert_allclose(perfect, [max(0, n - (400 - errors)) / n for n in range(1, 401)])
-
-
-def test_risk_axis_shows_the_error_rates_of_all_curves() -> None:
-    """A wrong image at the very top of the ranking must not squash the rest of the plot."""
     correct = np.arange(100) % 10 != 0
     axes = plots.draw_risk_coverage(correct, -np.arange(100.0))
     assert drawn(axes)[0, 1] == 1

@@ -193,7 +193,7 @@ def test_presets_in_percent_are_the_presets(preset: str) -> None:
     np.testing.assert_array_equal(sl.apply_views(image, views), sl.apply_views(image, preset))
 
 
-def test_digits_are_those_of_the_demo_and_signs_their_mirror_images_too() -> None:
+def test_signs_are_digits_of_the_demo_and_mirror_images_and_patches_do_not_overlap() -> None:
     images, labels = digit_images()
     digits = load_digit_images()
     np.testing.assert_array_equal(digits.images, images)
@@ -204,13 +204,10 @@ def test_digits_are_those_of_the_demo_and_signs_their_mirror_images_too() -> Non
         np.testing.assert_array_equal(part.images[half:], part.images[:half, :, ::-1])
         assert (part.labels[half:] - part.labels[:half] == 7).all()
         assert set(part.labels) == set(range(14))
-    assert not {image.tobytes() for image in training.images} & {image.tobytes() for image in unseen.images}
-
-
-def test_training_patches_do_not_overlap_the_others() -> None:
-    training, unseen = cut_patches(even=True, count=50), cut_patches(even=False, count=50)
-    assert set(training.labels) == set(unseen.labels) == set(range(6))
-    assert not {image.tobytes() for image in training.images} & {image.tobytes() for image in unseen.images}
+    patches = cut_patches(even=True, count=50), cut_patches(even=False, count=50)
+    assert set(patches[0].labels) == set(patches[1].labels) == set(range(6))
+    for first, second in ((training, unseen), patches):
+        assert not {image.tobytes() for image in first.images} & {image.tobytes() for image in second.images}
 
 
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")

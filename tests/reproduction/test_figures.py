@@ -38,7 +38,7 @@ def test_intensity_point_is_the_mean_over_its_views(workspace: Workspace, collec
     assert [row.value for row in found.rows] == pytest.approx([aurocs[0], np.mean(aurocs[1:])])
 
 
-def test_gain_at_a_tolerated_risk_is_counted_in_images(workspace: Workspace, collect_plainly: Collect) -> None:
+def test_gain_at_a_risk_is_in_images_and_areas_yield_aorc(workspace: Workspace, collect_plainly: Collect) -> None:
     figure = RiskCoverage("rc", "RC", COLUMN, PAPER_METHODS, risk=0.3, published="something")
     found = run_risk_coverage(figure, workspace)
     preds = collect_plainly(COLUMN)
@@ -49,11 +49,8 @@ def test_gain_at_a_tolerated_risk_is_counted_in_images(workspace: Workspace, col
     (cells,) = (cells for cells in found.tables[0].rows if cells[0] == "MSR(D)")
     assert f"{round(row.gain * 54):+,d}" in cells
     assert "something" in found.notes[0]
-
-
-def test_areas_yield_the_value_of_aorc(workspace: Workspace) -> None:
-    found = run_metric_explained(MetricExplained("aorc", "AORC", COLUMN, MEAN), workspace)
-    assert f"{100 * found.rows[0].value:.2f}" == found.tables[0].rows[-1][1]
+    areas = run_metric_explained(MetricExplained("aorc", "AORC", COLUMN, MEAN), workspace)
+    assert f"{100 * areas.rows[0].value:.2f}" == areas.tables[0].rows[-1][1]
 
 
 def test_more_resamplings_vary_less_between_seeds(workspace: Workspace) -> None:

@@ -363,13 +363,10 @@ def test_anything_else_is_rejected_in_one_sentence(image: object, values: list[s
         assert "\n" not in str(caught.value)
 
 
-def test_image_without_a_name_is_told_by_its_path_or_place() -> None:
+def test_images_without_a_name_are_told_by_their_place_and_recognized_without_imports() -> None:
     for image, name in (("absent.jpg", r"absent\.jpg"), (closed_image(), "in memory")):
         with pytest.raises(UnreadableImageError, match=name):
             read_image(image)
-
-
-def test_recognizing_objects_imports_nothing() -> None:
     code = (
         "import sys, numpy as np, secondlook as sl\n"
         "sl.open_source([np.zeros((2, 2, 3), np.uint8)]).digest\n"

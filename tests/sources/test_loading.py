@@ -116,11 +116,6 @@ def test_subsets_depend_on_ids_alone(ids: list[str], count: int, seed: int, remo
         assert len(after - set(experimental.ids)) <= 1, "removing an image moves at most one other"
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(None, 2), (0.1, 2), (0.12, 2), (0.125, 3), (0.5, 10), (0.95, 19)])
-def test_fraction_is_rounded_to_the_nearest_count(fraction: float | None, expected: int) -> None:
-    assert len(open_source(source_of(IDS), subset="experimental", fraction=fraction)) == expected
-
-
 def test_indices_are_read_from_text_or_npy(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("7\n3 11\n")
     np.save(tmp_path / "some.npy", np.array([7, 3, 11], dtype=np.uint16))
@@ -188,6 +183,8 @@ def test_arguments_and_options_are_equivalent(tmp_path: Path) -> None:
     assert by_text.spec == by_arguments.spec == f"{file}?subset=experimental&fraction=0.3&seed=2&limit=4"
     assert by_text.digest == by_arguments.digest
     assert open_source(f"{file}?subset=experimental&fraction=0.3", seed=2, limit=4).ids == by_text.ids
+    for fraction, count in {None: 2, 0.1: 2, 0.12: 2, 0.125: 3, 0.5: 10, 0.95: 19}.items():
+        assert len(open_source(file, subset="experimental", fraction=fraction)) == count, "the nearest one"
 
 
 def test_digest_of_a_subset_covers_only_its_own_images() -> None:

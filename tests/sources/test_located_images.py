@@ -65,15 +65,6 @@ def test_class_names_and_subsets_apply_to_a_bucket(bucket: Any, tmp_path: Path) 
         assert (len(source), source.class_names) == (4, class_names)
 
 
-def test_digest_of_a_bucket_covers_sizes_and_times_without_reading_images(bucket: Any) -> None:
-    source, again = (open_source("folder:s3://pictures/val") for _ in range(2))
-    digest = source.digest
-    put(bucket, "pictures/val/cat/0.png", b"another size")
-    assert open_source("folder:s3://pictures/val").digest != digest
-    bucket.delete_dir("pictures/val")
-    assert again.digest == digest
-
-
 @pytest.mark.parametrize(
     ("spec", "found"),
     [
@@ -101,6 +92,7 @@ def test_spec_that_opens_nothing(spec: str, found: str) -> None:
 
 def test_missing_and_damaged_files_of_a_bucket_are_unreadable(bucket: Any) -> None:
     failing, source = (open_source(f"folder:s3://pictures/val?on_error={each}") for each in ("fail", "skip"))
+    digest = source.digest
     bucket.delete_file("pictures/val/cat/0.png")
     put(bucket, "pictures/val/cat/1.png", b"no image")
     with pytest.raises(UnreadableImageError, match=r"s3://pictures/val/cat/0\.png.*No such file"):
@@ -110,6 +102,8 @@ def test_missing_and_damaged_files_of_a_bucket_are_unreadable(bucket: Any) -> No
     reasons = {skipped.id: skipped.reason for skipped in source.skipped}
     assert "No such file" in reasons["cat/0.png"]
     assert set(reasons) == {"cat/0.png", "cat/1.png"}
+    assert failing.digest == digest, "it covers sizes and times of what was listed, without reading images"
+    assert open_source("folder:s3://pictures/val").digest != digest
 
 
 def test_files_of_a_bucket_are_not_read_if_too_large_and_sent_once(bucket: Any) -> None:
@@ -180,13 +174,6 @@ def test_paths_below_a_folder_that_is_gone(picture_folder: Path, kind: str) -> N
     assert is_root_error(whole)
 
 
-def test_urls_in_lists_and_tables_are_rejected(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("path\na.png\ns3://bucket/a.png\n")
-    for source in ([tmp_path / "a.png", "s3://bucket/a.png"], f"csv:{tmp_path}/a.csv"):
-        with pytest.raises(SourceError, match=r"s3://bucket/a\.png"):
-            open_source(source)
-
-
 def test_file_of_images_that_is_gone_or_has_changed(samples: Callable[[str], str], tmp_path: Path) -> None:
     source = open_source(samples("npz"))
     path = tmp_path / "a.npz"
@@ -201,7 +188,9 @@ def test_file_of_images_that_is_gone_or_has_changed(samples: Callable[[str], str
     assert is_root_error(pickle.loads(content))
 
 
-def test_sources_of_users_and_arrays_are_not_extracted(samples: Callable[[str], str]) -> None:
+def test_sources_of_users_are_not_extracted_and_urls_in_lists_rejected(
+    samples: Callable[[str], str], tmp_path: Path
+) -> None:
     class Pixels(ArraySource):
         """Reads something else than its array."""
 
@@ -209,6 +198,10 @@ def test_sources_of_users_and_arrays_are_not_extracted(samples: Callable[[str], 
     assert isinstance(pixels, ArraySource)
     assert Pixels(pixels.images).extract(range(2)) is None
     assert open_source(np.zeros((3, 4, 4, 3), np.uint8)).extract(range(2)) is None
+    (tmp_path / "a.csv").write_text("path\na.png\ns3://bucket/a.png\n")
+    for data in ([tmp_path / "a.png", "s3://bucket/a.png"], f"csv:{tmp_path}/a.csv"):
+        with pytest.raises(SourceError, match=r"s3://bucket/a\.png"):
+            open_source(data)
 
 
 def test_rows_of_a_data_set_are_sent_with_their_bytes() -> None:

@@ -75,15 +75,6 @@ def make_header(descr: str, shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
-def test_array_that_inflates_beyond_the_limit_is_not_inflated(path: Path) -> None:
-    header = make_header("|u1", (5_000, 1_000, 1_000, 1))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("images.npy", header)
-    write_declared_size(path, len(header) + 5 * 10**9)
-    with pytest.raises(SourceError, match=r"50000001[0-9]{2} bytes"):
-        open_source(f"npz:{path}")
-
-
 def write_declared_size(path: Path, size: int) -> None:
     """Change the size of the only member in the directory of an archive, as a Zip64 extra field."""
     content = path.read_bytes()
@@ -99,10 +90,16 @@ def write_declared_size(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("declared", [1, 100, 10**9])
-def test_declared_size_that_differs_from_the_array_is_rejected(path: Path, declared: int) -> None:
+def test_array_of_another_size_or_beyond_the_limit_is_not_inflated(path: Path, declared: int) -> None:
     np.savez_compressed(path, images=np.zeros((50, 100, 100, 1), dtype=np.uint8))
     write_declared_size(path, declared)
     with pytest.raises(SourceError, match=r"a\.npz'"):
+        open_source(f"npz:{path}")
+    header = make_header("|u1", (5_000, 1_000, 1_000, 1))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("images.npy", header)
+    write_declared_size(path, len(header) + 5 * 10**9)
+    with pytest.raises(SourceError, match=r"50000001[0-9]{2} bytes"):
         open_source(f"npz:{path}")
 
 

@@ -57,14 +57,14 @@ def test_folder_of_files_with_ids_and_names_of_classes(tmp_path: Path, scheme: s
             write_tar(tmp_path / place, *(member for pair in members for member in pair))
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "classes.txt").write_text("dog\nbird\ncat\nant\n")
-    options = "?id=name&label=species" if scheme == "parquet" else "?label=cls"
+    options = "?id=name&label=species" if scheme == "parquet" else ""
     source = open_source(f"{scheme}:{tmp_path}{options}")
     in_tar = ("1.tar/a", "1.tar/b", "1.tar/c", "1.tar/d", "b/2.tar/x", "b/2.tar/y", "b/2.tar/z")
     assert source.ids == (tuple("abcdxyz") if scheme == "parquet" else in_tar)
     assert source.class_names == ("ant", "cat", "dog")
     assert labels_of(source) == [2, 2, 1, 0, 1, 2, 1]
     np.testing.assert_array_equal(read_all(source), IMAGES)
-    named = open_source(f"{scheme}:{tmp_path}{options}&classes={tmp_path}/classes.txt")
+    named = open_source(f"{scheme}:{tmp_path}{options}{'&' if options else '?'}classes={tmp_path}/classes.txt")
     assert labels_of(named) == [0, 0, 2, 3, 2, 0, 2]
     if scheme == "parquet":
         assert open_source(f"parquet:{tmp_path}").ids[3:5] == ("1.parquet#3", "b/2.parquet#0")
@@ -103,17 +103,8 @@ def test_wrong_columns(tmp_path: Path, columns: dict[str, Any], options: str, fo
         open_source(spec + options)
 
 
-def test_files_that_do_not_fit_together(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "1.parquet", image=PNGS, label=[0] * 7)
-    for columns, found in (({}, r"2\.parquet.*'label'"), ({"label": ["a"] * 7}, "integers in some")):
-        write_parquet(tmp_path / "2.parquet", image=PNGS, **columns)
-        with pytest.raises(SourceError, match=found):
-            open_source(f"parquet:{tmp_path}")
-
-
-@pytest.mark.parametrize("scheme", ["parquet", "webdataset"])
-def test_missing_damaged_and_compressed_files(tmp_path: Path, scheme: str) -> None:
-    suffix = {"parquet": "parquet", "webdataset": "tar"}[scheme]
+@pytest.mark.parametrize(("scheme", "suffix"), [("parquet", "parquet"), ("webdataset", "tar")])
+def test_missing_damaged_compressed_and_differing_files(tmp_path: Path, scheme: str, suffix: str) -> None:
     with pytest.raises(SourceError, match="does not exist"):
         open_source(f"{scheme}:{tmp_path}/none.{suffix}")
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
@@ -121,6 +112,12 @@ def test_missing_damaged_and_compressed_files(tmp_path: Path, scheme: str) -> No
     (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really PAR1")
     with pytest.raises(SourceError, match=rf"a\.{suffix}.*(Parquet|without compression)"):
         open_source(f"{scheme}:{tmp_path}/a.{suffix}")
+    write_parquet(tmp_path / "a.parquet", image=PNGS, label=[0] * 7)
+    cases: list[tuple[Any, str]] = [({}, r"b\.parquet.*'label'"), ({"label": ["a"] * 7}, "integers in some")]
+    for columns, found in cases:
+        write_parquet(tmp_path / "b.parquet", image=PNGS, **columns)
+        with pytest.raises(SourceError, match=found):
+            open_source(f"parquet:{tmp_path}")
 
 
 @pytest.mark.parametrize("scheme", ["parquet", "webdataset"])
@@ -210,11 +207,8 @@ def test_files_of_a_sample_share_their_name_up_to_the_first_dot(tmp_path: Path) 
     assert source.ids == ("a.tar/val/a", "a.tar/0", "a.tar/e.f/x")
     assert labels_of(source) == [1, 0, 2]
     np.testing.assert_array_equal(read_all(source), IMAGES[:3])
-
-
-def test_suffixes_of_images_and_labels_can_be_chosen(tmp_path: Path) -> None:
-    members = [("x.png", PNGS[0]), ("x.left.png", PNGS[2]), ("x.jpg", PNGS[1]), ("x.class", b"1")]
-    spec = write_tar(tmp_path / "a.tar", *members)
+    several = [("x.png", PNGS[0]), ("x.left.png", PNGS[2]), ("x.jpg", PNGS[1]), ("x.class", b"1")]
+    spec = write_tar(tmp_path / "b.tar", *several)
     with pytest.raises(SourceError, match=r"'x'.*png, jpg"):
         open_source(spec)
     for suffix, image in (("png", 0), ("jpg", 1), ("left.png", 2)):

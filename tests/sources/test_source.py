@@ -87,13 +87,13 @@ class Photos(Source):
 
 
 @given(
-    sizes=st.lists(st.integers(1, 120), min_size=1, max_size=40),
+    sizes=st.lists(st.integers(1, 150), min_size=1, max_size=40),
     batch_size=st.integers(1, 20),
-    threads=st.integers(1, 3),
+    threads=st.integers(1, 4),
 )
 @settings(deadline=None, max_examples=60)
 def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: int, threads: int) -> None:
-    source = Photos(sizes, threads)
+    source = Photos([min(size, 120) for size in sizes], threads)
     indices: list[int] = []
     for batch in source.batches(batch_size):
         assert 0 < len(batch.images) <= batch_size
@@ -104,16 +104,11 @@ def test_images_held_at_once_stay_below_the_limit(sizes: list[int], batch_size: 
     # A thread may hold the images of its last task for a moment after the task is done.
     assert source.peak <= 120 * threads
 
-
-@given(sizes=st.lists(st.integers(1, 150), min_size=1, max_size=40), threads=st.integers(1, 4))
-@settings(deadline=None, max_examples=60)
-def test_images_that_are_converted_stay_below_the_limit(sizes: list[int], threads: int) -> None:
-    source = Photos(sizes, threads)
-
     def convert(id_: str, image: Array) -> Array:
         time.sleep(0.0005)  # lets the other threads read
         return np.array([len(image)])
 
+    source = Photos(sizes, threads)
     results = list(source.convert_images(convert, range(len(sizes))))
     assert [(index, int(size[0])) for index, size in results] == list(enumerate(sizes))
     assert source.peak <= max(120, *sizes), "an image above the limit is held alone"
@@ -146,13 +141,16 @@ def test_reading_ends_with_the_first_error_or_when_nobody_needs_more_images(thre
     assert max(failed.n_read, left.n_read) < 4000
 
 
-def test_images_of_arrays_are_read_a_few_at_a_time_if_they_are_large() -> None:
+def test_images_of_arrays_are_read_a_few_at_a_time_if_large_within_a_valid_range() -> None:
     source = open_source(IMAGES)
     source.max_bytes = 200  # two images of 90 bytes
     assert [batch.indices.tolist() for batch in source.batches(4)] == [[0, 1], [2, 3]]
     source.max_bytes = 80
     assert [batch.indices.tolist() for batch in source.batches(4)] == [[0], [1], [2], [3]]
     assert [len(batch.images) for batch in open_source(source, limit=2).batches(4)] == [1, 1]
+    for arguments, value in {(0,): "batch_size=0", (2, 5): "start=5", (2, -1): "start=-1", (2, 0, 9): "stop=9"}.items():
+        with pytest.raises(SourceError, match=value):
+            source.batches(*arguments)
 
 
 @every_count
@@ -166,14 +164,6 @@ def test_first_unreadable_image_is_reported_unless_a_copy_skips_it(threads: int)
         list(source.batches(20))
     assert (source.on_error, source.skipped) == ("fail", [])
     assert repr(source) == "<Stripes 'stripes': 20 images>"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "value"), [((0,), "batch_size=0"), ((2, 4), "start=4"), ((2, -1), "start=-1"), ((2, 0, 9), "stop=9")]
-)
-def test_invalid_range_is_rejected_at_once(arguments: tuple[int, ...], value: str) -> None:
-    with pytest.raises(SourceError, match=value):
-        Stripes(3).batches(*arguments)
 
 
 def test_digest_of_a_users_source_depends_on_its_pixels_but_not_on_why_they_cannot_be_read() -> None:
@@ -229,16 +219,12 @@ def test_own_hash_of_a_users_source_is_used_but_finds_no_duplicates() -> None:
     for source in (Named(IMAGES), Named(IMAGES).select(np.arange(4))):
         assert source.digest == Named(IMAGES[::-1]).digest != open_source(IMAGES).digest
     assert Stripes(9, 2, 5).find_duplicates() == [], "both are unreadable for the same reason"
-    assert Large(9).find_duplicates() == []
-
-
-@every_count
-def test_duplicates_are_later_images_with_the_same_pixels(threads: int) -> None:
-    source = open_source(IMAGES[[0, 1, 0, 2, 1, 0]])
-    source.threads = threads
-    assert source.find_duplicates() == [2, 4, 5]
-    assert source.without_labels().find_duplicates() == [2, 4, 5]
-    assert open_source(IMAGES).find_duplicates() == []
+    assert Large(9).find_duplicates() == open_source(IMAGES).find_duplicates() == []
+    repeated = open_source(IMAGES[[0, 1, 0, 2, 1, 0]])
+    for threads in (1, 3):
+        repeated.threads = threads
+        for each in (repeated, repeated.without_labels()):
+            assert each.find_duplicates() == [2, 4, 5], "later images with the same pixels"
 
 
 def test_digests_are_stable_between_versions() -> None:

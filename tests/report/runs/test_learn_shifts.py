@@ -13,7 +13,9 @@ from secondlook.monitoring.estimates import AccuracyEstimator, score_images
 from tests.report.runs.conftest import QUIET, classify
 
 
-def test_policy_learns_and_keeps_its_guarantee(run: sl.Run, classifier: sl.Classifier, tmp_path: Path) -> None:
+def test_policy_learns_and_keeps_its_guarantee_and_others_are_rejected(
+    run: sl.Run, classifier: sl.Classifier, tmp_path: Path, archive: str
+) -> None:
     policy = run.certify(risk=0.1, delta=0.1, progress=False)
     learned = run.learn_shifts(policy, classifier, n_images=100, execution=QUIET)
     assert learned.shifts is not None
@@ -31,6 +33,12 @@ def test_policy_learns_and_keeps_its_guarantee(run: sl.Run, classifier: sl.Class
         run.learn_shifts(policy, other, execution=QUIET)
     with pytest.raises(DecisionError, match="classifier="):
         run.learn_shifts(policy, execution=QUIET)  # a function cannot be loaded from its name
+    elsewhere = sl.create_run(
+        classifier, f"{archive}?limit=400", out=tmp_path / "other", views="identity hflip", resamples=5, execution=QUIET
+    )
+    foreign = elsewhere.certify(risk=0.1, delta=0.1, progress=False)
+    with pytest.raises(DecisionError, match="other images"):
+        run.learn_shifts(foreign, classifier, execution=QUIET)
 
 
 def test_learned_estimate_holds_for_images_like_those_of_the_run(run: sl.Run, classifier: sl.Classifier) -> None:
@@ -62,12 +70,3 @@ def test_interrupted_job_resumes(run: sl.Run) -> None:
     assert sum(looks) <= 1.2 * count_looks(policy, 60)
     assert resumed.shifts is not None
     assert len(resumed.shifts.shifts) == 10
-
-
-def test_policy_of_other_images_fails(run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
-    other = sl.create_run(
-        classifier, f"{archive}?limit=400", out=tmp_path / "other", views="identity hflip", resamples=5, execution=QUIET
-    )
-    policy = other.certify(risk=0.1, delta=0.1, progress=False)
-    with pytest.raises(DecisionError, match="other images"):
-        run.learn_shifts(policy, classifier, execution=QUIET)

@@ -177,13 +177,9 @@ def test_forged_settings_are_rejected_and_those_of_other_versions_kept(run: sl.R
     assert "later" in sl.open_run(run.path).settings
 
 
-def test_changed_and_forged_evaluations_and_records_are_rejected(run: sl.Run) -> None:
-    path, record, told = (
-        run.path / "evaluation.json",
-        run.path / "run.json",
-        re.escape(str(run.path / "evaluation.json")),
-    )
-    evaluation, recorded = path.read_text(), record.read_text()
+def test_changed_forged_and_unwritable_files_are_rejected(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
+    path, record = run.path / "evaluation.json", run.path / "run.json"
+    told, evaluation, recorded = re.escape(str(path)), path.read_text(), record.read_text()
     path.write_text(evaluation.replace('"resamples": 20', '"resamples": 21'))
     with pytest.raises(PredictionsError, match=told):
         _ = sl.open_run(run.path).evaluation
@@ -200,6 +196,10 @@ def test_changed_and_forged_evaluations_and_records_are_rejected(run: sl.Run) ->
     record.write_text(recorded.replace('"resamples": 20', '"resamples": 21'))
     with pytest.raises(PredictionsError, match="checksum"):
         sl.open_run(run.path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ReportError, match=told):
+        sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=5, execution=QUIET)
 
 
 def test_changed_images_are_not_shown_and_a_report_without_images_has_a_note(run: sl.Run, archive: str) -> None:
@@ -312,13 +312,6 @@ def test_unreadable_folders_are_rejected(tmp_path: Path, content: bytes | None) 
         (folder / "run.json").write_bytes(content)
     with pytest.raises(PredictionsError, match=re.escape(str(folder))):
         sl.open_run(folder)
-
-
-def test_run_that_cannot_be_written_names_the_path(run: sl.Run, classifier: sl.Classifier, archive: str) -> None:
-    (run.path / "evaluation.json").unlink()
-    (run.path / "evaluation.json").mkdir()
-    with pytest.raises(ReportError, match=re.escape(str(run.path / "evaluation.json"))):
-        sl.create_run(classifier, archive, out=run.path, views=VIEWS, resamples=5, execution=QUIET)
 
 
 def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None:
