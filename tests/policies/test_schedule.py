@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -62,6 +62,7 @@ def test_looks_and_decisions_are_those_of_a_plain_loop(schedule: Schedule, seed:
 
 
 @drawn
+@example(make_schedule((-1e-277, 0.0), (1e-277, 0.0), 1.0, 2), 0)  # one bound is exact, the other is not
 @settings(max_examples=80)
 def test_a_threshold_on_the_confidence_decides_as_looking_does(schedule: Schedule, seed: int) -> None:
     running = draw_running(seed, schedule.max_looks)

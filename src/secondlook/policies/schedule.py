@@ -148,7 +148,8 @@ class Schedule(FrozenRecord):
     def _bound(self, looks: int | IntArray, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the estimate less and plus the margin; both are the estimate after the last look. Same shape"""
         change, width = np.array(self.changes)[looks - 1], self.widths[looks - 1]
-        return _shift(running, change - width), _shift(running, change + width)
+        low, high = _shift(running, change - width), _shift(running, change + width)
+        return np.minimum(low, high), high  # where one of them is exact, the last bit of the other may differ
 
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
