@@ -26,7 +26,18 @@ HEAVY = (
     "matplotlib",
 )
 EXPORTED = (
-    *("Classifier", "Decision", "Evaluation", "Execution", "Monitor", "Policy", "Predictions", "Review", "Run"),
+    *(
+        "Classifier",
+        "Decision",
+        "Evaluation",
+        "Execution",
+        "LabelingPlan",
+        "Monitor",
+        "Policy",
+        "Predictions",
+        "Review",
+        "Run",
+    ),
     *("SecondLookError", "SelectiveClassifier", "Source", "ViewSet", "__version__", "metrics"),
     *("apply_views", "certify", "check_setup", "choose_views", "collect", "compare", "confidence"),
     *("confidence_interval", "create_run", "evaluate", "export_onnx", "load_classifier", "load_policy", "open_run"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from secondlook.evaluation import evaluate as evaluate
     from secondlook.monitoring import Monitor as Monitor
     from secondlook.onnx_export import export_onnx as export_onnx
+    from secondlook.policies import LabelingPlan as LabelingPlan
     from secondlook.policies import Policy as Policy
     from secondlook.policies import certify as certify
     from secondlook.predictions import Execution as Execution
@@ -48,7 +49,7 @@ _ROOMS = {
     "evaluation": "Evaluation compare evaluate",
     "monitoring": "Monitor",
     "onnx_export": "export_onnx",
-    "policies": "Policy certify",
+    "policies": "LabelingPlan Policy certify",
     "predictions": "Execution Predictions collect",
     "report": "Run create_run open_run write_report",
     "sources": "Source open_source",

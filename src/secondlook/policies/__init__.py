@@ -10,6 +10,7 @@ from secondlook.policies.certification import (
 )
 from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
+from secondlook.policies.labeling import LabelingPlan, LabelingProgress
 from secondlook.policies.policy import Binding, Policy, PolicyWarning, read_policy
 from secondlook.policies.reference import AccuracyModel, AuditPlan, Reference, ShiftModel
 from secondlook.policies.schedule import Schedule, fit_schedule
@@ -24,6 +25,8 @@ __all__ = [
     "CountedImages",
     "Frontier",
     "Guarantee",
+    "LabelingPlan",
+    "LabelingProgress",
     "Policy",
     "PolicyWarning",
     "Reference",

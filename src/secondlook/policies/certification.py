@@ -130,7 +130,7 @@ def certify(
     check_probability("delta", delta)
     grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     guarantee = grouping.guarantee(delta) if grouping else Guarantee.model_validate({"risk": risk, "delta": delta})
-    candidates = _score_candidates(
+    candidates = score_candidates(
         *(preds, guarantee.risk, None, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks),
         duplicates=duplicates,
     )
@@ -212,7 +212,7 @@ def threshold_for(
     if not is_number(coverage) or not 0 < coverage <= 1:
         fault = "is not a fraction of images; expected a number in (0, 1], such as 0.8"
         raise DecisionError(fault, argument="coverage", value=coverage)
-    (scored,) = _score_candidates(
+    (scored,) = score_candidates(
         preds, None, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks
     )
     threshold = _find_threshold(scored.confidence, coverage)
@@ -422,7 +422,7 @@ class Frontier:
         """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
         check_probability("risk", risk)
         check_probability("delta", delta)
-        (scored,) = _score_candidates(
+        (scored,) = score_candidates(
             preds, risk, None, method, options, predict_from, top_k, tuning, True, duplicates=duplicates
         )
         chosen = scored.schedule
@@ -465,6 +465,11 @@ class ScoredImages:
     """Confidence after 1, 2, ... looks in the order of the schedule, up to all V looks. float64 [N, V]"""
     predicted: IntArray = field(default_factory=lambda: np.empty((0, 0, 0), dtype=np.int64))
     """The top-k classes after 1, 2, ... looks, int64 [N, V, k]; or [N, 1, k] if they depend on the image alone."""
+
+    def select(self, images: IntArray) -> Self:
+        """Return some of the images, by their positions."""
+        chosen = self.preds.select(images=images)
+        return replace(self, preds=chosen, is_copy=self.is_copy[images], confidence=self.confidence[images])
 
     def adapt(self, schedule: Schedule) -> Self:
         """Return the confidence that a threshold for adaptive decisions is chosen on."""
@@ -566,7 +571,7 @@ def bound_differing(differing: int, n_images: int, delta: float) -> float:
     return float(betaincinv(differing + 1, others - differing, 1 - delta / n_images))
 
 
-def _score_candidates(
+def score_candidates(
     preds: Predictions,
     risk: float | None,
     coverage: float | None,

@@ -121,11 +121,19 @@ class FixedSequence:
         Return how many of the most confident images may be accepted, None if no number can be guaranteed, and the
         fraction of the level that passes every rank up to the last; 0 if the last rank is not certified.
         """
+        certified, finished = self.find_certified(delta)
+        return int(self.images.ranking.accepted[certified[-1]]) if len(certified) else None, finished
+
+    def find_certified(self, delta: float) -> tuple[IntArray, float]:
+        """Return all ties at whose end a rank is certified, ascending int64 [n], and the fraction that `run` returns.
+
+        A threshold accepts whole ties, so only ranks at their ends are returned.
+        """
+        certified, level, n_shares, first = [np.empty(0, dtype=np.int64)], 0.0, 0, 0
         if not self.starts:
-            return None, 0.0
+            return certified[0], 0.0
         accepted, n_counted = self.images.ranking.accepted, self.images.ranking.n_images
         fraction = delta / len(self.starts)
-        level, n_shares, first, largest = 0.0, 0, 0, 0
         for start, following in zip(self.starts, [*self.starts[1:], n_counted], strict=True):
             if start > n_counted:
                 break
@@ -139,13 +147,11 @@ class FixedSequence:
             end = min(following, n_counted)
             failures = np.flatnonzero(self.p_values[start:end] > level)
             passed = start + int(failures[0]) if len(failures) else end
-            # A threshold accepts whole ties, so the last one that ends among these ranks counts. It must also be after
-            # the start of its sequence if copies are not draws.
-            n_ties = int(np.searchsorted(accepted, passed, side="right"))
-            if n_ties and accepted[n_ties - 1] - self.images.copies[n_ties - 1] > first:
-                largest = int(accepted[n_ties - 1])
+            ties = np.arange(*np.searchsorted(accepted, [start, passed], side="right"))
+            # A rank must also be after the start of its sequence if copies are not draws.
+            certified.append(ties[accepted[ties] - self.images.copies[ties] > first])
             level = 0.0 if len(failures) else level
-        return largest or None, n_shares / len(self.starts) if level > 0 else 0.0
+        return np.concatenate(certified), n_shares / len(self.starts) if level > 0 else 0.0
 
 
 def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:

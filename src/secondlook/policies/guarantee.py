@@ -67,6 +67,8 @@ class Calibration(FrozenRecord):
     """Probability that any guarantee calibrated on these images fails; None if there is no other, or it is unknown."""
     tuning: Count = 0
     """Images set apart to choose views or to fit the method or the schedule; `images` does not include them."""
+    labels: Count | None = None
+    """Images with a label, the most confident ones; those without one count as wrong. None if all have one."""
     mean_looks: Annotated[float, Field(ge=1)] | None = None
     """Mean number of looks; None if every image has all looks."""
     differing: Count | None = None

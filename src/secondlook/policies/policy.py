@@ -658,6 +658,10 @@ def _make_group_table(groups: Sequence[GroupThreshold], grouped_by: GroupedBy | 
 def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[str]:
     accepted = f"{counts.accepted:,} of {counts.images:,} images accepted ({100 * counts.coverage:.4g} %)"
     lines = [f"calibration: {accepted}, {counts.describe_errors()}"]
+    if counts.labels is not None:
+        lines.append(
+            f"labels: {counts.labels:,}, from the most confident image down; images without one count as wrong"
+        )
     if counts.tuning:
         apart = f"{counts.tuning:,} other images were set apart"
         lines.append(f"tuning: {apart} to choose views or fit the method or schedule")

@@ -1,0 +1,267 @@
+"""`LabelingPlan`: a guaranteed threshold from few labels, asked for from the most confident image down.
+
+docs/labels.md has the proof. An image without a label counts as wrong, so that what is certified meanwhile is also
+certified once all labels are there, whenever and for whatever reason labeling stops.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from secondlook.arrays import BoolArray, Float64Array, IntArray, is_whole_number
+from secondlook.errors import ANY, DecisionError, Repair
+from secondlook.estimators import compile_method, resolve_tuning, tuning_positions
+from secondlook.policies.certification import score_candidates
+from secondlook.policies.fixed_sequence import CountedImages, FixedSequence, count_without_errors, find_cut
+from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee, check_probability
+from secondlook.policies.policy import Policy
+from secondlook.predictions import PredictFrom, Predictions
+
+DEFAULT_LABELS = 3
+"""Labels by default, as a multiple of those that would be enough if none were an error."""
+# What follows was chosen on resnet20, wrn16-2-seed0 and c100-plain; the guarantee does not depend on it.
+SIZE_RATIO = 1.1
+"""Ratio of the numbers of images that a plan chooses from."""
+ERROR_SCALES = (1.0, 2.0, 4.0)
+"""How often images are wrong, as a multiple of what their probabilities tell; a plan is for all of these at once."""
+SMALLEST_FACTOR = 0.01
+
+
+@dataclass(frozen=True)
+class LabelingProgress:
+    """How far a plan is; `print` shows a sentence."""
+
+    guarantee: Guarantee
+    images: int
+    """Images that the threshold is chosen on."""
+    labels: int
+    errors: int
+    """Labels that differ from the prediction."""
+    accepted: int
+    """Images that are certified now; 0 if nothing is."""
+    next_step: int | None
+    """Labels until more is certified, if all of them are right; None if no label can certify more."""
+    finished: bool
+    """Whether labeling stops: more labels are too many, or unlikely to certify more."""
+
+    @property
+    def coverage(self) -> float:
+        """Fraction of the images that is certified now."""
+        return self.accepted / self.images
+
+    def __str__(self) -> str:
+        risk = f"at most {100 * self.guarantee.risk:g} % errors with {100 * (1 - self.guarantee.delta):g} % confidence"
+        certified = f"certified now: accept {self.accepted:,} of {self.images:,} images ({100 * self.coverage:.1f} %)"
+        lines = [f"{self.labels:,} labels, {self.errors:,} of them differ from the prediction", f"{certified}, {risk}"]
+        if not self.accepted:
+            lines[1] = f"nothing is certified yet for {risk}"
+        if self.finished:
+            return "; ".join([*lines, "labeling is finished"])
+        return "; ".join([*lines, f"{self.next_step or 0:,} more labels certify more if all of them are right"])
+
+
+class LabelingPlan:
+    """Asks for labels one after another, and tells at every moment what they guarantee.
+
+    The guarantee is that of `certify`: it holds with probability 1 - `delta` over the draw of the images, however many
+    of the labels are given. As long as it is worth it, the next labels are those of the most confident images without
+    one. The plan depends on its arguments alone, so that the same labels continue it another time.
+
+    Parameters
+    ----------
+    preds
+        Predictions for independent draws from the distribution that later images come from. Labels are not used.
+    method, options
+        The confidence and its options, as in `certify`; one that need not be fitted to labels.
+    risk, delta
+        Largest error rate among accepted images, and failure probability of the guarantee.
+    max_labels
+        The number of labels that is planned for, and never exceeded; by default three times as many as would be enough
+        without any error. It certifies most where the images are not many more, so a subset of them is drawn.
+    predict_from, top_k
+        As in `certify`.
+    duplicates
+        Ids of images that are copies of others; only those that are errors count.
+    tuning
+        Positions or a mask bool [N] of images that were used to choose views; no label of them is asked for. How large
+        the subset is follows from them. By default, they are a quarter of the images, at most 1,000.
+    seed
+        Random seed of the subset.
+    """
+
+    def __init__(
+        self,
+        preds: Predictions,
+        method: str | None = None,
+        *,
+        risk: float,
+        delta: float = DEFAULT_DELTA,
+        max_labels: int | None = None,
+        predict_from: PredictFrom = "image",
+        top_k: int = 1,
+        duplicates: Collection[str] = (),
+        tuning: object = None,
+        seed: int = 0,
+        **options: object,
+    ) -> None:
+        check_probability("risk", risk)
+        check_probability("delta", delta)
+        if max_labels is None:
+            max_labels = DEFAULT_LABELS * count_without_errors(risk, delta)
+        if not is_whole_number(max_labels) or max_labels < 1:
+            fault = "is no number of labels; expected a whole number of at least 1"
+            raise DecisionError(fault, argument="max_labels", value=max_labels)
+        needed = count_without_errors(risk, delta) + 1
+        if min(max_labels, preds.n_images) < needed:
+            wanted = {"max_labels": needed, "risk": ANY, "delta": ANY}
+            repair = Repair("give more images, {max_labels} or more, a larger {risk} or a larger {delta}", **wanted)
+            few = f"{min(max_labels, preds.n_images):,} labels cannot guarantee {Guarantee(risk=risk, delta=delta)}"
+            raise DecisionError(f"{few}, even if none is an error: at least {needed:,} are needed", repair=repair)
+        self.guarantee, self.max_labels = Guarantee(risk=risk, delta=delta), int(max_labels)
+        if tuning is None:  # there is nothing to choose where all images can be labeled
+            tuning = tuning_positions(preds.n_images) if preds.n_images > max_labels else ()
+        apart = resolve_tuning(tuning, preds.n_images)
+        (scored,) = score_candidates(
+            *(preds, None, None, method, options, predict_from, top_k, apart, False), duplicates=duplicates
+        )
+        doubts = compile_method("mean", {}, predict_from=predict_from, top_k=top_k)
+        size = scored.preds.n_images
+        if len(apart) and size > max_labels:
+            others = preds.select(images=apart)
+            ranks = np.argsort(-scored.settings.confidence(others), kind="stable")
+            size = self._choose_size(1 - doubts.confidence(others)[ranks], size)
+        drawn = np.random.default_rng(seed).permutation(scored.preds.n_images)[:size]
+        drawn = drawn[np.argsort(-scored.confidence[drawn], kind="stable")]
+        self._scored = scored.select(drawn)
+        # How likely each prediction is wrong, as far as that can be told without labels. It decides when labeling
+        # stops, and not what is certified.
+        self._doubt = 1 - doubts.confidence(self._scored.preds)
+        self._predicted = self._scored.preds.predicted(predict_from, top_k).reshape(len(drawn), -1)
+        self._places = {id_: place for place, id_ in enumerate(self._scored.preds.ids)}
+        self._others = frozenset(preds.ids) - self._places.keys()
+        self.labels: dict[str, int | None] = {}
+        """The labels that were added, by id."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the images that the threshold is chosen on, most confident first."""
+        return self._scored.preds.ids
+
+    def add(self, labels: Mapping[str, int | None]) -> None:
+        """Add labels by id: the index of the class, or None for an image that has none, which counts as wrong.
+
+        A label replaces an earlier one of the same image. Labels of images that the plan did not draw are left out.
+        """
+        for id_, label in labels.items():
+            if id_ not in self._places and id_ not in self._others:
+                raise DecisionError(f"a label is given for image {id_!r}, which the predictions do not have.")
+            if label is not None and not (is_whole_number(label) and 0 <= label < self._scored.preds.n_classes):
+                fault = f"the label of image {id_!r} is {label!r}; expected a class from 0 to"
+                raise DecisionError(f"{fault} {self._scored.preds.n_classes - 1}, or None.")
+        self.labels |= {id_: label for id_, label in labels.items() if id_ in self._places}
+
+    def next_ids(self, count: int = 10) -> tuple[str, ...]:
+        """Return the ids of up to `count` images to label next, most confident first; none if labeling is finished."""
+        if self.progress.finished:
+            return ()
+        count = min(count, self.max_labels - len(self.labels))
+        return tuple([id_ for id_ in self.ids if id_ not in self.labels][:count])
+
+    @property
+    def progress(self) -> LabelingProgress:
+        """How far labeling is, and what is certified now."""
+        is_labeled, is_wrong = self._read_labels()
+        certified = self._find_certified(~is_labeled | is_wrong)
+        accepted = int(certified.max(initial=0))
+        left = self.max_labels - len(self.labels)
+
+        def count_labels(is_wrong: BoolArray) -> int | None:
+            """Return how many labels certify more if these images are wrong, None if too many or no number does."""
+            more = self._find_certified(is_wrong)
+            more = more[more > accepted]
+            needed = int(np.sum(~is_labeled[: more[0]])) if len(more) else left + 1
+            return needed if needed <= left else None
+
+        # Errors among the labels tell how well probabilities tell errors; one more doubt, since few labels tell little.
+        scale = is_wrong.sum() / (self._doubt[is_labeled].sum() + 1)
+        forecast = count_labels(is_wrong | _place_errors(np.where(is_labeled, 0.0, scale * self._doubt)))
+        return LabelingProgress(
+            guarantee=self.guarantee,
+            images=len(is_labeled),
+            labels=len(self.labels),
+            errors=int(is_wrong.sum()),
+            accepted=accepted,
+            next_step=count_labels(is_wrong),
+            finished=forecast is None,
+        )
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that the labels certify now; an error if they certify nothing."""
+        progress, (is_labeled, is_wrong) = self.progress, self._read_labels()
+        if not progress.accepted:
+            raise DecisionError(f"no threshold is certified yet: {progress}", repair="add more labels")
+        images = self._count(~is_labeled | is_wrong)
+        threshold, errors = find_cut(images.ranking, progress.accepted)
+        n_counted, accepted = images.ranking.n_images, progress.accepted
+        copies, labels = images.n_images - n_counted, progress.labels
+        calibration = Calibration(images=n_counted, accepted=accepted, errors=errors, duplicates=copies, labels=labels)
+        chosen = Policy(threshold=threshold, guarantee=self.guarantee, calibration=calibration)
+        policy = self._scored.complete(chosen, self.guarantee.delta)
+        return policy.model_copy(update={"reference": self._scored.describe_reference(threshold)})
+
+    def __str__(self) -> str:
+        return str(self.progress)
+
+    def _read_labels(self) -> tuple[BoolArray, BoolArray]:
+        """Return which images have a label, and which of these are wrong. bool [n] each"""
+        is_labeled, is_wrong = np.zeros((2, len(self._places)), dtype=np.bool_)
+        places = np.array([self._places[id_] for id_ in self.labels], dtype=np.int64)
+        labels = np.array([-1 if label is None else label for label in self.labels.values()], dtype=np.int64)
+        is_labeled[places] = True
+        is_wrong[places] = (self._predicted[places] != labels[:, None]).all(axis=1)
+        return is_labeled, is_wrong
+
+    def _count(self, is_wrong: BoolArray) -> CountedImages:
+        return CountedImages.count(~is_wrong, self._scored.confidence, self._scored.is_copy)
+
+    def _find_certified(self, is_wrong: BoolArray) -> IntArray:
+        """Return all numbers of the most confident images that are certified if these are wrong, ascending. bool [n]"""
+        return _find_certified(self._count(is_wrong), self.guarantee)
+
+    def _choose_size(self, doubt: Float64Array, n_images: int) -> int:
+        """Return of how many images the planned labels are expected to certify most, as tuning images suggest.
+
+        `doubt` is how likely these are wrong, most confident first, float64 [T]. The images that the threshold is
+        chosen on must not choose their own number.
+        """
+        sizes = [n_images]
+        while sizes[-1] > self.max_labels:
+            sizes.append(int(sizes[-1] / SIZE_RATIO))
+        factor = 1.0
+        while factor > SMALLEST_FACTOR:  # some classifiers are far less confident than they could be
+            scales = [factor * scale for scale in ERROR_SCALES]
+            coverages = [np.mean([self._forecast(scale * doubt, size) for scale in scales]) for size in sizes]
+            if any(coverages):
+                return sizes[int(np.argmax(coverages))]
+            factor /= 2
+        return sizes[-1]
+
+    def _forecast(self, doubt: Float64Array, size: int) -> float:
+        """Return the coverage that the planned labels certify of so many images that are wrong as often as others."""
+        at_rank = doubt[((np.arange(size) + 0.5) * len(doubt) / size).astype(np.int64)]
+        images = CountedImages.count(~_place_errors(at_rank), -np.arange(size))
+        certified = _find_certified(images, self.guarantee)
+        return float(certified[certified <= self.max_labels].max(initial=0)) / size
+
+
+def _place_errors(expected: Float64Array) -> BoolArray:
+    """Return errors at regular intervals of their expected number, given that of each image. float64 [n] -> bool [n]"""
+    return np.diff(np.floor(np.cumsum(expected) + 0.5), prepend=0.0) > 0
+
+
+def _find_certified(images: CountedImages, guarantee: Guarantee) -> IntArray:
+    ties, _ = FixedSequence.plan(images, guarantee.risk, guarantee.delta).find_certified(guarantee.delta)
+    accepted: IntArray = images.ranking.accepted[ties]
+    return accepted
