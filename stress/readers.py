@@ -89,9 +89,9 @@ def _read_evaluation() -> str:
 
 
 def _read_ledger() -> str:
-    from secondlook.report.ledger import Ledger
+    from secondlook.policies import Ledger
 
-    return Ledger.read(Path("run")).model_dump_json()
+    return Ledger.read(Path("run/calibrations.json")).model_dump_json()
 
 
 RUN_USES: dict[str, Callable[[Any], object]] = {

@@ -98,6 +98,10 @@ class SecondLookWarning(Message, UserWarning):
     """A warning that the user can act on."""
 
 
+class CalibrationWarning(SecondLookWarning):
+    """A guarantee that is weaker than it seems, since other calibrations used the same images."""
+
+
 class SourceError(SecondLookError):
     """Images, labels or a data set that cannot be read."""
 

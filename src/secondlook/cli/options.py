@@ -16,7 +16,7 @@ from typer import Option
 
 from secondlook.arrays import Output
 from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
-from secondlook.errors import ClassifierError, DecisionError, SecondLookError
+from secondlook.errors import CalibrationWarning, ClassifierError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
 from secondlook.predictions import Execution, PredictFrom
@@ -76,7 +76,6 @@ def _hide_warnings(wanted: bool) -> bool:
     """Hide warnings that a run and its policy keep; a policy that was changed is warned of all the same."""
     if wanted:
         from secondlook.diagnosis import SetupWarning
-        from secondlook.report import CalibrationWarning
 
         for category in (SetupWarning, ViewWarning, CalibrationWarning):
             warnings.simplefilter("ignore", category)

@@ -11,6 +11,7 @@ from secondlook.policies.certification import (
 from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.labeling import LabelingPlan, LabelingProgress
+from secondlook.policies.ledger import Ledger
 from secondlook.policies.policy import Binding, Policy, PolicyWarning, read_policy
 from secondlook.policies.reference import AccuracyModel, AuditPlan, Reference, ShiftModel
 from secondlook.policies.schedule import Schedule, fit_schedule
@@ -27,6 +28,7 @@ __all__ = [
     "Guarantee",
     "LabelingPlan",
     "LabelingProgress",
+    "Ledger",
     "Policy",
     "PolicyWarning",
     "Reference",

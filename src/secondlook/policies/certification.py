@@ -39,6 +39,7 @@ from secondlook.policies.guarantee import (
     Guarantee,
     check_probability,
 )
+from secondlook.policies.ledger import Ledger
 from secondlook.policies.policy import Policy, join_names, select_schedule_views
 from secondlook.policies.reference import Reference
 from secondlook.policies.schedule import (
@@ -95,6 +96,9 @@ def certify(
     A method or schedule that has to be fitted is fitted on images that are set apart (a quarter of the images, at most
     1,000, unless `tuning` says which) and certified on the others. With `groups`, every group has a threshold of its
     own, and all guarantees hold at once with probability 1 - `delta`.
+
+    A calibration on the predictions of a run is recorded in the run, also one that certifies nothing: another one on
+    the same images warns how probable it is that one of their guarantees fails.
 
     Parameters
     ----------
@@ -154,7 +158,39 @@ def certify(
         for place, (one, made) in enumerate(zip(candidates, policies, strict=True))
     )
     reference = candidates[best].describe_reference(policy.threshold, len(policies))
-    return policy.model_copy(update={"compared": compared, "reference": reference})
+    policy = policy.model_copy(update={"compared": compared, "reference": reference})
+    if preds.ledger is None:
+        return policy
+    others: list[object] = []
+    if grouping and grouping.grouped_by == "label":
+        others.append([grouping.names, sorted(grouping.members.items())])
+    if isinstance(adaptive, Schedule):
+        others.append(adaptive)
+        tolerance, max_looks = adaptive.tolerance, adaptive.max_looks
+    apart = None if tuning is None else resolve_tuning(tuning, preds.n_images)
+    source = (preds.members or (preds,))[0].origin
+    assert source is not None, "stored predictions know where they come from"
+    advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
+    joint_delta = Ledger.record(
+        preds.ledger,
+        Repair(advice, method=ANY),
+        images=source.digest,
+        predictions=preds.entry,
+        selection=Ledger.identify_selection(preds, apart, duplicates, *others),
+        views=preds.views.texts,
+        methods=tuple(one.text for one in candidates),
+        options=options,  # as asked for: fitted numbers follow from the images
+        predict_from=predict_from,
+        top_k=top_k,
+        risk=guarantee.risk,
+        delta=delta,
+        tolerance=tolerance if adaptive else None,
+        max_looks=max_looks if adaptive else None,
+        class_risks=grouping.risks if grouping else None,
+    )
+    assert policy.calibration is not None, "images were counted"
+    calibration = policy.calibration.model_copy(update={"joint_delta": joint_delta})
+    return policy.model_copy(update={"calibration": calibration})
 
 
 def certify_confidence(

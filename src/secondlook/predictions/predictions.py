@@ -88,6 +88,9 @@ class Predictions:
     ----------
     members, views, ids, class_names, skipped, origin
         As passed; `members` is empty for a single classifier, `class_names` and `origin` are None if unknown.
+    entry, ledger
+        The name of the stored entry that was opened, and the file in which `certify` records calibrations on it; empty
+        and None for others.
     """
 
     members: tuple[Predictions, ...] = ()
@@ -96,6 +99,8 @@ class Predictions:
     class_names: tuple[str, ...] | None = None
     skipped: tuple[tuple[str, str], ...]
     origin: Origin | None = None
+    entry: str = ""
+    ledger: Path | None = None
     _table: Table | None = None
     _labels: IntArray | None
     _image_positions: IntArray
@@ -155,7 +160,14 @@ class Predictions:
         return preds
 
     @classmethod
-    def open(cls, store: str | Path, *, entry: str | None = None, views: ViewsLike | None = None) -> Predictions:
+    def open(
+        cls,
+        store: str | Path,
+        *,
+        entry: str | None = None,
+        views: ViewsLike | None = None,
+        ledger: Path | None = None,
+    ) -> Predictions:
         """Open predictions that `collect` stored; the outputs are read on demand, and no classifier is needed.
 
         Parameters
@@ -166,14 +178,18 @@ class Predictions:
             Start of the name of the entry to open, if the store has several.
         views
             The views to open; all by default.
+        ledger
+            The file in which `certify` records calibrations on these images; a run has one.
         """
         view_set = None if views is None else ViewSet(views)
         folder = find_entry(Path(store), entry)
         names = read_member_names(folder)
         if not names:
-            return open_entry(StoreEntry.open(folder), view_set)
-        members = [open_entry(StoreEntry.open(folder.parent / name), view_set) for name in names]
-        return Predictions(members=members, views=members[0].views)
+            opened = open_entry(StoreEntry.open(folder), view_set)
+        else:
+            members = [open_entry(StoreEntry.open(folder.parent / name), view_set) for name in names]
+            opened = Predictions(members=members, views=members[0].views)
+        return opened._replace(entry=folder.name, ledger=ledger)
 
     def _initialize(
         self,

@@ -1,13 +1,11 @@
 """Reports and runs: pages, plots and tables of results, and the folder of an evaluated classifier."""
 
-from secondlook.report.ledger import CalibrationWarning
 from secondlook.report.monitor_page import describe_monitor_plots, write_monitor_page
 from secondlook.report.run import Run, open_run
 from secondlook.report.run_creation import create_run
 from secondlook.report.writer import write_report
 
 __all__ = [
-    "CalibrationWarning",
     "Run",
     "create_run",
     "describe_monitor_plots",

@@ -19,7 +19,7 @@ from secondlook.arrays import Array, IntArray
 from secondlook.classifiers import Preprocessing
 from secondlook.decisions import resolve_classifier
 from secondlook.diagnosis import SetupWarning, ViewChoice
-from secondlook.errors import ANY, DecisionError, PredictionsError, Repair, ReportError, SecondLookError, SourceError
+from secondlook.errors import DecisionError, PredictionsError, Repair, ReportError, SecondLookError, SourceError
 from secondlook.estimators import compile_method
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.files import (
@@ -31,18 +31,8 @@ from secondlook.files import (
     write_bytes_atomically,
 )
 from secondlook.monitoring import learn_shifts
-from secondlook.policies import DEFAULT_DELTA, Policy, Schedule, ShiftModel, as_methods, certify, threshold_for
+from secondlook.policies import DEFAULT_DELTA, Ledger, Policy, Schedule, ShiftModel, as_methods, certify, threshold_for
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
-from secondlook.report.ledger import (
-    CalibrationWarning,
-    Ledger,
-    RecordedCalibration,
-    describe_joint_failure,
-    describe_terms,
-    joint_failure_probability,
-    note_calibration,
-    record_calibration,
-)
 from secondlook.report.study import EvaluationSettings, build_study
 from secondlook.report.writer import check_page_path, write_study
 from secondlook.sources import OnError, Source, open_source
@@ -177,7 +167,12 @@ class Run:
     @cached_property
     def predictions(self) -> Predictions:
         """The stored predictions for all images, read lazily."""
-        return Predictions.open(self.path / PREDICTIONS, entry=self.record.predictions, views=list(self.record.views))
+        return Predictions.open(
+            self.path / PREDICTIONS,
+            entry=self.record.predictions,
+            views=list(self.record.views),
+            ledger=self.path / Ledger.OF_RUN,
+        )
 
     @cached_property
     def tuning_positions(self) -> IntArray:
@@ -306,49 +301,15 @@ class Run:
                 max_looks=max_looks,
                 **options,
             )
-        # Recorded before anything is told, and also if nothing could be certified: a retry counts as another test.
-        terms: dict[str, Any] = {"tolerance": tolerance, "max_looks": max_looks} if adaptive else {}
-        if policy.grouped_by is not None:
-            terms["class_risks"] = tuple(group.risk for group in policy.groups)
-        joint_delta = self._record(policy, methods or (policy.method,), options, terms)
         if not policy.certified:
             raise DecisionError(f"{policy.shortfall}.")
-        return self._complete(policy, joint_delta)
+        return self._complete(policy)
 
     def _repeat_warnings(self) -> None:
         """Warn again of what the evaluation warned of: a threshold repairs neither the setup nor views that harm."""
         for message in self.record.warnings:
             category = SetupWarning if message.startswith(SetupWarning.START) else ViewWarning
             warnings.warn(message, category, stacklevel=3)
-
-    def _record(
-        self, policy: Policy, methods: tuple[str, ...], options: Mapping[str, Any], terms: Mapping[str, Any]
-    ) -> float | None:
-        """Record a calibration; return the joint failure probability, with a warning, if there are others."""
-        stated = policy.guarantee if policy.shortfall is None else policy.shortfall.requested
-        assert stated is not None, "certify states what is guaranteed or what could not be"
-        try:
-            new = RecordedCalibration(
-                images=self.record.data.digest,
-                predictions=self.record.predictions,
-                views=self.record.views,
-                methods=methods,
-                options=dict(options),  # as asked for: fitted numbers follow from the images
-                predict_from=policy.predict_from,
-                top_k=policy.top_k,
-                risk=stated.risk,
-                delta=stated.delta,
-                **terms,
-            )
-        except ValidationError as error:
-            raise DecisionError(f"a policy cannot store options of the method, {describe_invalid(error)}.") from None
-        calibrations = record_calibration(self.path, new)
-        if len(calibrations) == 1:
-            return None
-        advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
-        warning = CalibrationWarning(describe_joint_failure(calibrations), repair=Repair(advice, method=ANY))
-        warnings.warn(warning, stacklevel=3)
-        return joint_failure_probability(calibrations)
 
     def threshold_for(
         self,
@@ -410,10 +371,10 @@ class Run:
         )
         return policy.model_copy(update={"shifts": model})
 
-    def _complete(self, policy: Policy, joint_delta: float | None = None) -> Policy:
+    def _complete(self, policy: Policy) -> Policy:
         """Return a policy with the classifier and the images of the run."""
         assert policy.calibration is not None, "it was chosen on images"
-        images = {"data": self.record.data.spec, "digest": self.record.data.digest, "joint_delta": joint_delta}
+        images = {"data": self.record.data.spec, "digest": self.record.data.digest}
         calibration = policy.calibration.model_copy(update=images)
         return policy.model_copy(update={"classifier": self.record.classifier, "calibration": calibration})
 
@@ -432,17 +393,33 @@ class Run:
         available; otherwise a note says why not.
         """
         target = check_page_path(path or self.path / self.REPORT)
-        calibrations = Ledger.read(self.path).on_images(self.record.data.digest)
-        shown = (self.record.predictions, self.record.views, self.predict_from, self.top_k)
+        duplicates = self.record.data.duplicates
+        calibrations = Ledger.read(self.path / Ledger.OF_RUN).on_images(self.record.data.digest)
+        selection = Ledger.identify_selection(self.predictions, self._tuning, duplicates)
+        shown = (self.record.predictions, selection, self.record.views, self.predict_from, self.top_k)
         concerned = [
             one
-            for one in calibrations
-            if (one.predictions, one.views, one.predict_from, one.top_k) == shown
+            for one in calibrations.calibrations
+            if (one.predictions, one.selection, one.views, one.predict_from, one.top_k) == shown
             and not (one.options or any(compile_method(name).options for name in one.methods))
         ]
         calibration = concerned[-1] if concerned and delta is None else None
-        terms = describe_terms(calibration, delta)
-        notes = [] if calibration is None else note_calibration(calibration, calibrations)
+        terms = f"delta {delta or DEFAULT_DELTA:g} {'as given' if delta else 'by default: the run has no calibration'}"
+        terms = f"{terms}; the risk follows from the error rate" if calibration is None else str(calibration)
+        notes = []
+        if calibration is not None and len(calibrations.calibrations) > 1:
+            notes.append(f"{calibrations.describe()}.")
+        if calibration is not None and calibration.tolerance:
+            notes.append(
+                "The latest calibration looks adaptively: its policy has its threshold and counts. The operating "
+                "points of this page are with all looks, at the same risk and delta."
+            )
+        if calibration is not None and calibration.class_risks:
+            notes.append(
+                "The latest calibration has a threshold for each predicted class: they are in its policy. The "
+                "operating points of this page have one for all classes, at the largest risk of any class and the same "
+                "delta."
+            )
         if "ood" in self.settings:
             ood = f"This run was also evaluated on out-of-distribution images of {self.settings['ood']}"
             notes.insert(0, f"{ood}; those numbers are in {EVALUATION}, not on this page.")
@@ -461,7 +438,7 @@ class Run:
         study = build_study(
             self.predictions,
             calibrated=calibrated,
-            duplicates=self.record.data.duplicates,
+            duplicates=duplicates,
             tuning=self._tuning,
             progress=progress,
             **self._options,

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import secondlook as sl
-from secondlook.errors import DecisionError
-from secondlook.report import CalibrationWarning, ledger
+from secondlook.errors import CalibrationWarning, DecisionError
+from secondlook.policies import Ledger
+from secondlook.report import writer
 from tests.report.runs.conftest import QUIET, VIEWS, classify
 
 
@@ -37,6 +38,7 @@ def test_first_calibration_is_recorded_without_a_warning_and_adds_nothing_again(
     assert joint_delta(policy) is None
     (found,) = recorded(run)
     assert (found.pop("images"), found.pop("predictions")) == (run.record.data.digest, run.record.predictions)
+    assert len(found.pop("selection")) == 64
     expected = {"views": VIEWS.split(), "methods": ["mean"], "options": {}, "predict_from": "image", "top_k": 1}
     unused = dict.fromkeys(("tolerance", "max_looks", "class_risks"))
     assert found == {**expected, "risk": 0.1, "delta": 0.1, **unused}
@@ -91,6 +93,47 @@ def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
     assert len(recorded(run)) == 1, "the order of the methods does not matter"
     with pytest.warns(CalibrationWarning, match="20 %"):
         certify(run)
+
+
+def test_certify_on_the_predictions_of_a_run_is_seen(run: sl.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "render_plots", lambda findings: ())  # they take most of the time
+    certify(run)
+    terms: dict[str, Any] = {"risk": 0.1, "delta": 0.1}
+    assert joint_delta(sl.certify(run.predictions, "mean", **terms)) is None, "the same calibration again"
+    half = run.predictions.select(images=np.arange(250))
+    others: list[tuple[sl.Predictions, dict[str, Any]]] = [
+        (half, {}),
+        (run.predictions, {"groups": ["a", "b"] * 250}),
+        (run.predictions, {"groups": ["a", "a"] * 250}),
+        (run.predictions, {"tuning": np.arange(100)}),
+        (run.predictions, {"duplicates": run.predictions.ids[:3]}),
+        (run.predictions, {"risk": 0.0001}),
+    ]
+    for number, (preds, changes) in enumerate(others, start=2):
+        for _ in range(2):  # the second time adds nothing
+            with pytest.warns(CalibrationWarning, match=f"{10 * number} %"):
+                policy = sl.certify(preds, "mean", **(terms | changes))
+            assert joint_delta(policy) == pytest.approx(0.1 * number)
+            assert policy.certified == ("risk" not in changes)
+    with pytest.warns(CalibrationWarning, match="80 %"):
+        certify(run, "msr")
+    written = run.report(progress=False, galleries=False)
+    assert written.terms.endswith("for msr")
+    with pytest.warns(CalibrationWarning, match="90 %"):
+        sl.certify(half, "mean", risk=0.2, delta=0.1)
+    assert run.report(progress=False, galleries=False).terms == written.terms, "other images than those of the page"
+
+
+def test_given_schedule_and_plain_arrays(run: sl.Run) -> None:
+    schedule = certify(run, adaptive=True).schedule
+    assert schedule is not None
+    terms: dict[str, Any] = {"risk": 0.1, "delta": 0.1, "tuning": np.arange(100)}
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        sl.certify(run.predictions, "mean", adaptive=schedule, **terms)
+    preds = run.predictions
+    copy = sl.Predictions(probabilities=preds.probabilities, views=preds.views, labels=preds.labels)
+    assert joint_delta(sl.certify(copy, "mean", **terms)) is None
+    assert len(recorded(run)) == 2
 
 
 def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) -> None:
@@ -162,14 +205,16 @@ def test_ledger_that_is_damaged_or_cannot_be_written_is_an_error(run: sl.Run) ->
         certify(run)
 
 
+@pytest.mark.filterwarnings("ignore::secondlook.errors.CalibrationWarning")
 def test_simultaneous_calibrations_are_all_recorded(run: sl.Run) -> None:
     record = run.record
     same: dict[str, Any] = {"images": record.data.digest, "predictions": record.predictions, "views": record.views}
-    same |= {"methods": ("mean",), "predict_from": "image", "top_k": 1, "risk": 0.1, "delta": 0.001}
-    calibrations = [ledger.RecordedCalibration(**same, options={"number": number}) for number in range(40)]
-    threads = [
-        threading.Thread(target=ledger.record_calibration, args=(run.path, calibration)) for calibration in calibrations
-    ]
+    same |= {"methods": ("mean",), "predict_from": "image", "top_k": 1, "risk": 0.1, "delta": 0.001, "selection": ""}
+
+    def add(number: int) -> None:
+        Ledger.record(run.path / "calibrations.json", "", **same, options={"number": number})
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(40)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -197,4 +242,6 @@ def test_only_wrong_copies_count(run: sl.Run, classifier: sl.Classifier, archive
     errors = int(np.sum(~run.predictions.correct()))
     assert (policy.calibration.images, policy.calibration.duplicates) == (500 + 4 * errors, 4 * (500 - errors))
     assert f"{4 * (500 - errors):,} correct copies" in str(policy)
-    assert sl.certify(repeated.predictions, "mean", risk=0.1, delta=0.1).coverage > policy.coverage, "the attack"
+    with pytest.warns(CalibrationWarning, match="20 %"):
+        attack = sl.certify(repeated.predictions, "mean", risk=0.1, delta=0.1)
+    assert attack.coverage > policy.coverage

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import secondlook as sl
-from secondlook.errors import ReportError
-from secondlook.report import CalibrationWarning, writer
+from secondlook.errors import CalibrationWarning, ReportError
+from secondlook.report import writer
 from tests.report.conftest import Report
 
 
