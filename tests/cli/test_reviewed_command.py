@@ -51,6 +51,8 @@ def test_fresh_policy_from_reviewed_images(here: Here, run: Path, tmp_path: Path
     here.ok("score", "--policy", "fresh.json", "--data", "folder:new/", "--out", "new.parquet", "--json")
     stricter = here("calibrate", *AGAIN, "--risk", "0.3", "--delta", "0.2", "--out", "other.json", "--json")
     assert stricter.json["guarantee"]["delta"] == 0.2
+    assert stricter.json["calibration"]["joint_delta"] == pytest.approx(0.1 + 0.2)
+    here.ok("score", "--policy", "policy.json", "--data", "folder:val/", "--out", "scores", "--audit", "1")
 
 
 def test_too_many_errors_or_missing_files_are_named(here: Here, run: Path, tmp_path: Path) -> None:
@@ -110,6 +112,7 @@ def test_next_policy_is_that_of_the_rows_and_labels(
     assert "not-a-secret" not in content, "the password of the URL"
     stricter = here(*CALIBRATE[:1], "--reviewed", url or "service", "--risk", "0.1", "--out", "other.json", "--json")
     assert json.loads(stricter.out)["guarantee"]["risk"] == 0.1
+    assert (json.loads(stricter.out)["calibration"]["joint_delta"] is not None) == (kind == "sqlite")
 
 
 def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path, database: Database) -> None:

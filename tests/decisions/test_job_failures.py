@@ -21,7 +21,7 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Review
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
-from secondlook.policies import Policy
+from secondlook.policies import Ledger, Policy
 from secondlook.predictions import DamagedChunkWarning, Execution
 from tests.decisions.conftest import Counting, Score, brightness, make_policy, read_files, save_images
 from tests.policy_maker import score
@@ -366,6 +366,17 @@ def test_files_of_users_are_not_touched(policy: Policy, classifier: Classifier, 
     write()
     score(policy, images[:9], folder, classifier=classifier, overwrite=True)
     assert read_files(folder).items() >= mine.items()
+
+
+def test_ledger_of_scores_outlives_their_job(
+    policy: Policy, classifier: Classifier, images: Array, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "scores" / Ledger.OF_SCORES
+    ledger.parent.mkdir()
+    ledger.write_bytes(b"kept")  # all that is left where a job was killed while it was replaced
+    for count in (9, 20):
+        score(policy, images[:count], ledger.parent, classifier=classifier, overwrite=True)
+    assert ledger.read_bytes() == b"kept"
 
 
 def test_another_process_may_remove_the_folder(

@@ -1,9 +1,13 @@
 """A fresh guarantee from reviewed images."""
 
 import math
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,10 +15,10 @@ from hypothesis import strategies as st
 from secondlook import Policy, Predictions, certify
 from secondlook.arrays import Float64Array
 from secondlook.classifiers import Preprocessing
-from secondlook.errors import DecisionError, MonitoringError
+from secondlook.errors import CalibrationWarning, DecisionError, MonitoringError
 from secondlook.monitoring import recertify
 from secondlook.monitoring.recertification import find_last_passing, list_thresholds
-from secondlook.policies import Guarantee
+from secondlook.policies import Guarantee, Ledger
 from secondlook.predictions import ClassifierRecord
 from tests.policy_maker import attach
 
@@ -126,6 +130,54 @@ def test_false_guarantees_are_as_rare_as_stated() -> None:
             continue
         failures += 1
     assert failures <= delta * trials + 3 * math.sqrt(trials * delta * (1 - delta))
+
+
+def test_calibrations_on_the_same_stream_add_up(tmp_path: Path) -> None:
+    rows, labels = make_rows(POLICY, HIGH)
+
+    def again(images: int, **terms: Any) -> float | None:
+        pq.write_table(pa.Table.from_pylist(rows[:images]), tmp_path / "part.parquet")
+        known = {id_: label for id_, label in labels.items() if int(id_) < images}
+        calibration = recertify(POLICY, tmp_path, known, **terms).policy.calibration
+        assert calibration is not None
+        return calibration.joint_delta
+
+    assert again(1500) is None
+    assert again(2000) is None, "the stream grew"
+    others: list[dict[str, float]] = [{"risk": 0.11}, {"delta": 0.04}, {"risk": 0.09}]
+    for number, terms in enumerate(others):
+        for _ in range(2):
+            with pytest.warns(CalibrationWarning):
+                assert again(2000, **terms) == pytest.approx([0.1, 0.14, 0.19][number])
+    with pytest.warns(CalibrationWarning), pytest.raises(DecisionError, match="no threshold"):
+        again(2000, risk=0.001)
+    with pytest.warns(CalibrationWarning, match=r"5 different.* 24 %"):
+        again(2000)
+    assert len(Ledger.read(tmp_path / "_calibrations.json").calibrations) == 5
+    tables = recertify(POLICY, [rows], labels).policy.calibration
+    assert tables is not None
+    assert tables.joint_delta is None, "nothing tells where tables come from"
+
+
+def test_retries_until_something_passes_fail_within_the_joint_probability(tmp_path: Path) -> None:
+    """Reviewers of bad images try larger and larger risks, all of them too small, and keep whatever passes."""
+    trials, failures, joint_delta, delta = 60, 0, 0.0, 0.1
+    for seed in range(trials):
+        rng = np.random.default_rng([8, seed])
+        confidence = rng.uniform(POLICY.threshold, 1, 600)
+        rows, labels = make_rows(POLICY, confidence, rate=0.5, seed=seed, is_wrong=rng.random(600) < 0.1001)
+        ledger, passed = tmp_path / f"{seed}.json", False
+        for risk in (0.08, 0.09, 0.1):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CalibrationWarning)
+                try:
+                    passed |= recertify(POLICY, [rows], labels, risk=risk, delta=delta, ledger=ledger).policy.certified
+                except DecisionError:
+                    continue
+        failures += passed
+        joint_delta = Ledger.read(ledger).joint_delta
+    assert joint_delta == pytest.approx(3 * delta)
+    assert failures <= joint_delta * trials + 3 * math.sqrt(trials * joint_delta * (1 - joint_delta))
 
 
 def test_adaptive_policy_keeps_its_threshold() -> None:

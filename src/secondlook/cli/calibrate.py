@@ -13,7 +13,7 @@ from typer import Option
 from secondlook.cli import options
 from secondlook.cli.options import Printing
 from secondlook.errors import DecisionError
-from secondlook.policies import DEFAULT_DELTA, Policy, Schedule, ShiftModel, read_policy
+from secondlook.policies import DEFAULT_DELTA, Ledger, Policy, Schedule, ShiftModel, read_policy
 from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
 
@@ -183,7 +183,10 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
     images = sum(map(len, found.tables))
     others = f"; {found.left_out:,} decided without audits are left out" if found.left_out else ""
     used = f"made from {images:,} images of the service, {len(found.labels):,} of them reviewed{others}"
-    made = recertify(found.policy, found.tables, found.labels, data=f"service {found.where}", **terms)
+    # The data folder of a service in a database is unknown here.
+    ledger = None if "://" in reviewed else Path(reviewed) / Ledger.OF_RUN
+    terms |= {"data": f"service {found.where}", "ledger": ledger}
+    made = recertify(found.policy, found.tables, found.labels, **terms)
     return made.policy, [used, "", "What changed:", str(made)]
 
 

@@ -30,6 +30,7 @@ from secondlook.files import (
     is_same_file,
     remove_temporary_files,
 )
+from secondlook.policies import Ledger
 from secondlook.predictions import BrokenChunkError, Chunking, ChunkStore, DamagedChunkWarning, LocalStorage
 
 if TYPE_CHECKING:
@@ -291,8 +292,8 @@ def _take_lock(folder: Path, stack: ExitStack) -> bool:
 def _check_is_job(storage: Storage) -> None:
     """Raise an error for a place with files that are not those of a scoring job."""
     names = storage.list_names()
-    # A job that is killed before it writes its record, or while it is removed, leaves these files only.
-    allowed = (LOCK, REJECTED_MARK)
+    # A job that is killed before it writes its record, or while it is removed, leaves these files only, and a ledger.
+    allowed = (LOCK, REJECTED_MARK, Ledger.OF_SCORES, str(Path(Ledger.OF_SCORES).with_suffix(".lock")))
     if RECORD not in names and any(name not in allowed and not name.endswith(TEMPORARY_SUFFIX) for name in names):
         raise DecisionError(f"the folder {str(storage)!r} exists and is not a scoring job; {_REPAIR}.")
 

@@ -16,9 +16,10 @@ import numpy as np
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
+from secondlook.file_systems import is_url
 from secondlook.monitoring.audit import log_capital_below
 from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files, parse_scores
-from secondlook.policies import Calibration, Guarantee, Policy, Reference
+from secondlook.policies import Calibration, Guarantee, Ledger, Policy, Reference
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
 from secondlook.progress import progress_bar
 
@@ -63,12 +64,15 @@ def recertify(
     risk: float | None = None,
     delta: float | None = None,
     data: str = "",
+    ledger: str | Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Recertification:
     """Return a fresh policy from reviewed images, for whatever distribution the new images have.
 
     The guarantee holds with probability 1 - `delta` over the draw of the images and of the audits, also if this is
-    repeated, with the same risk, while the stream and its labels grow.
+    repeated, with the same risk and delta, while the stream and its labels grow. Another risk or delta is another
+    calibration on the same images: a ledger records them and warns how probable it is that one of their guarantees
+    fails.
 
     Parameters
     ----------
@@ -82,15 +86,37 @@ def recertify(
         and label. Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
+    ledger
+        The file that records calibrations on the stream; by default '_calibrations.json' in the folder of the first
+        score file. Calibrations from tables or URLs are not recorded without it.
     data, execution
         The spec of the images, for the record; and whether to show a progress bar.
     """
     guarantee = _choose_guarantee(policy, risk, delta)
-    stream = _read_stream(policy, _read_tables(scores, execution), labels)
+    tables, place = _read_tables(scores, execution)
+    ledger = place if ledger is None else Path(ledger)
+    stream = _read_stream(policy, tables, labels)
     rows, errors = stream.rows, stream.is_reviewed & stream.is_wrong
     thresholds, starts = list_thresholds(policy)
     p_values = np.array([stream.compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
     passing = find_last_passing(p_values, starts, guarantee.delta)
+    joint_delta = None
+    if ledger is not None:
+        # Also if nothing passes: a retry counts as another test.
+        joint_delta = Ledger.record(
+            ledger,
+            "calibrate on images that are reviewed from now on",
+            images=policy.checksum,
+            predictions="",
+            selection=hashlib.sha256(rows.ids[0].encode(errors="surrogatepass")).hexdigest(),
+            views=policy.views,
+            methods=(policy.method,),
+            options=policy.options,
+            predict_from=policy.predict_from,
+            top_k=policy.top_k,
+            risk=guarantee.risk,
+            delta=guarantee.delta,
+        )
     if passing is None:
         raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
     above = rows.confidence >= thresholds[passing]
@@ -100,6 +126,7 @@ def recertify(
         accepted=int(above.sum()),
         reviewed=int(np.sum(above & stream.is_reviewed)),
         estimated_risk=min(1.0, float(np.sum(1 / stream.probability[above & errors]) / max(1, above.sum()))),
+        joint_delta=joint_delta,
         data=data,
         digest=hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest(),
     )
@@ -134,18 +161,19 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
     return Guarantee(**wanted)
 
 
-def _read_tables(scores: str | Path | Sequence[object], execution: Execution) -> Sequence[object]:
-    """Return the tables of score files; tables are returned as they are."""
+def _read_tables(scores: str | Path | Sequence[object], execution: Execution) -> tuple[Sequence[object], Path | None]:
+    """Return the tables of score files and the ledger beside the first, None for a URL; return tables as they are."""
     given = [scores] if isinstance(scores, str | Path) else scores
     paths = [one for one in given if isinstance(one, str | Path)]
     if len(paths) < len(given):
-        return given
+        return given, None
     tables, files = [], list_score_files(paths)
     with progress_bar("scores", len(files), "files", enabled=execution.progress) as advance:
         for file in files:
             tables.append(parse_scores(file.read()))
             advance(1)
-    return tables
+    is_local = len(files) > 0 and not is_url(files[0].name)
+    return tables, Path(files[0].name).with_name(Ledger.OF_SCORES) if is_local else None
 
 
 class _Stream(NamedTuple):
