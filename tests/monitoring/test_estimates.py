@@ -18,6 +18,7 @@ from secondlook.classifiers import Ensemble
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import AccuracyEstimate, Monitor, count_looks, estimates, learn_shifts
 from secondlook.monitoring.estimates import (
+    AccuracyEstimator,
     LabeledScores,
     ShiftedScores,
     compose_views,
@@ -99,11 +100,10 @@ def test_estimates_without_shifts_are_those_of_calibration_images_of_equal_confi
     threshold = np.quantile(CLEAN_CONFIDENCE, 1 - CLEAN_CORRECT.mean())
     assert found.accuracy == pytest.approx(np.mean(confidence >= threshold), abs=0.02)
     assert REFERENCE.errors is not None
-    overall = sum(REFERENCE.errors) / REFERENCE.images
     rates = []
     for value in confidence[confidence >= THRESHOLD]:
         place = sum(bool(value >= edge) for edge in REFERENCE.confidence.edges)
-        rates.append((REFERENCE.errors[place] + overall) / (REFERENCE.confidence.counts[place] + 1))
+        rates.append(REFERENCE.errors[place] / REFERENCE.confidence.counts[place])
     assert found.risk == pytest.approx(np.mean(rates))
     fewer = estimate(POLICY, confidence[:300])
     assert np.ptp(bounds(fewer, "accuracy")) > 2 * np.ptp(bounds(found, "accuracy")), "more images, narrower intervals"
@@ -118,6 +118,33 @@ def test_intervals_without_shifts_hold_the_truth_of_like_images() -> None:
         risk_hits += bounds(found, "risk")[0] <= float(np.mean(~correct[accept])) <= bounds(found, "risk")[1]
     assert hits >= 0.85 * 200
     assert risk_hits >= 0.85 * 200
+
+
+@pytest.mark.parametrize("separation", [0.0, 1.0, 4.0], ids=["uninformative", "blunt", "sharp"])
+def test_intervals_without_shifts_hold_for_blunt_and_sharp_confidences(separation: float) -> None:
+    """The interval has the errors of calibration and stream, and the estimate no bias."""
+    rng, rounds = np.random.default_rng(0), 200
+
+    def draw(n_images: int) -> tuple[Float64Array, BoolArray]:
+        correct = rng.random(n_images) < 0.9
+        confidence: Float64Array = 1 / (1 + np.exp(-rng.normal(separation * correct)))
+        return confidence, correct
+
+    threshold = float(np.quantile(draw(100_000)[0], 0.1))
+    hits = np.zeros(2)
+    for _ in range(rounds):
+        confidence, correct = draw(500)
+        reference = Reference.make(confidence, confidence, None, ~correct)
+        calibration = Calibration(images=500, accepted=int(np.sum(confidence >= threshold)), errors=0)
+        estimator = AccuracyEstimator(POLICY.replace(reference=reference, calibration=calibration))
+        confidence, correct = draw(2000)
+        features, accept = estimator.features(confidence, np.zeros(2000, np.int64)), confidence >= threshold
+        found = estimator.estimate(2000, features.sum(axis=0), int(accept.sum()), features[accept].sum(axis=0))
+        for place, (name, truth) in enumerate((("accuracy", correct.mean()), ("risk", np.mean(~correct[accept])))):
+            low, high = bounds(found, name)
+            hits[place] += low <= truth <= high
+    assert (hits >= 0.84 * rounds).all()
+    assert (hits <= 0.96 * rounds).all()
 
 
 def test_estimate_with_shifts_follows_its_formula() -> None:

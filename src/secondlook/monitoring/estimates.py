@@ -47,6 +47,7 @@ RIDGE = 1e-3
 class AccuracyEstimate:
     """Accuracy, and error rate among accepted images, estimated without labels, with intervals of 90 %.
 
+    Both are about these very images, not about the distribution that they come from.
     It is an estimate, not a guarantee: no labels tell how images will change next.
     """
 
@@ -79,7 +80,11 @@ class AccuracyEstimator:
     def __init__(self, policy: Policy) -> None:
         self._reference = get_reference(policy)
         self._shifts = policy.shifts
-        self._coverage = policy.calibration.accepted / policy.calibration.images if policy.calibration else 1.0
+        coverage = policy.calibration.accepted / policy.calibration.images if policy.calibration else 1.0
+        self._accepted = max(coverage * self._reference.images, 1.0)
+        if self._reference.errors is not None:
+            self._variance = compute_threshold_variance(self._reference)
+            self._accepted_variance = compute_bin_variance(self._reference, self._accepted)
 
     def features(self, confidence: Float64Array, predicted: IntArray) -> Float64Array:
         """Return the numbers of each image whose sums `estimate` needs.
@@ -89,7 +94,9 @@ class AccuracyEstimator:
         if self._reference.errors is None:
             return np.zeros((len(confidence), 0))
         bins = self._reference.confidence.find_bins(confidence)
-        columns = [compute_expected_accuracy(self._reference)[bins], compute_threshold_weights(self._reference)[bins]]
+        # A shift model corrects the bias of accuracies that are drawn to that of all images; nothing else does.
+        expected = compute_bin_accuracy if self._shifts is None else compute_expected_accuracy
+        columns = [expected(self._reference)[bins], compute_threshold_weights(self._reference)[bins]]
         if self._shifts is not None:
             n_groups = len(self._shifts.class_shares)
             groups = predicted.reshape(len(confidence), -1)[:, 0] % n_groups
@@ -103,11 +110,11 @@ class AccuracyEstimator:
         totals, accepted_totals = np.asarray(sums, np.float64), np.asarray(accepted_sums, np.float64)
         right = None
         if self._shifts is None:
-            share, known = totals[ABOVE] / images, self._reference.images
-            correct = _add_sampling_error(share, share, share, images, known)
+            share = totals[ABOVE] / images
+            correct = _add_sampling_error(share, share, share, self._variance, images, self._reference.images)
             if accepted:
                 share = accepted_totals[EXPECTED] / accepted
-                right = _add_sampling_error(share, share, share, accepted, self._coverage * known)
+                right = _add_sampling_error(share, share, share, self._accepted_variance, accepted, self._accepted)
         else:
             log_odds, error = self._shifts.estimate_accuracy(totals[EXPECTED] / images, totals[ABOVE + 1 :], images)
             correct = _to_interval(log_odds, error, images)
@@ -133,30 +140,63 @@ def compute_expected_accuracy(reference: Reference) -> Float64Array:
     return expected
 
 
+def compute_bin_accuracy(reference: Reference) -> Float64Array:
+    """Return the accuracy of the calibration images in each bin of confidence, without bias. float64 [B]
+
+    An empty bin has an accuracy between those of its neighbors.
+    """
+    counts, errors = np.array(reference.confidence.counts), np.array(reference.errors)
+    filled = np.flatnonzero(counts)
+    accuracy: Float64Array = np.interp(np.arange(len(counts)), filled, 1 - errors[filled] / counts[filled])
+    return accuracy
+
+
 def compute_threshold_weights(reference: Reference) -> Float64Array:
     """Return 1 for bins of confidence above a threshold and 0 below; as many images are above as are correct.
 
     The bin of the threshold has a weight in between. float64 [B]
     """
     counts, errors = np.array(reference.confidence.counts), np.array(reference.errors)
+    return _weigh_most_confident(counts, float(counts.sum() - errors.sum()))
+
+
+def _weigh_most_confident(counts: IntArray, images: float) -> Float64Array:
+    """Return the fraction of each bin that belongs to so many of the most confident images. int64 [B] -> float64 [B]"""
     above = np.cumsum(counts[::-1])[::-1] - counts
-    weights: Float64Array = np.clip((counts.sum() - errors.sum() - above) / np.maximum(counts, 1), 0.0, 1.0)
+    weights: Float64Array = np.clip((images - above) / np.maximum(counts, 1), 0.0, 1.0)
     return weights
+
+
+def compute_threshold_variance(reference: Reference) -> float:
+    """Return the variance, over the calibration images, of correct minus above the threshold."""
+    counts, errors = np.array(reference.confidence.counts), np.array(reference.errors)
+    weights = compute_threshold_weights(reference)
+    return float(np.sum(errors * weights**2 + (counts - errors) * (1 - weights) ** 2) / counts.sum())
+
+
+def compute_bin_variance(reference: Reference, images: float) -> float:
+    """Return the variance of correct within bins of confidence, over so many of the most confident images."""
+    counts, accuracy = np.array(reference.confidence.counts), compute_bin_accuracy(reference)
+    # The variance of n images is (n - 1) / n of what it is, and the shares of the bin among the calibration images and
+    # in the window, which are not quite equal, add 2 / n.
+    variances = accuracy * (1 - accuracy) * (counts + 2) / np.maximum(counts - 1, 1)
+    return float(np.sum(_weigh_most_confident(counts, images) * counts * variances) / images)
 
 
 def _to_interval(log_odds: float, error: float, images: float) -> tuple[float, float, float]:
     low, value, high = map(ShiftModel.to_share, (log_odds - error, log_odds, log_odds + error))
-    return _add_sampling_error(low, value, high, images)
+    return _add_sampling_error(low, value, high, value * (1 - value), images)
 
 
-def _add_sampling_error(low: float, value: float, high: float, *counts: float) -> tuple[float, float, float]:
-    """Return an interval widened by the error of shares of so many images, independent of what makes it wide."""
-    variance = 0.0
-    for images in counts:
-        # Two images more, one of each kind, so that the variance is never 0.
-        share = (value * images + 1) / (images + 2)
-        variance += share * (1 - share) / images
-    error = Z_OF_LEVEL * math.sqrt(variance)
+def _add_sampling_error(
+    low: float, value: float, high: float, variance: float, *counts: float
+) -> tuple[float, float, float]:
+    """Return an interval widened by the errors of means over so many images, independent of what makes it wide.
+
+    `variance` is that of a single image.
+    """
+    # Two images more, one correct and one wrong, so that the variance is never 0.
+    error = Z_OF_LEVEL * math.sqrt(sum((variance * n**2 + n + 1) / (n + 2) ** 2 / n for n in counts))
     return max(value - math.hypot(value - low, error), 0.0), value, min(value + math.hypot(high - value, error), 1.0)
 
 
