@@ -51,7 +51,7 @@ def test_images_set_apart_by_the_run_are_neither_reported_nor_compared(here: Her
 
 def test_recommendation_names_the_option(here: Here) -> None:
     """Without the views 'identity' is the worst."""
-    views = ("--views", "identity hflip+shift:4,4 hflip", "--predict-from", "views")
+    views = ("--views", "identity hflip+shift:4,4 vflip+shift:-4,-4 hflip", "--predict-from", "views")
     done = here.ok(*EVALUATE, *views, "--method", "mean")
     assert "Predict from the image: " in done.out
     assert "Options to add: --predict-from image" in done.out

@@ -20,7 +20,7 @@ def make_predictions(first: BoolArray, other: BoolArray, certainty: Float64Array
     return Predictions(probabilities=np.stack([mass, 1 - mass], axis=2), views="identity hflip", labels=labels)
 
 
-N = 400
+N = 1000
 CERTAIN = np.full(N, 0.9)
 EVERY_TENTH, EVERY_FIFTH, EVERY_HALF = (np.arange(N) % one != 0 for one in (10, 5, 2))
 
@@ -59,7 +59,7 @@ def test_image_is_recommended_where_views_are_less_accurate(predict_from: Predic
 
 def test_views_are_not_recommended_where_the_aurc_is_worse() -> None:
     """The views are more accurate, and most certain where they are wrong."""
-    image, wrong = np.arange(N) >= 40, (np.arange(N) >= 100) & (np.arange(N) < 110)
+    image, wrong = np.arange(N) >= 250, (np.arange(N) >= 300) & (np.arange(N) < 400)
     preds = make_predictions(image, ~wrong, np.where(wrong, 0.99, 0.7))
     result = evaluate(preds, ["mean"], ["aurc"], resamples=200)
     assert result.image_or_views is not None
@@ -96,7 +96,8 @@ def test_only_judged_images_count() -> None:
 
 
 def test_comparison_is_stored(preds: Predictions) -> None:
-    result = evaluate(preds, ["mean"], ["auroc"], top_k=2, resamples=20)
+    thrice = Predictions(logits=np.tile(preds.logits, (3, 1, 1)), views=preds.views, labels=np.tile(preds.labels, 3))
+    result = evaluate(thrice, ["mean"], ["auroc"], top_k=2, resamples=20)
     assert "top-2 accuracy" in (result.recommendation or "")
     stored = result.to_dict()
     assert stored["recommendation"] == result.recommendation

@@ -1,5 +1,6 @@
 """Metrics of several confidences on the same images, with intervals and paired differences to a baseline."""
 
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ALL_IMAGES = "all images"
+LINE_WIDTH = 80
 MAX_RESAMPLES = 100_000
 """More change the third digit of an interval at most, and take hours."""
 MIN_OUTCOMES = 5
-"""With fewer errors, or fewer correct predictions, there are no verdicts: up to one in eight would be chance."""
+"""With fewer errors, or fewer correct predictions, the table shows no intervals: one such as [1, 1] looks certain."""
 OPPOSITES = {"wrong": "correct", "out of distribution": "in distribution"}
 """What images that count as errors are called, and what the others are."""
-ENOUGH_OUTCOMES = 20
-"""From so many on, verdicts by chance are as rare as the confidence level says; below, about twice as frequent."""
+ENOUGH_OUTCOMES = 100
+"""With fewer errors, or fewer correct predictions, there are no verdicts: intervals of differences are too narrow."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Estimate:
         None for the baseline itself, and where there are too few errors or too few correct predictions to judge.
         """
         interval = self.difference_interval
-        if interval is None or self.n_rarer < MIN_OUTCOMES:
+        if interval is None or self.n_rarer < ENOUGH_OUTCOMES:
             return None
         if interval.low <= 0 <= interval.high:
             return "unclear"
@@ -165,26 +167,27 @@ def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, 
         rows += [_format_row(one) for one in block]
     fewest = min(estimates, key=lambda one: one.n_rarer)
     reasons = dict.fromkeys((one.method, one.reason) for one in estimates if one.reason)
-    return [*_describe_scarcity(fewest, kind), TextTable(rows), *(f"- {method}: {why}" for method, why in reasons)]
+    notes = [_describe_scarcity(fewest, kind)] if fewest.n_rarer < ENOUGH_OUTCOMES else []
+    return [*notes, TextTable(rows), *(f"- {method}: {why}" for method, why in reasons)]
 
 
-def _describe_scarcity(one: Estimate, kind: str) -> list[str]:
-    """Return a sentence where there are few errors or few correct predictions."""
-    if one.n_rarer >= ENOUGH_OUTCOMES:
-        return []
+def _describe_scarcity(one: Estimate, kind: str) -> str:
+    """Return a sentence about few errors, or few correct predictions."""
     rare = kind if one.errors == one.n_rarer else OPPOSITES[kind]
     number = f"only {one.n_rarer}" if one.n_rarer else "none"
     counts = f"{number} of {one.images:,} image{'s' * (one.images != 1)} {'is' if one.n_rarer <= 1 else 'are'}"
     needed = f"use more labeled images, so that at least {ENOUGH_OUTCOMES} are {rare}."
     if one.n_rarer < MIN_OUTCOMES:
-        return [f"Nothing can be judged from so few: {counts} {rare}; {needed}"]
-    return [f"Judge with care: {counts} {rare}, so a verdict is chance about twice as often as it should be; {needed}"]
+        note = f"Nothing can be judged from so few: {counts} {rare}; {needed}"
+    else:
+        note = f"No verdicts: {counts} {rare}, so intervals of differences are too narrow; {needed}"
+    return textwrap.fill(note, LINE_WIDTH, break_on_hyphens=False)
 
 
 def _format_row(one: Estimate) -> list[str]:
     difference = "" if one.difference is None else format_difference(one.difference)
     own = paired = ""
-    if one.n_rarer >= MIN_OUTCOMES:  # an interval from fewer, such as [1, 1], would look certain
+    if one.n_rarer >= MIN_OUTCOMES:
         if one.interval is not None:
             own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
         if one.difference_interval is not None:

@@ -15,6 +15,7 @@ from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
     ALL_IMAGES,
+    LINE_WIDTH,
     Estimate,
     EstimateTable,
     check_resampling,
@@ -29,7 +30,6 @@ from secondlook.tables import describe_prediction, format_class, format_image_sh
 
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
 IN_DISTRIBUTION, OOD_DETECTION = "in distribution", "OOD detection"
-LINE_WIDTH = 80
 PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
