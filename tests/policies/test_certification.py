@@ -1,18 +1,30 @@
 """Choosing thresholds: what rules accept and guarantee, the images set apart, and the best of several methods."""
 
+import contextlib
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from secondlook.errors import ConfidenceError, DecisionError, MetricError
 from secondlook.estimators import confidence, fit_method, tuning_positions
-from secondlook.policies import DEFAULT_DELTA, Guarantee, certify, certify_confidence, threshold_for
+from secondlook.policies import (
+    DEFAULT_DELTA,
+    Guarantee,
+    PolicyWarning,
+    certify,
+    certify_confidence,
+    read_policy,
+    threshold_for,
+)
 from secondlook.predictions import PredictFrom, Predictions
 from tests.policies.conftest import known, relabel
 
@@ -142,6 +154,64 @@ def test_threshold_for_coverage_has_no_guarantee(preds: Predictions, unlabeled: 
     assert "no labels" in str(without_labels)
 
 
+def choose_on_average(correct: list[bool], values: list[float], risk: float) -> int:
+    """Return the largest number of images above a threshold with (errors + 1) / (accepted + 1) <= risk, 0 if none."""
+    accepted = 0
+    for threshold in values:
+        above = [right for right, value in zip(correct, values, strict=True) if value >= threshold]
+        if (above.count(False) + 1) / (len(above) + 1) <= risk + 1e-12:
+            accepted = max(accepted, len(above))
+    return accepted
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), min_size=1, max_size=40), st.floats(0.05, 0.9))
+@settings(max_examples=80)
+def test_average_risk_takes_the_lowest_threshold_that_passes(images: list[tuple[bool, int]], risk: float) -> None:
+    correct, values = [right for right, _ in images], [0.5 + level / 14 for _, level in images]
+    preds = Predictions(
+        probabilities=[[[value, 1 - value]] for value in values], views=["identity"], labels=1 - np.array(correct)
+    )
+    assume(preds.correct().tolist() == correct)
+    expected = choose_on_average(correct, values, risk)
+    if not expected:
+        with pytest.raises(DecisionError, match="on average"):
+            threshold_for(preds, "msr", average_risk=risk)
+        return
+    rule = threshold_for(preds, "msr", average_risk=risk)
+    assert known(rule.calibration).accepted == expected == rule.accept(preds).sum()
+    assert (rule.certified, rule.average_risk) == (False, risk)
+
+
+def test_average_risk_counts_wrong_copies_only(preds: Predictions) -> None:
+    wrong = preds.ids[int(np.flatnonzero(~preds.correct())[0])]
+    right = preds.ids[int(np.flatnonzero(preds.correct())[0])]
+    plain = threshold_for(preds, average_risk=0.05)
+    with_copies = threshold_for(preds, average_risk=0.05, duplicates=[wrong, right])
+    assert (known(with_copies.calibration).images, known(with_copies.calibration).duplicates) == (799, 1)
+    assert with_copies.threshold >= plain.threshold
+
+
+def test_average_risk_is_never_taken_for_a_guarantee(preds: Predictions, tmp_path: Path) -> None:
+    rule = threshold_for(preds, average_risk=0.1)
+    assert not rule.certified
+    assert "on average" in rule.guarantee_text
+    rule.save(tmp_path / "policy.json")
+    loaded = read_policy(tmp_path / "policy.json")
+    assert (loaded.average_risk, loaded.certified) == (0.1, False)
+    content = (
+        (tmp_path / "policy.json").read_text(encoding="utf-8").replace('"average_risk": 0.1', '"average_risk": 0.01')
+    )
+    (tmp_path / "policy.json").write_text(content, encoding="utf-8")
+    with pytest.warns(PolicyWarning):
+        assert read_policy(tmp_path / "policy.json").average_risk is None
+    with pytest.raises(DecisionError, match="not both"):
+        threshold_for(preds, coverage=0.5, average_risk=0.1)
+    with pytest.raises(DecisionError, match="average_risk=2"):
+        threshold_for(preds, average_risk=2)
+    with pytest.raises(DecisionError, match="guarantee"):
+        rule.replace(guarantee=Guarantee(risk=0.1, delta=0.1))
+
+
 @pytest.mark.parametrize(
     "value", ["0.1", None, True, np.bool_(True), 0, 0.0, 1.0, math.nan, 1.5, 1j, [0.1], np.array([0.1, 0.2])]
 )
@@ -229,6 +299,26 @@ def test_default_is_certified_on_all_images(world: Predictions, n_views: int, me
     assert (known(rule.calibration).images, known(rule.calibration).tuning) == (3000, 0)
     unlabeled = Predictions(logits=some.logits, views=some.views)
     assert threshold_for(unlabeled, coverage=0.8).method == method
+
+
+@pytest.mark.parametrize("n", [100, 400])
+@pytest.mark.parametrize("power", [0, 1, 3])
+def test_error_rate_is_at_most_the_average_risk_on_average(n: int, power: int) -> None:
+    """An image at quantile u is wrong in 0.6 u^power of all cases, so the risk up to u is 0.6 u^power / (power + 1)."""
+    rng, risk, draws = np.random.default_rng(0), 0.1, 400
+    risks = np.zeros(draws)
+    for draw in range(draws):
+        u = rng.random(n)
+        wrong = rng.random(n) < (0.6 if power else 0.11) * u**power
+        preds = Predictions(
+            probabilities=np.stack([1 - u / 2, u / 2], axis=1)[:, None], views=["identity"], labels=wrong.astype(int)
+        )
+        with contextlib.suppress(DecisionError):
+            quantile = 2 * (1 - threshold_for(preds, "msr", average_risk=risk).threshold)
+            risks[draw] = (0.6 if power else 0.11) * quantile**power / (power + 1)
+    assert risks.mean() <= risk + 4 * risks.std() / np.sqrt(draws)
+    if power:
+        assert risks.mean() > 0.8 * risk, "no larger risk is possible with so few labels"
 
 
 def test_given_tuning_images_are_never_certified_on(preds: Predictions) -> None:

@@ -30,6 +30,10 @@ def calibrate(
             show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy",
         ),
     ] = None,
+    average_risk: Annotated[
+        float | None,
+        Option(help="Maximum error rate on average over calibrations; takes few labels, and guarantees less."),
+    ] = None,
     coverage: Annotated[float | None, Option(help="Accept this share of images instead, without a guarantee.")] = None,
     method: Annotated[
         str | None,
@@ -115,10 +119,10 @@ def calibrate(
         options.refuse({**learning, "--device": device if device != "auto" else None}, "without --shifts")
     if run is not None:
         options.refuse({"--policy": policy, "--scores": scores}, "without --reviewed")
-        opened, settings = open_run(run), _choose_target(risk, delta, coverage, method)
+        opened, settings = open_run(run), _choose_target(risk, delta, average_risk, coverage, method)
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(per_class, class_risk, risk)
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
-        calibrated = opened.certify(**settings) if coverage is None else opened.threshold_for(**settings)
+        calibrated = opened.threshold_for(**settings) if risk is None else opened.certify(**settings)
         changes = []
         if shifts:
             execution = Execution(device, batch_size or "auto", progress=printing.progress)
@@ -131,6 +135,7 @@ def calibrate(
             changes = ["", str(calibrated.shifts)]
     else:
         kept = {
+            "--average-risk": average_risk,
             "--coverage": coverage,
             "--method": method,
             "--per-class": per_class,
@@ -191,13 +196,14 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
 
 
 def _choose_target(
-    risk: float | None, delta: float | None, coverage: float | None, method: str | None
+    risk: float | None, delta: float | None, average_risk: float | None, coverage: float | None, method: str | None
 ) -> dict[str, Any]:
     """Return the arguments of what the threshold is chosen for, and by which methods."""
-    if (risk is None) == (coverage is None):
-        raise DecisionError("give either --risk (with a guarantee) or --coverage (without one), not both or neither.")
-    if coverage is not None:
-        return {"method": method, "coverage": coverage}
+    if [risk, average_risk, coverage].count(None) != 2:
+        raise DecisionError("give one of --risk (with a guarantee), --average-risk and --coverage (without one).")
+    if risk is None:
+        options.refuse({"--delta": delta}, "without --risk")
+        return {"method": method, "average_risk": average_risk, "coverage": coverage}
     # A number after a comma belongs to the view before it: 'mean,view:shift:1,0'.
     methods = None if method is None else re.split(r"[,\s]\s*(?=[a-z])", method.strip())
     return {"method": methods, "risk": risk, "delta": DEFAULT_DELTA if delta is None else delta}

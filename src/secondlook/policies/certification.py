@@ -232,32 +232,69 @@ def threshold_for(
     preds: Predictions,
     method: str | None = None,
     *,
-    coverage: float,
+    coverage: float | None = None,
+    average_risk: float | None = None,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
+    duplicates: Collection[str] = (),
     tuning: object = None,
     adaptive: Adaptive = False,
     tolerance: float = Schedule.DEFAULT_TOLERANCE,
     max_looks: int | None = None,
     **options: object,
 ) -> Policy:
-    """Return the policy that accepts at least this fraction of the images, without a guarantee about errors.
+    """Return a policy with less than a guarantee: for a coverage, or for an error rate on average over calibrations.
 
-    Labels are not needed, except to fit a method. The default method and the other arguments are those of `certify`.
+    `coverage` accepts at least this fraction of the images; labels are not needed, except to fit a method.
+    `average_risk` accepts as many images as possible such that the error rate among accepted images, averaged over
+    draws of labeled images, is at most this. That takes few labels (proof in docs/labels.md), but in about 40 of 100
+    draws the error rate is higher, so the policy is not `certified`. The other arguments are those of `certify`.
     """
-    if not is_number(coverage) or not 0 < coverage <= 1:
+    if average_risk is not None:
+        if coverage is not None:
+            raise DecisionError("give either coverage or average_risk, not both.")
+        check_probability("average_risk", average_risk)
+        if not preds.has_labels:
+            fault = "an average risk needs labeled images, but these predictions have no labels"
+            raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
+    elif not is_number(coverage) or not 0 < coverage <= 1:
         fault = "is not a fraction of images; expected a number in (0, 1], such as 0.8"
         raise DecisionError(fault, argument="coverage", value=coverage)
     (scored,) = score_candidates(
-        preds, None, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks
+        *(preds, average_risk, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks),
+        duplicates=duplicates,
     )
+    chosen = _choose_on_average(scored, average_risk) if coverage is None else _choose_coverage(scored, coverage)
+    policy = scored.complete(chosen, DEFAULT_DELTA)
+    return policy.model_copy(update={"reference": scored.describe_reference(chosen.threshold)})
+
+
+def _choose_coverage(scored: "ScoredImages", coverage: float) -> Policy:
+    """Return the threshold that accepts at least this fraction of the images."""
     threshold = _find_threshold(scored.confidence, coverage)
     accepted = scored.confidence >= threshold
-    errors = int(np.sum(accepted & ~scored.correct())) if preds.has_labels else None
+    errors = int(np.sum(accepted & ~scored.correct())) if scored.preds.has_labels else None
     calibration = Calibration(images=len(accepted), accepted=int(np.sum(accepted)), errors=errors)
-    chosen = Policy(threshold=threshold, calibration=calibration)
-    policy = scored.complete(chosen, DEFAULT_DELTA)
-    return policy.model_copy(update={"reference": scored.describe_reference(threshold)})
+    return Policy(threshold=threshold, calibration=calibration)
+
+
+def _choose_on_average(scored: "ScoredImages", risk: float | None) -> Policy:
+    """Return the lowest threshold at which (errors + 1) / (accepted + 1) is at most `risk`."""
+    assert risk is not None, "either it or the coverage is given"
+    _check_finite(scored.confidence)
+    images = CountedImages.count(scored.correct(), scored.confidence, scored.is_copy)
+    ranking = images.ranking
+    passing = np.flatnonzero(ranking.errors + 1 <= risk * (ranking.accepted + 1))
+    if not len(passing):
+        rate = f"an error rate of {100 * risk:g} % on average"
+        fault = f"no threshold on these {ranking.n_images:,} images has {rate}, which takes at least"
+        fault += f" {math.ceil(1 / risk) - 1:,} accepted images without an error"
+        raise DecisionError(fault, repair="use more labeled images, or a larger risk")
+    last = passing[-1]
+    counts: dict[str, Any] = {"accepted": int(ranking.accepted[last]), "errors": int(ranking.errors[last])}
+    copies = images.n_images - ranking.n_images
+    calibration = Calibration(images=ranking.n_images, duplicates=copies, **counts)
+    return Policy(threshold=float(ranking.confidences[last]), average_risk=risk, calibration=calibration)
 
 
 def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) -> Policy:
@@ -551,7 +588,7 @@ class ScoredImages:
 
     def complete(self, chosen: Policy, delta: float) -> Policy:
         """Return the settings with a chosen threshold and the schedule."""
-        names = ("threshold", "guarantee", "shortfall", "grouped_by", "groups")
+        names = ("threshold", "guarantee", "average_risk", "shortfall", "grouped_by", "groups")
         update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
         known: dict[str, Any] = {"tuning": self.tuning}
         if self.schedule is not None and math.isfinite(chosen.threshold):

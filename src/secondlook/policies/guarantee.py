@@ -24,10 +24,10 @@ Probability = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-def check_probability(name: Literal["risk", "delta"], value: float, where: str = "") -> None:
+def check_probability(name: Literal["risk", "average_risk", "delta"], value: float, where: str = "") -> None:
     """Raise an error unless a risk or a delta is between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
-        example = {"risk": "0.01 for 1 % errors", "delta": "0.001 for 99.9 % confidence"}[name]
+        example = "0.001 for 99.9 % confidence" if name == "delta" else "0.01 for 1 % errors"
         fault = f"{where}is invalid; expected a number between 0 and 1, such as {example}"
         raise DecisionError(fault, argument=name, value=value)
 

@@ -41,9 +41,12 @@ class LabelingProgress:
     accepted: int
     """Images that are certified now; 0 if nothing is."""
     next_step: int | None
-    """Labels until more is certified, if all of them are right; None if no label can certify more."""
-    finished: bool
-    """Whether labeling stops: more labels are too many, or unlikely to certify more."""
+    """Labels until more is certified, if all of them are right; None if no labels within the plan certify more."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether labeling stops, since no labels within the plan certify more."""
+        return self.next_step is None
 
     @property
     def coverage(self) -> float:
@@ -58,15 +61,16 @@ class LabelingProgress:
             lines[1] = f"nothing is certified yet for {risk}"
         if self.finished:
             return "; ".join([*lines, "labeling is finished"])
-        return "; ".join([*lines, f"{self.next_step or 0:,} more labels certify more if all of them are right"])
+        needed = "1 more label certifies" if self.next_step == 1 else f"{self.next_step:,} more labels certify"
+        return "; ".join([*lines, f"{needed} more if right"])
 
 
 class LabelingPlan:
     """Asks for labels one after another, and tells at every moment what they guarantee.
 
     The guarantee is that of `certify`: it holds with probability 1 - `delta` over the draw of the images, however many
-    of the labels are given. As long as it is worth it, the next labels are those of the most confident images without
-    one. The plan depends on its arguments alone, so that the same labels continue it another time.
+    of the labels are given. The next labels are those of the most confident images without one, as long as they can
+    certify more. The plan depends on its arguments alone, so that the same labels continue it another time.
 
     Parameters
     ----------
@@ -125,18 +129,16 @@ class LabelingPlan:
         (scored,) = score_candidates(
             *(preds, None, None, method, options, predict_from, top_k, apart, False), duplicates=duplicates
         )
-        doubts = compile_method("mean", {}, predict_from=predict_from, top_k=top_k)
         size = scored.preds.n_images
         if len(apart) and size > max_labels:
             others = preds.select(images=apart)
             ranks = np.argsort(-scored.settings.confidence(others), kind="stable")
-            size = self._choose_size(1 - doubts.confidence(others)[ranks], size)
+            # How likely each prediction is wrong, as far as that can be told without labels.
+            likely = compile_method("mean", {}, predict_from=predict_from, top_k=top_k).confidence(others)
+            size = self._choose_size(1 - likely[ranks], size)
         drawn = np.random.default_rng(seed).permutation(scored.preds.n_images)[:size]
         drawn = drawn[np.argsort(-scored.confidence[drawn], kind="stable")]
         self._scored = scored.select(drawn)
-        # How likely each prediction is wrong, as far as that can be told without labels. It decides when labeling
-        # stops, and not what is certified.
-        self._doubt = 1 - doubts.confidence(self._scored.preds)
         self._predicted = self._scored.preds.predicted(predict_from, top_k).reshape(len(drawn), -1)
         self._places = {id_: place for place, id_ in enumerate(self._scored.preds.ids)}
         self._others = frozenset(preds.ids) - self._places.keys()
@@ -174,26 +176,18 @@ class LabelingPlan:
         is_labeled, is_wrong = self._read_labels()
         certified = self._find_certified(~is_labeled | is_wrong)
         accepted = int(certified.max(initial=0))
-        left = self.max_labels - len(self.labels)
-
-        def count_labels(is_wrong: BoolArray) -> int | None:
-            """Return how many labels certify more if these images are wrong, None if too many or no number does."""
-            more = self._find_certified(is_wrong)
-            more = more[more > accepted]
-            needed = int(np.sum(~is_labeled[: more[0]])) if len(more) else left + 1
-            return needed if needed <= left else None
-
-        # Errors among the labels tell how well probabilities tell errors; one more doubt, since few labels tell little.
-        scale = is_wrong.sum() / (self._doubt[is_labeled].sum() + 1)
-        forecast = count_labels(is_wrong | _place_errors(np.where(is_labeled, 0.0, scale * self._doubt)))
+        # The first number that would be certified if all images without a label were right.
+        more = self._find_certified(is_wrong)
+        more = more[more > accepted]
+        needed = int(np.sum(~is_labeled[: more[0]])) if len(more) else self.max_labels
+        is_within = needed <= self.max_labels - len(self.labels)
         return LabelingProgress(
             guarantee=self.guarantee,
             images=len(is_labeled),
             labels=len(self.labels),
             errors=int(is_wrong.sum()),
             accepted=accepted,
-            next_step=count_labels(is_wrong),
-            finished=forecast is None,
+            next_step=needed if is_within else None,
         )
 
     @property

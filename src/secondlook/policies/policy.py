@@ -38,6 +38,7 @@ from secondlook.policies.guarantee import (
     GroupedBy,
     GroupThreshold,
     Guarantee,
+    Probability,
     Shortfall,
 )
 from secondlook.policies.reference import Reference, ShiftModel
@@ -113,6 +114,8 @@ class Policy(SealedRecord):
     """Smallest confidence that is accepted, of any group if there are groups; infinite if nothing is accepted."""
     guarantee: Guarantee | None = None
     """What is guaranteed about accepted images; None if nothing is."""
+    average_risk: Probability | None = None
+    """Bound on the error rate among accepted images on average over calibrations; not a guarantee for this one."""
     calibration: Calibration | None = None
     """Counts on the images that the threshold was chosen on."""
     shortfall: Shortfall | None = Field(default=None, exclude=True)
@@ -162,7 +165,8 @@ class Policy(SealedRecord):
             fault = "was changed after it was written (its checksum is wrong or missing), so nothing is guaranteed"
             warnings.warn(PolicyWarning(f"{where} {fault}", repair="restore it, or calibrate again"), stacklevel=4)
             # In place, since a constructor returns its own instance whatever a validator returns.
-            object.__setattr__(policy, "guarantee", None)
+            for name in ("guarantee", "average_risk"):
+                object.__setattr__(policy, name, None)
             policy._was_changed = True
         return policy
 
@@ -225,6 +229,8 @@ class Policy(SealedRecord):
             raise ValueError(str(error)) from None
 
     def _check_groups(self) -> None:
+        if self.guarantee is not None and self.average_risk is not None:
+            raise ValueError("expected a guarantee or an average risk, not both")
         if (self.grouped_by is None) != (not self.groups):
             raise ValueError("expected groups if, and only if, the policy is grouped")
         if not self.groups:
@@ -530,7 +536,14 @@ class Policy(SealedRecord):
     @property
     def guarantee_text(self) -> str:
         """The guarantee in words; 'none' if there is none, with the reason if it was lost."""
-        return LOST_GUARANTEE if self._was_changed else str(self.guarantee or "none")
+        if self._was_changed:
+            return LOST_GUARANTEE
+        if self.average_risk is None:
+            return str(self.guarantee or "none")
+        return (
+            f"none for this calibration; on average over calibrations, at most {100 * self.average_risk:g} % errors "
+            "among accepted images, but in about 40 of 100 calibrations the error rate is higher"
+        )
 
     @property
     def identity(self) -> str:

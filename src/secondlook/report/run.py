@@ -315,13 +315,14 @@ class Run:
         self,
         method: str | None = None,
         *,
-        coverage: float,
+        coverage: float | None = None,
+        average_risk: float | None = None,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
         progress: bool = True,
         **options: Any,
     ) -> Policy:
-        """Return the policy that accepts at least this share of the images, without a guarantee about errors.
+        """Return a policy without a guarantee: for a coverage, or for an error rate on average over calibrations.
 
         `options` are those of `threshold_for`: `adaptive`, `tolerance`, `max_looks` and the options of the method.
         """
@@ -331,8 +332,10 @@ class Run:
                 preds,
                 method,
                 coverage=coverage,
+                average_risk=average_risk,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
+                duplicates=() if average_risk is None else self.record.data.duplicates,
                 tuning=self._tuning,
                 **options,
             )
