@@ -72,7 +72,7 @@ class Study:
     leading: IntArray
     """The most probable class of each image. int64 [N]"""
     duplicates: frozenset[str]
-    """Ids of images that are copies of others: a guarantee counts them once."""
+    """Ids of images that are copies of others: a guarantee counts only errors among them."""
     distinct: BoolArray
     """Whether each image is the first one with its pixels. bool [N]"""
     confidences: Mapping[str, Float64Array]
