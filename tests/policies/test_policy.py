@@ -142,7 +142,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "policy.json").read_text())
     assert list(content) == [
         *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
-        *("predict_from", "top_k", "threshold", "guarantee", "calibration", "class_names", "schedule"),
+        *("predict_from", "top_k", "threshold", "guarantee", "average_risk", "calibration", "class_names", "schedule"),
         *("grouped_by", "groups", "compared", "reference", "shifts", "checksum"),
     ]
     assert content["format"] == "secondlook policy"
