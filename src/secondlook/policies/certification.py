@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -616,11 +617,16 @@ class ScoredImages:
             "differing_delta": delta,
         }
 
+    @cached_property
+    def look_statistics(self) -> tuple[Float64Array, Float64Array]:
+        """The probability of the predicted class after the first look, and the disagreement. float64 [N] each"""
+        return compute_look_statistics(self.preds, self.settings.top_k)
+
     def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
         """Return how images look at a threshold, chosen from so many methods; None without one, or for few images."""
         if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
             return None
-        first_look, disagreement = compute_look_statistics(self.preds, self.settings.top_k)
+        first_look, disagreement = self.look_statistics
         confidence, compared = self.confidence, disagreement if self.preds.n_outputs > 1 else None
         if self.schedule is not None:
             # How often a schedule looks depends on the threshold, and so on these images: no test may use it.

@@ -53,16 +53,20 @@ class LabelingProgress:
         """Fraction of the images that is certified now."""
         return self.accepted / self.images
 
-    def __str__(self) -> str:
-        risk = f"at most {100 * self.guarantee.risk:g} % errors with {100 * (1 - self.guarantee.delta):g} % confidence"
-        certified = f"certified now: accept {self.accepted:,} of {self.images:,} images ({100 * self.coverage:.1f} %)"
-        lines = [f"{self.labels:,} labels, {self.errors:,} of them differ from the prediction", f"{certified}, {risk}"]
+    @property
+    def certified_text(self) -> str:
+        """What is certified now, in words."""
+        risk = f"at most {100 * self.guarantee.risk:g} % errors ({100 * (1 - self.guarantee.delta):g} % confidence)"
         if not self.accepted:
-            lines[1] = f"nothing is certified yet for {risk}"
-        if self.finished:
-            return "; ".join([*lines, "labeling is finished"])
-        needed = "1 more label certifies" if self.next_step == 1 else f"{self.next_step:,} more labels certify"
-        return "; ".join([*lines, f"{needed} more if right"])
+            return f"nothing is certified {'' if self.finished else 'yet '}for {risk}"
+        accepted = f"{self.accepted:,} of {self.images:,} images ({100 * self.coverage:.1f} %)"
+        return f"certified: accept {accepted} with {risk}"
+
+    def __str__(self) -> str:
+        labels = f"{self.labels:,} labels, {self.errors:,} of them differ from the prediction"
+        needed = "1 more label certifies" if self.next_step == 1 else f"{self.next_step or 0:,} more labels certify"
+        following = "labeling is finished" if self.finished else f"{needed} more if right"
+        return f"{labels}; {self.certified_text}; {following}"
 
 
 class LabelingPlan:
@@ -149,6 +153,11 @@ class LabelingPlan:
     def ids(self) -> tuple[str, ...]:
         """The ids of the images that the threshold is chosen on, most confident first."""
         return self._scored.preds.ids
+
+    @property
+    def settings(self) -> Policy:
+        """The policy without a threshold; it accepts nothing."""
+        return self._scored.settings
 
     def add(self, labels: Mapping[str, int | None]) -> None:
         """Add labels by id: the index of the class, or None for an image that has none, which counts as wrong.
