@@ -10,9 +10,9 @@ import pytest
 
 from secondlook.cli.app import COMMANDS, load_command
 from secondlook.serving import ServiceOptions, server
+from secondlook.serving.label_files import NewLabel
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.service import open_service
-from secondlook.serving.store import NewLabel
 from tests.cli.conftest import Here
 
 ROOT = Path(__file__).resolve().parents[2]

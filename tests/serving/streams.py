@@ -14,8 +14,9 @@ from secondlook.policies import Policy
 from secondlook.serving import ServiceOptions
 from secondlook.serving.access import Access
 from secondlook.serving.database import Database, decisions
+from secondlook.serving.label_files import NewLabel
 from secondlook.serving.service_metrics import ServiceMetrics
-from secondlook.serving.store import DecisionStore, Deployment, NewDecision, NewLabel, ReviewStore
+from secondlook.serving.store import DecisionStore, Deployment, NewDecision, ReviewStore
 from secondlook.serving.tokens import Principal
 from secondlook.serving.watcher import Watcher
 from tests.monitoring.streams import Row, make_rows

@@ -39,7 +39,7 @@ class Site:
         self.tokens = options.open_tokens()
         self.database = open_database(data_dir)
         self.access = Access(options, self.tokens, self.database)
-        self.reviews = Mock()
+        self.reviews, self.labeling = Mock(), None
         self.changes: list[Principal] = []
         self.app = FastAPI()
         self.app.state.service = self

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from secondlook.serving.database import images
+from secondlook.serving.label_files import parse_label_file
 from secondlook.serving.responses import RequestError
-from secondlook.serving.review_exports import parse_label_file
 from secondlook.serving.review_routes import find_class_names
 from secondlook.serving.service import Service
 from secondlook.tables import format_csv_row

@@ -19,8 +19,9 @@ from secondlook.serving import ServiceOptions
 from secondlook.serving import database as database_module
 from secondlook.serving import store as store_module
 from secondlook.serving.database import Database, DatabaseReadError, StorageError, decisions, images, reviews
+from secondlook.serving.label_files import NewLabel
 from secondlook.serving.responses import RequestError
-from secondlook.serving.store import DecisionStore, NewDecision, NewLabel, ReviewStore, StoredImage
+from secondlook.serving.store import DecisionStore, NewDecision, ReviewStore, StoredImage
 from secondlook.serving.watcher import Activity
 from tests.monitoring.streams import make_policy
 from tests.serving.postgres import PASSWORD, execute

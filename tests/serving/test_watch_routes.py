@@ -13,7 +13,8 @@ from secondlook.monitoring import Monitor, recertify
 from secondlook.policies import Policy, read_policy
 from secondlook.serving import Client, ServiceOptions, tokens
 from secondlook.serving.database import DatabaseReadError, StorageError
-from secondlook.serving.store import DecisionStore, NewLabel
+from secondlook.serving.label_files import NewLabel
+from secondlook.serving.store import DecisionStore
 from tests.serving.running import Digits, Server, fail_with, make_noise, read_rows, send, send_image, serve, wait_for
 
 OPENED: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", "Accept": "text/html"}

@@ -106,8 +106,8 @@ reviews = sa.Table(
     sa.Index("leased_reviews", "lease_until"),
 )
 """One row per image that people are to review. `likely` are the likeliest classes as [class, probability], `views` the
-view, predicted class and probability of each look. `label` is what the reviewer found; `expired` if the image was
-removed before anyone reviewed it."""
+view, predicted class and probability of each look; `confidence` is the place in the queue. `label` is what the reviewer
+found; `expired` if the image was removed before anyone reviewed it, or left the queue since its label is not needed."""
 
 images = sa.Table(
     "images",

@@ -1,8 +1,9 @@
 """`ServiceOptions`: limits, storage and address of a service."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from secondlook.serving.store import ReviewedService
@@ -51,6 +52,19 @@ class ServiceOptions:
     def is_local(self) -> bool:
         """Whether only this machine can reach the service."""
         return self.host in ("::1", "localhost") or self.host.startswith("127.")
+
+    def serve_labeling(self, labels: Mapping[str, int], ready: Callable[[str], None], **task: Any) -> None:
+        """Ask for the labels of a plan on the review page; the arguments are those of `LabelingTask`."""
+        from secondlook.serving.labeling import LabelingTask, serve_labeling
+
+        serve_labeling(LabelingTask(**task), self, labels, ready)
+
+    @staticmethod
+    def read_labels(path: Path, class_names: tuple[str, ...] | None) -> dict[str, int]:
+        """Read a file of labels: CSV or Parquet with the columns id and label, or an export of Label Studio."""
+        from secondlook.serving.label_files import read_label_file
+
+        return read_label_file(path, class_names)
 
     def open_tokens(self) -> "TokenFile":
         """Return the access tokens of the data folder, which need not exist."""

@@ -1,6 +1,7 @@
 """Pages for people as HTML: dashboard, review and login, with their style sheets and scripts."""
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
@@ -14,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from secondlook.serving.access import LOGIN_PAGE, PAGES, SESSION_COOKIE, check_csrf, check_site, is_foreign, require
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import CurrentService
-from secondlook.serving.tokens import LOCAL_NAME, Principal
+from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal
 
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -26,16 +27,22 @@ own_site = [Depends(check_site)]
 async def show_dashboard(
     request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("watch"))]
 ) -> Response:
-    """Show the dashboard."""
+    """Show the dashboard; there is none while images are labeled for a policy."""
+    if service.labeling is not None:
+        return RedirectResponse("/review", status_code=303)
     where = "DATABASE_URL" if service.options.database else str(service.options.data_dir)  # the URL has a password
     command = f"secondlook calibrate --reviewed {quote(where)} --out next.json"
     return render_page("dashboard.html", principal, request=request, command=command)
 
 
 @router.get("/review")
-def show_review(request: Request, principal: Annotated[Principal, Depends(require("review"))]) -> Response:
-    """Show the page for reviewers."""
-    return render_page("review.html", principal, request=request)
+def show_review(
+    request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("review"))]
+) -> Response:
+    """Show the page for reviewers; labels that certify a policy are given without knowing the prediction."""
+    is_labeling = service.labeling is not None
+    links = {} if is_labeling else PAGES
+    return render_page("review.html", principal, request=request, links=links, is_blind=is_labeling)
 
 
 @router.get("/static/{name}")
@@ -108,14 +115,20 @@ def check_target(address: str) -> str:
 
 
 def render_page(
-    template: str, principal: Principal | None, *, request: Request, status: int = 200, **values: Any
+    template: str,
+    principal: Principal | None,
+    *,
+    request: Request,
+    status: int = 200,
+    links: Mapping[str, tuple[str, Permission]] = PAGES,
+    **values: Any,
 ) -> HTMLResponse:
     """Return a template of the folder `pages` as a response; all text is escaped."""
     html = TEMPLATES.get_template(template).render(
         principal=principal,
         csrf=None if principal is None else principal.csrf,
         can_log_out=principal is not None and principal.csrf is not None and principal.name != LOCAL_NAME,
-        links=PAGES,
+        links=links,
         path=request.url.path,
         **values,
     )

@@ -58,6 +58,14 @@ class ServedDecision(BaseModel, frozen=True):
     reviewed_at: datetime.datetime | None = None
 
 
+class LabelingGoal(BaseModel):
+    """What labels are asked for, and how far that is; see `secondlook.LabelingPlan`."""
+
+    text: str = Field(description="What the labels certify now, in words.")
+    next_step: int | None = Field(description="Labels until more is certified, if all predictions are right.")
+    finished: bool = Field(description="Whether labeling is finished; the server stops then.")
+
+
 class DecisionsBody(BaseModel):
     """The decisions about the images of a form, in their order."""
 

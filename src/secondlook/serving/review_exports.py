@@ -1,19 +1,16 @@
-"""Files of the review queue: exports for spreadsheets and labeling tools, and labels that come back from them."""
+"""Files of the review queue for spreadsheets and labeling tools."""
 
 import base64
-import csv
 import datetime
-import io
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from secondlook.extension import LabelStudio, MonitoringError, ReviewImage, find_class, format_csv_row, unescape_formula
-from secondlook.serving.request_images import is_id
+from secondlook.extension import LabelStudio, ReviewImage, format_csv_row
 from secondlook.serving.responses import RequestError
-from secondlook.serving.store import NewLabel, QueueState, StoredDecision, get_interval
+from secondlook.serving.store import QueueState, StoredDecision, get_interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,103 +93,6 @@ class ReviewExport:
 
     def _name(self, label: int) -> str:
         return str(label) if self.class_names is None else self.class_names[label]
-
-
-def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> list[NewLabel]:
-    """Read labels from a file: CSV or Parquet with the columns id and label, or an export of Label Studio as JSON.
-
-    Images without a label are left out. The classes are given by name or index.
-    """
-    if content.startswith(b"PAR1"):
-        found = _read_parquet(content)
-    elif content.lstrip()[:1] in (b"[", b"{"):
-        found = _read_label_studio(content)
-    else:
-        found = _read_csv(content)
-    labels: dict[str, NewLabel] = {}
-    for where, id_, label in found:
-        if not is_id(id_):  # databases refuse some texts
-            raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not the id of an image; remove the row.")
-        try:
-            new = NewLabel(where, id_, find_class(label, class_names, id_))
-        except MonitoringError as error:
-            raise RequestError(422, "unknown_class", f"{where}: {error}") from None
-        known = labels.setdefault(id_, new)
-        if known.label != new.label:
-            raise _make_error(f"{where}: image {id_!r} has another label at {known.where}; keep the correct one.")
-    return list(labels.values())
-
-
-_Found = tuple[str, str, object]
-"""Where a label was found, the id of its image, and the class."""
-
-
-def _read_csv(content: bytes) -> Iterator[_Found]:
-    try:
-        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
-        _check_columns(rows.fieldnames or ())
-        for row in rows:
-            label = unescape_formula((row["label"] or "").strip())
-            if label:
-                yield f"line {rows.line_num}", unescape_formula(row["id"] or ""), label
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _make_error(f"the file cannot be read: {error}; expected CSV in UTF-8.") from None
-
-
-def _read_parquet(content: bytes) -> Iterator[_Found]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
-            _check_columns(file.schema_arrow.names)
-            row = 0
-            for batch in file.iter_batches(columns=["id", "label"]):
-                for id_, label in zip(batch["id"].to_pylist(), batch["label"].to_pylist(), strict=True):
-                    row += 1
-                    if label not in (None, "") and label == label:  # pandas writes missing numbers as NaN
-                        is_whole = isinstance(label, float) and label.is_integer()
-                        yield f"row {row}", str(id_), int(label) if is_whole else label
-    except (pa.ArrowException, OSError) as error:
-        raise _make_error(f"the Parquet file cannot be read: {error}; export it again.") from None
-
-
-def _read_label_studio(content: bytes) -> Iterator[_Found]:
-    try:
-        tasks = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise _make_error(f"the file cannot be read: {error}; expected JSON as Label Studio exports it.") from None
-    for place, task in enumerate(tasks if isinstance(tasks, list) else [tasks], 1):
-        where = f"task {place}"
-        data = task.get("data") if isinstance(task, dict) else None
-        if not isinstance(data, dict) or not isinstance(data.get("id"), str):
-            raise _make_error(f"{where} has no data.id; expected tasks that this service exported, in the format JSON.")
-        for choices in _list_choices(task):
-            if len(choices) != 1:
-                raise _make_error(f"{where}: image {data['id']!r} has {len(choices)} classes; choose one.")
-            yield where, data["id"], choices[0]
-
-
-def _list_choices(task: dict[str, Any]) -> Iterator[list[object]]:
-    """Yield the choices of all annotations of a task; those that were canceled count as none."""
-    for annotation in _only_dicts(task.get("annotations")):
-        if not annotation.get("was_cancelled"):
-            values = _only_dicts([result.get("value") for result in _only_dicts(annotation.get("result"))])
-            yield from (value["choices"] for value in values if isinstance(value.get("choices"), list))
-
-
-def _only_dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _check_columns(names: Iterable[str]) -> None:
-    missing = " and ".join(map(repr, sorted({"id", "label"} - set(names))))
-    if missing:
-        raise _make_error(f"the file has no column {missing}; expected the columns id and label.")
-
-
-def _make_error(message: str) -> RequestError:
-    return RequestError(422, "unreadable_labels", message)
 
 
 def _make_schema() -> "pa.Schema":

@@ -11,9 +11,10 @@ from secondlook import apply_views
 from secondlook.extension import encode_png, find_class, read_image
 from secondlook.serving.access import require
 from secondlook.serving.decide_routes import describe_decision
+from secondlook.serving.label_files import parse_label_file
 from secondlook.serving.request_images import fit_image
-from secondlook.serving.responses import RequestError, ServedDecision
-from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport, parse_label_file
+from secondlook.serving.responses import LabelingGoal, RequestError, ServedDecision
+from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport
 from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.store import (
     QueueState,
@@ -62,6 +63,7 @@ class ProgressBody(BaseModel):
 
     counts: ReviewCounts
     pace: ReviewPace
+    goal: LabelingGoal | None = Field(default=None, description="What the labels are for; null in a service.")
 
 
 class LeaseBody(ProgressBody):
@@ -197,12 +199,15 @@ async def import_reviews(request: Request, service: CurrentService, reviewer: Re
     content = await request.body()
     labels = await run_in_threadpool(parse_label_file, content, find_class_names(service))
     new = await run_in_threadpool(service.reviews.add_labels, labels, reviewer.name)
+    if service.labeling is not None:
+        await run_in_threadpool(service.labeling.update)
     return {"labels": len(labels), "new": new}
 
 
 def describe_progress(service: Service, reviewer: Principal) -> ProgressBody:
     """Return how far the review is."""
-    return ProgressBody(counts=service.reviews.counts(), pace=service.reviews.pace(reviewer.session))
+    goal = None if service.labeling is None else service.labeling.update()  # before the queue is counted
+    return ProgressBody(counts=service.reviews.counts(), pace=service.reviews.pace(reviewer.session), goal=goal)
 
 
 def find_class_names(service: Service) -> tuple[str, ...] | None:

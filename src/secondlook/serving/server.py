@@ -95,7 +95,8 @@ def create_app(service: Service) -> FastAPI:
     # The pages of FastAPI load scripts from other hosts.
     app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
-    for routes in (decide_routes, inference_routes, review_routes, watch_routes, pages):
+    only_services = (decide_routes, inference_routes, watch_routes) if service.labeling is None else ()
+    for routes in (*only_services, review_routes, pages):
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_error)
@@ -135,11 +136,19 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
-    return _Server(config)
+    return _Server(config, service)
 
 
 class _Server(uvicorn.Server):
-    """A server that returns when a signal stopped it, instead of raising the signal again."""
+    """A server that returns when a signal stopped it, instead of raising the signal again, or when labeling is over."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def on_tick(self, counter: int) -> bool:
+        labeling = self._service.labeling
+        return await super().on_tick(counter) or (labeling is not None and labeling.is_over)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
@@ -30,9 +30,15 @@ from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 from secondlook.serving.watcher import Watcher
 
+if TYPE_CHECKING:
+    from secondlook.serving.labeling import Labeling
+
 
 class Service:
     """One instance: its database, the policy in force with its classifier, and the threads that work for it."""
+
+    labeling: "Labeling | None" = None
+    """What the labels are for, where images are labeled before there is a policy."""
 
     def __init__(self, options: ServiceOptions, database: Database, plan: Plan) -> None:
         self.options, self.database = options, database
@@ -115,7 +121,13 @@ def open_service(
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
     assert isinstance(compiled, Plan), "it is no exported file"
-    plan = Plan(loaded, compiled.resolved.split_batches(), compiled.execution)
+    with start_service(Plan(loaded, compiled.resolved.split_batches(), compiled.execution), options) as service:
+        yield service
+
+
+@contextmanager
+def start_service(plan: Plan, options: ServiceOptions) -> Iterator[Service]:
+    """Open the database, and yield the service of a policy, which is running."""
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from secondlook import Decision
 from secondlook.extension import SCORE_METADATA, Policy, Repair, RowOptions, ServingError, make_row_table
 from secondlook.serving.database import Database, decisions, deployments, images, open_database, reviews
+from secondlook.serving.label_files import NewLabel
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
@@ -85,6 +86,8 @@ class NewDecision(NamedTuple):
     name: str | None
     image: StoredImage | None
     """The image, if it is to be reviewed and stored."""
+    place: float | None = None
+    """Its place in the review queue, smallest first; None for the order of confidence."""
 
 
 StoredDecision = sa.Row[Any]
@@ -122,8 +125,9 @@ class DecisionStore:
                 about = {"digest": one.digest, "name": one.name, "low": low, "high": high, "decided_at": now}
                 rows[decisions].append({"number": number, "deployment": deployment, **values, **about})
                 if one.decision.audit or not one.decision.accept:
-                    shown = {name: getattr(one.decision, name) for name in ("confidence", "likely", "views")}
-                    rows[reviews].append({"number": number, **shown})
+                    shown = {name: getattr(one.decision, name) for name in ("likely", "views")}
+                    place = one.decision.confidence if one.place is None else one.place
+                    rows[reviews].append({"number": number, "confidence": place, **shown})
                     if one.image is not None:
                         rows[images].append({"number": number, **one.image._asdict(), "stored_at": now})
             for table, values_of in rows.items():
@@ -232,15 +236,6 @@ class ReviewPace(BaseModel):
     everyone: float | None
 
 
-class NewLabel(NamedTuple):
-    """A label from outside, and where it was found."""
-
-    where: str
-    """Such as `row 3`."""
-    id: str
-    label: int
-
-
 class ReviewStore:
     """The review queue. Every image has one owner at a time, who keeps it until a lease ends.
 
@@ -252,7 +247,7 @@ class ReviewStore:
         self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
     def lease(self, owner: str, count: int) -> list[StoredDecision]:
-        """Return the images that an owner has, and as many further ones as make `count`, most doubtful first."""
+        """Return the images that an owner has, and as many further ones as make `count`, in the order of review."""
         now = self._clock()
         held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
         with self._database.write() as connection:
@@ -267,8 +262,7 @@ class ReviewStore:
                 )
                 numbers += connection.execute(free).scalars()
             _update(connection, numbers, lease_owner=owner, lease_until=now + self.lease_seconds)
-            items = _read_items(connection, numbers)
-        return sorted(items, key=lambda one: (one.skips, one.confidence, one.number))
+            return list(_read_items(connection, numbers))
 
     def label(self, number: int, label: int, principal: Principal) -> None:
         """Record what a reviewer found; the same label again changes nothing, and another one needs `undo` before.
@@ -384,6 +378,16 @@ class ReviewStore:
                 connection.execute(update, numbered)
         return len(changed)
 
+    def offer(self, ids: Sequence[str]) -> None:
+        """Have these images reviewed, as far as they have no label; all others leave the queue, whoever has them."""
+        is_offered = reviews.c.number.in_(sa.select(decisions.c.number).where(decisions.c.id.in_(ids)))
+        with self._database.write() as connection:
+            for others, condition, values in (
+                (IN_STATE["waiting"], ~is_offered, {"expired": True, "lease_owner": None, "lease_until": None}),
+                (IN_STATE["expired"], is_offered, {"expired": False}),
+            ):
+                connection.execute(sa.update(reviews).where(others, condition).values(**values))
+
     def labels(self, deployment_numbers: Sequence[int]) -> dict[str, int]:
         """Return the labels of images that some deployments decided about, by id."""
         query = SELECT_STATE.where(decisions.c.deployment.in_(deployment_numbers), IN_STATE["done"])
@@ -429,7 +433,7 @@ def _update(connection: sa.Connection, numbers: Sequence[int], **values: Any) ->
 
 
 def _read_items(connection: sa.Connection, numbers: Sequence[int]) -> Sequence[StoredDecision]:
-    return connection.execute(SELECT_DECISION.where(reviews.c.number.in_(numbers))).all()
+    return connection.execute(SELECT_DECISION.where(reviews.c.number.in_(numbers)).order_by(*QUEUE_ORDER)).all()
 
 
 def _read_state(connection: sa.Connection, number: int) -> sa.Row[Any]:

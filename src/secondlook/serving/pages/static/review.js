@@ -17,10 +17,12 @@
   const EMPTY_PAUSE = 3000;
   const CHANGED_PAUSE = 800; // keys are ignored for so long after an image was replaced that nobody decided about
   const VIEW_ATTEMPTS = 6;
+  const CLOSING_PAUSE = 4000; // the last label can be undone for so long; then the server stops
 
   const find = (id) => document.getElementById(id);
   const root = find("review"), stage = find("stage"), picture = find("picture"), query = find("query"), found = find("found");
   const keys = find("keys"), useKeys = find("use-keys");
+  const isBlind = "blind" in root.dataset; // labels that certify a policy are given without knowing the prediction
   const storageKey = `secondlook.review.${root.dataset.reviewer}`;
   const keysKey = "secondlook.review.keys";
 
@@ -33,6 +35,7 @@
     changed: new Map(), // when something was done with an image here, by its number
     counts: null,
     pace: null,
+    goal: null, // what the labels are for: { text, next_step, finished }
     trouble: null, // "away", "logged out", "outdated" or "moved"
     movedUntil: 0, // images may be reserved for the last login until then
     message: null,
@@ -183,6 +186,7 @@
 
   let isRefilling = false, refillAgain = false, timer = 0;
   async function refill() {
+    if (state.goal?.finished) return; // the server stops
     if (isRefilling) {
       refillAgain = true;
       return;
@@ -226,7 +230,7 @@
     }
     const held = new Set(answer.items.map((item) => item.number));
     const { current } = state;
-    const isLost = current !== null && !held.has(current.number) && !isChanged(current.number, started);
+    const isLost = current !== null && !state.goal?.finished && !held.has(current.number) && !isChanged(current.number, started);
     const own = state.ahead.filter((item) => isChanged(item.number, started));
     const known = new Set([current?.number, ...own.map((item) => item.number)]);
     const fresh = answer.items.filter((item) => !known.has(item.number) && !isChanged(item.number, started));
@@ -247,7 +251,23 @@
   function takeProgress(answer) {
     state.counts = answer.counts;
     state.pace = answer.pace;
+    state.goal = answer.goal ?? null;
     renderStatus();
+    if (state.goal?.finished) finish();
+  }
+
+  // No more labels are needed: what is on the screen leaves it, and the last label can be undone for a moment.
+  let closingTimer = 0;
+  function finish() {
+    clearTimeout(closingTimer);
+    state.ahead = [];
+    if (state.unsent.length) return;
+    show(null);
+    closingTimer = setTimeout(() => {
+      if (!state.goal.finished) return;
+      state.past = [];
+      renderActions();
+    }, CLOSING_PAUSE);
   }
 
   function decide(kind, label = null) {
@@ -447,13 +467,14 @@
     const differing = item.views.filter((view) => view.label !== item.label).length;
     const [first] = item.likely;
     const doubt = differing ? ` ${differing} of ${item.views.length} views disagree.` : "";
-    say(`${done} ${titleOf(item)}: predicted ${nameOf(item.label)}, ${shareOf(first.probability)}.${doubt}`.trim());
+    const predicted = isBlind ? "" : `: predicted ${nameOf(item.label)}, ${shareOf(first.probability)}`;
+    say(`${done} ${titleOf(item)}${predicted}.${isBlind ? "" : doubt}`.trim());
   }
 
   function renderCaption() {
     const item = state.current;
     const view = state.shownView === null ? null : item.views[state.shownView];
-    const details = [`confidence ${item.confidence.toFixed(2)}`, item.accept ? "accepted, audited" : "not accepted"];
+    const details = isBlind ? [] : [`confidence ${item.confidence.toFixed(2)}`, item.accept ? "accepted, audited" : "not accepted"];
     if (item.skips) details.push(item.skips === 1 ? "skipped before" : `skipped ${item.skips} times`);
     if (view) details.unshift(`view: ${describeView(view.view)}`);
     const name = make("b", { textContent: titleOf(item), title: item.id });
@@ -504,19 +525,24 @@
     picture.scrollTo(x * picture.scrollWidth - picture.clientWidth / 2, y * picture.scrollHeight - picture.clientHeight / 2);
   }
 
+  function listChoices(item) {
+    const choices = item.likely.slice(0, MOST_BUTTONS);
+    return isBlind ? choices.sort((one, other) => one.label - other.label) : choices;
+  }
+
   function renderChoices() {
     const item = state.current;
-    const buttons = item.likely.slice(0, MOST_BUTTONS).map(({ label, probability }, place) => {
+    const buttons = listChoices(item).map(({ label, probability }, place) => {
       const button = make(
         "button", { type: "button", className: "choice" },
         make("kbd", { textContent: String(place + 1), ariaHidden: "true" }),
         make("span", { className: "name", textContent: nameOf(label) }),
-        label === item.label ? make("span", { className: "tag", textContent: "predicted" }) : "",
-        make("span", { className: "share", textContent: shareOf(probability) }),
+        label === item.label && !isBlind ? make("span", { className: "tag", textContent: "predicted" }) : "",
+        make("span", { className: "share", textContent: isBlind ? "" : shareOf(probability) }),
       );
-      button.style.setProperty("--share", probability);
+      button.style.setProperty("--share", isBlind ? 0 : probability);
       button.setAttribute("aria-keyshortcuts", String(place + 1));
-      button.classList.toggle("predicted", label === item.label);
+      button.classList.toggle("predicted", label === item.label && !isBlind);
       onPress(button, () => decide("label", label));
       return make("li", {}, button);
     });
@@ -531,7 +557,7 @@
     const views = listViews(item);
     const differing = views.filter((view) => view.differs);
     find("votes").textContent = describeVotes(item);
-    find("views").hidden = false;
+    find("views").hidden = isBlind;
     const isStored = pictures.get(item.number).status !== "missing";
     const listed = isStored ? (state.allViews ? views : differing.slice(0, MOST_VIEWS)) : differing;
     find("view-list").replaceChildren(...listed.map((view) => make("li", {}, makeTile(item, view, isStored))));
@@ -601,17 +627,25 @@
     find("saving").textContent = count && (state.trouble || state.unsent[0].attempts > 1) ? `${countOf(count)} not saved yet` : "";
   }
 
+  function renderGoal() {
+    find("goal").hidden = !state.goal || state.goal.finished; // the end is told in the middle of the page
+    find("goal").textContent = state.goal?.text ?? "";
+    find("progress").hidden = state.goal !== null;
+  }
+
   function renderProgress() {
     if (!state.counts) return;
+    renderGoal();
     const count = (kind) => state.unsent.filter((one) => one.kind === kind).length;
     const moved = count("label") - count("undo");
     const done = Math.max(0, state.counts.done + moved), waiting = Math.max(0, state.counts.waiting - moved);
     find("progress").value = done + waiting ? done / (done + waiting) : 1;
     find("done").replaceChildren(make("b", { textContent: countOf(done) }), ` of ${countOf(done + waiting)} done`, make("span", { textContent: ` · ${countOf(waiting)} waiting` }));
+    if (state.goal) find("done").replaceChildren(make("b", { textContent: countOf(done) }), " labeled");
     const { own, everyone } = state.pace;
     const texts = [];
     if (own) texts.push(`${own < 9.95 ? own.toFixed(1) : Math.round(own)} per minute`);
-    if (everyone && waiting) texts.push(`${describeMinutes(waiting / everyone)} left`);
+    if (everyone && waiting && !state.goal) texts.push(`${describeMinutes(waiting / everyone)} left`);
     find("pace").textContent = texts.join(" · ");
   }
 
@@ -645,7 +679,8 @@
     const waiting = state.counts?.waiting ?? 0, isAway = state.trouble !== null;
     const isOthers = waiting > state.unsent.length;
     let [mark, title, text] = ["✓", "All done", "No image waits for review. New ones appear here by themselves."];
-    if (isAway) [mark, title, text] = ["…", "Waiting for the server", "The next image appears when it responds."];
+    if (state.goal?.finished) [title, text] = ["Finished", state.goal.text];
+    else if (isAway) [mark, title, text] = ["…", "Waiting for the server", "The next image appears when it responds."];
     else if (!state.hasLoaded || refillAgain || isRefilling) [mark, title, text] = ["…", "Looking for images", ""];
     else if (isOthers) {
       const what = plural(waiting, "image is", "images are");
@@ -722,16 +757,16 @@
   // --- Keys and buttons ---
 
   function confirmPrediction() {
-    if (state.current) decide("label", state.current.label);
+    if (state.current && !isBlind) decide("label", state.current.label);
   }
 
   function choose(place) {
-    const choice = state.current?.likely[place];
+    const choice = state.current && listChoices(state.current)[place];
     if (choice) decide("label", choice.label);
   }
 
   function toggleViews() {
-    if (!state.current || find("all-views").hidden) return;
+    if (!state.current || isBlind || find("all-views").hidden) return;
     state.allViews = !state.allViews;
     renderViews();
   }

@@ -1,0 +1,128 @@
+"""Labels that come back from spreadsheets and labeling tools, as files."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from secondlook.extension import MonitoringError, ServingError, find_class, unescape_formula
+from secondlook.serving.request_images import is_id
+from secondlook.serving.responses import RequestError
+
+
+class NewLabel(NamedTuple):
+    """A label from outside, and where it was found."""
+
+    where: str
+    """Such as `row 3`."""
+    id: str
+    label: int
+
+
+def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> list[NewLabel]:
+    """Read labels from a file: CSV or Parquet with the columns id and label, or an export of Label Studio as JSON.
+
+    Images without a label are left out. The classes are given by name or index.
+    """
+    if content.startswith(b"PAR1"):
+        found = _read_parquet(content)
+    elif content.lstrip()[:1] in (b"[", b"{"):
+        found = _read_label_studio(content)
+    else:
+        found = _read_csv(content)
+    labels: dict[str, NewLabel] = {}
+    for where, id_, label in found:
+        if not is_id(id_):  # databases refuse some texts
+            raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not the id of an image; remove the row.")
+        try:
+            new = NewLabel(where, id_, find_class(label, class_names, id_))
+        except MonitoringError as error:
+            raise RequestError(422, "unknown_class", f"{where}: {error}") from None
+        known = labels.setdefault(id_, new)
+        if known.label != new.label:
+            raise _make_error(f"{where}: image {id_!r} has another label at {known.where}; keep the correct one.")
+    return list(labels.values())
+
+
+def read_label_file(path: Path, class_names: tuple[str, ...] | None) -> dict[str, int]:
+    """Return the labels of a file by id, see `parse_label_file`."""
+    try:
+        return {one.id: one.label for one in parse_label_file(path.read_bytes(), class_names)}
+    except OSError as error:
+        raise ServingError(f"cannot read the labels {str(path)!r}: {error.strerror}; check the path.") from None
+    except RequestError as error:
+        raise ServingError(f"the labels {str(path)!r}: {error}") from None
+
+
+_Found = tuple[str, str, object]
+"""Where a label was found, the id of its image, and the class."""
+
+
+def _read_csv(content: bytes) -> Iterator[_Found]:
+    try:
+        rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+        _check_columns(rows.fieldnames or ())
+        for row in rows:
+            label = unescape_formula((row["label"] or "").strip())
+            if label:
+                yield f"line {rows.line_num}", unescape_formula(row["id"] or ""), label
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _make_error(f"the file cannot be read: {error}; expected CSV in UTF-8.") from None
+
+
+def _read_parquet(content: bytes) -> Iterator[_Found]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
+            _check_columns(file.schema_arrow.names)
+            row = 0
+            for batch in file.iter_batches(columns=["id", "label"]):
+                for id_, label in zip(batch["id"].to_pylist(), batch["label"].to_pylist(), strict=True):
+                    row += 1
+                    if label not in (None, "") and label == label:  # pandas writes missing numbers as NaN
+                        is_whole = isinstance(label, float) and label.is_integer()
+                        yield f"row {row}", str(id_), int(label) if is_whole else label
+    except (pa.ArrowException, OSError) as error:
+        raise _make_error(f"the Parquet file cannot be read: {error}; export it again.") from None
+
+
+def _read_label_studio(content: bytes) -> Iterator[_Found]:
+    try:
+        tasks = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _make_error(f"the file cannot be read: {error}; expected JSON as Label Studio exports it.") from None
+    for place, task in enumerate(tasks if isinstance(tasks, list) else [tasks], 1):
+        where = f"task {place}"
+        data = task.get("data") if isinstance(task, dict) else None
+        if not isinstance(data, dict) or not isinstance(data.get("id"), str):
+            raise _make_error(f"{where} has no data.id; expected tasks that this service exported, in the format JSON.")
+        for choices in _list_choices(task):
+            if len(choices) != 1:
+                raise _make_error(f"{where}: image {data['id']!r} has {len(choices)} classes; choose one.")
+            yield where, data["id"], choices[0]
+
+
+def _list_choices(task: dict[str, Any]) -> Iterator[list[object]]:
+    """Yield the choices of all annotations of a task; those that were canceled count as none."""
+    for annotation in _only_dicts(task.get("annotations")):
+        if not annotation.get("was_cancelled"):
+            values = _only_dicts([result.get("value") for result in _only_dicts(annotation.get("result"))])
+            yield from (value["choices"] for value in values if isinstance(value.get("choices"), list))
+
+
+def _only_dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _check_columns(names: Iterable[str]) -> None:
+    missing = " and ".join(map(repr, sorted({"id", "label"} - set(names))))
+    if missing:
+        raise _make_error(f"the file has no column {missing}; expected the columns id and label.")
+
+
+def _make_error(message: str) -> RequestError:
+    return RequestError(422, "unreadable_labels", message)
