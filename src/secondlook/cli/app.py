@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "Check preprocessing, order of channels and order of classes: try others on a few hundred images.",
     "evaluate": "Evaluate confidence methods on labeled images and write a run folder.",
     "calibrate": "Choose the threshold above which predictions are accepted, and write a policy file.",
+    "label": "Ask for the labels that a guarantee needs, from the most confident image down, and write a policy file.",
     "score": "Accept or reject the prediction for every new image. An interrupted job resumes when run again.",
     "export": "Write classifier, views, confidence and threshold as one ONNX file: pixels in, decisions out.",
     "verify": "Compare an exported file with the library, image by image.",

@@ -154,7 +154,7 @@ def calibrate(
     except OSError as error:
         raise DecisionError(f"{str(out)!r} cannot be written: {error.strerror}; choose another --out.") from None
     about = [str(calibrated), describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
-    next_step = _describe_next_step(calibrated, out)
+    next_step = describe_next_step(calibrated, out)
     if reviewed is not None and _is_service(reviewed):
         next_step = f"Next: curl --data-binary @{quote(str(out))} http://127.0.0.1:8000/v1/policy"
     text = "\n".join([*about, "", f"Saved in {out}. {next_step}"])
@@ -236,7 +236,7 @@ def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | 
     return {"groups": "class", "risk": {"*": risk, **risks}} if risks else {"groups": "class"}
 
 
-def _describe_next_step(policy: Policy, path: Path) -> str:
+def describe_next_step(policy: Policy, path: Path) -> str:
     """Return the command that scores new images; it names the models that a policy does not load by itself."""
     from secondlook.classifiers import MODELS
     from secondlook.decisions import can_load_classifier

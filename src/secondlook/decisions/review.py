@@ -1,5 +1,6 @@
 """Review of images by people: the review queue, the folder of rejected images, and exports to labeling tools."""
 
+import base64
 import hashlib
 import io
 import itertools
@@ -299,9 +300,27 @@ class LabelStudio:
     @staticmethod
     def write(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
         """Write the images of a queue as tasks, and the labeling interface."""
-        config = LabelStudio.format_interface(queue.class_names).encode()
-        write_bytes_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), config)
         tasks = (LabelStudio.make_task(image, locations.url_of(image)) for image in queue)
+        LabelStudio._write_tasks(path, tasks, queue.class_names)
+
+    @staticmethod
+    def write_blind(path: Path, images: Iterable[ReviewImage], source: Source, class_names: tuple[str, ...]) -> None:
+        """Write images as tasks without predictions; those that are in no file of their own are in the tasks."""
+        locations = ImageLocations(source, Review())
+
+        def make_task(image: ReviewImage) -> dict[str, object]:
+            if source.find_path(image.position) is not None:
+                url = locations.url_of(image)
+            else:
+                url = f"data:image/png;base64,{base64.b64encode(encode_png(source.read(image.position))).decode()}"
+            return LabelStudio.make_task(image, url) | {"predictions": []}
+
+        LabelStudio._write_tasks(path, map(make_task, images), class_names)
+
+    @staticmethod
+    def _write_tasks(path: Path, tasks: Iterable[dict[str, object]], class_names: tuple[str, ...]) -> None:
+        config = LabelStudio.format_interface(class_names).encode()
+        write_bytes_atomically(path.with_name(f"{path.stem}{CONFIG_SUFFIX}"), config)
         write_atomically(path, lambda file: file.writelines(LabelStudio.format_tasks(tasks)), clean=True)
 
     @staticmethod

@@ -1,0 +1,291 @@
+"""`secondlook label`: a policy from images without labels, which are asked for from the most confident image down."""
+
+import json
+import socket
+import warnings
+import webbrowser
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from secondlook.classifiers import Classifier
+from secondlook.cli import options
+from secondlook.cli.calibrate import describe_next_step
+from secondlook.cli.options import LocalExecution, ModelOptions, Printing
+from secondlook.decisions import LabelStudio, ReviewImage
+from secondlook.errors import DecisionError, Repair, SecondLookError
+from secondlook.files import write_bytes_atomically
+from secondlook.imports import import_extra
+from secondlook.policies import DEFAULT_DELTA, Guarantee, LabelingPlan, Policy, read_policy
+from secondlook.predictions import ClassifierRecord, Predictions
+from secondlook.sources import Source, open_source
+from secondlook.tables import format_csv_row
+from secondlook.views import AUTO
+
+if TYPE_CHECKING:
+    from secondlook.serving import ServiceOptions
+
+SETTINGS = "settings.json"
+PORT = 8000
+SMALLEST_FILE = 100
+"""Number of images that a file of the next images has at least, so that few files are needed."""
+
+
+def label(
+    *,
+    model: ModelOptions,
+    data: options.Data,
+    risk: Annotated[float, Option(help="Maximum error rate among accepted images, such as 0.01.")],
+    delta: Annotated[
+        float, Option(help="Failure probability of the guarantee (0.001 means 99.9 % confidence).")
+    ] = DEFAULT_DELTA,
+    out: Annotated[Path, Option(metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
+    views: Annotated[
+        str,
+        Option(metavar="SET", help=f"'auto' chooses views that suit classifier and images. {options.VIEWS_HELP}"),
+    ] = AUTO,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help=f"Confidence method to decide by. Methods: {options.METHODS_HELP}.",
+            show_default="blend",
+        ),
+    ] = None,
+    max_labels: Annotated[
+        int | None,
+        Option(
+            metavar="N", min=1, help="Most labels to ask for.", show_default="three times what is needed without errors"
+        ),
+    ] = None,
+    work_dir: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Folder for labels and predictions.", show_default="--out with suffix .labels"),
+    ] = None,
+    labels: Annotated[
+        list[Path] | None,
+        Option(
+            metavar="FILE",
+            help="Labels from elsewhere: CSV with the columns id and label, or a Label Studio export; may be repeated.",
+        ),
+    ] = None,
+    next_: Annotated[
+        Path | None,
+        Option(
+            "--next",
+            metavar="FILE",
+            help="Open no page: write the next images to label, in order, to a .csv file, or a .json file for Label "
+            "Studio.",
+        ),
+    ] = None,
+    host: Annotated[str, Option(help="Address of the page.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, Option(min=0, max=65535, help="Port of the page.", show_default=f"{PORT}, or a free one")
+    ] = None,
+    open_: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    predict_from: options.PredictFromOption = None,
+    top_k: options.TopK = None,
+    seed: options.Seed = 0,
+    execution: LocalExecution,
+    overwrite: options.Overwrite = False,
+    printing: Printing,
+) -> None:
+    """Ask for the labels that a guarantee needs, from the most confident image down, and write a policy file.
+
+    Opens a page to label images, tells after every label what is certified, and stops by itself. An interrupted job
+    resumes when run again. The exit code is 1 if labeling is finished and nothing is certified.
+
+    Example: secondlook label --model onnx:m.onnx --data folder:pool/ --risk 0.01 --out policy.json
+    """
+    from secondlook.diagnosis import collect_views
+
+    folder = work_dir or out.with_suffix(".labels")
+    if next_ is not None:
+        options.refuse({"--port": port, "--no-open": not open_}, "with --next")
+        _check_new(next_, overwrite)
+    else:
+        for package in ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart"):
+            import_extra(package, feature="the page to label images", extra="serve")
+    execute = execution.make(printing.progress)
+    classifier = model.load().on_device(execute.device)
+    source = open_source(data, on_error=execute.on_error)
+    source = source if source.labels is None else source.without_labels()
+    terms: dict[str, Any] = {"risk": risk, "delta": delta, "max_labels": max_labels, "seed": seed}
+    terms |= {"predict_from": predict_from or "image", "top_k": top_k or 1}
+    file = PolicyFile.open(out, Guarantee(risk=risk, delta=delta), classifier, source, overwrite=overwrite)
+    _check_settings(folder, classifier, source, {"views": views, "method": method, **terms})
+    store = folder / "predictions"
+    preds, tuning, choice = collect_views(
+        classifier, source, views, top_k=terms["top_k"], store=store, execution=execute
+    )
+    copies = [source.ids[index] for index in source.find_duplicates()]
+    plan = LabelingPlan(preds, method, **terms, duplicates=copies, tuning=None if choice is None else tuning)
+    given = _read_labels(labels or [], preds.class_names)
+    if next_ is None:
+        _open_page(
+            _make_service_options(folder, host, port),
+            given,
+            is_opened=open_,
+            quiet=printing.quiet,
+            plan=plan,
+            preds=preds,
+            source=source,
+            classifier=classifier,
+            save=lambda: file.update(plan),
+            where=f"The policy is in {out}.",
+        )
+        resume = f"Labels are saved in {folder}; run the same command to resume."
+    else:
+        plan.add(given)
+        written = _write_next(next_, plan, preds, source)
+        resume = f"Written: {next_} with {written:,} images to label, most confident first."
+    file.update(plan)
+    progress, policy = plan.progress, plan.policy if plan.progress.accepted else None
+    if policy is not None:
+        policy = Policy.model_validate_json(out.read_bytes())  # with the time when it was made
+    content = {**vars(progress), "guarantee": progress.guarantee.model_dump(), "coverage": progress.coverage}
+    lines = [str(progress) if policy is None or not progress.finished else str(policy)]
+    lines += [] if policy is None else [f"Saved in {out}. {describe_next_step(policy, out)}"]
+    lines += [] if progress.finished else [resume]
+    printing.print(
+        {"progress": content, "policy": None if policy is None else json.loads(policy.model_dump_json())},
+        "\n".join(lines),
+    )
+    if progress.finished and policy is None:
+        raise typer.Exit(1)
+
+
+@dataclass
+class PolicyFile:
+    """The file of the policy, which is always the one that the labels certify, and not there if they certify none."""
+
+    path: Path
+    is_own: bool
+    """Whether the file is of this plan, or does not exist."""
+
+    @classmethod
+    def open(
+        cls, path: Path, guarantee: Guarantee, classifier: Classifier, source: Source, *, overwrite: bool
+    ) -> "PolicyFile":
+        """Return the file; an error if it is of something else and must not be replaced."""
+        if path.is_dir():
+            raise DecisionError(f"{str(path)!r} is a folder; choose a file for --out.")
+        is_own = not path.exists()
+        with suppress(SecondLookError), warnings.catch_warnings(action="ignore"):
+            found = read_policy(path)
+            counts = found.calibration
+            if counts is not None and counts.labels is not None and counts.digest == source.digest:
+                is_own = found.guarantee == guarantee and found.find_mismatch(classifier) is None
+        if not is_own and not overwrite:
+            repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+            raise DecisionError(f"{str(path)!r} exists and is no policy of these images and this risk", repair=repair)
+        return cls(path, is_own)
+
+    def update(self, plan: LabelingPlan) -> None:
+        """Save the policy that the labels certify now; after a label was taken back, that may be none."""
+        if plan.progress.accepted:
+            plan.policy.save(self.path, overwrite=True)
+            self.is_own = True
+        elif self.is_own:
+            self.path.unlink(missing_ok=True)
+
+
+def _check_settings(folder: Path, classifier: Classifier, source: Source, given: dict[str, Any]) -> None:
+    """Record what the labels of a folder are for; an error if they are for something else."""
+    record = ClassifierRecord.describe(classifier).model_dump(mode="json", exclude={"name"})
+    settings = {"model": record, "data": source.digest, **given}
+    path = folder / SETTINGS
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomically(path, json.dumps(settings, indent=2).encode() + b"\n")
+        return
+    try:
+        known = json.loads(path.read_bytes())
+        changed = [name for name, value in settings.items() if known[name] != value]
+    except (ValueError, LookupError, TypeError):
+        raise DecisionError(f"{str(path)!r} cannot be read; choose another --work-dir.") from None
+    for name in changed:
+        values = "" if name in ("model", "data") else f" ({known[name]}, now {settings[name]})"
+        fault = f"the labels in {str(folder)!r} were given for another --{name.replace('_', '-')}{values}"
+        raise DecisionError(f"{fault}; repeat that, or choose another --work-dir.")
+
+
+def _read_labels(files: list[Path], class_names: tuple[str, ...] | None) -> dict[str, int]:
+    """Return the labels of several files by id, which must agree."""
+    from secondlook.serving import ServiceOptions
+
+    labels: dict[str, int] = {}
+    for path in files:
+        for id_, label in ServiceOptions.read_labels(path, class_names).items():
+            if labels.setdefault(id_, label) != label:
+                fault = f"image {id_!r} has another label in {str(path)!r} than in a file before it"
+                raise DecisionError(f"{fault}; keep the correct one.")
+    return labels
+
+
+def _make_service_options(folder: Path, host: str, port: int | None) -> "ServiceOptions":
+    """Return the options of the page. The port is the same each time if it is free: a page that is open goes on."""
+    from secondlook.serving import ServiceOptions
+
+    if port is None:
+        try:
+            socket.create_server((host, PORT)).close()
+            port = PORT
+        except OSError:
+            port = 0
+    return ServiceOptions(folder, host=host, port=port)
+
+
+def _open_page(service: "ServiceOptions", labels: dict[str, int], *, is_opened: bool, quiet: bool, **task: Any) -> None:
+    """Let people label images on the review page, until labeling is finished or interrupted."""
+
+    def announce(url: str) -> None:
+        if not quiet:
+            text = "Labels are saved at once. Stop with Ctrl-C; the same command resumes."
+            typer.echo(f"Label images at {url}/review. {text}", err=True)
+        if is_opened:  # a browser of the terminal would block the page
+            Thread(target=webbrowser.open, args=(f"{url}/review",), daemon=True).start()
+
+    service.serve_labeling(labels, announce, **task)
+
+
+def _check_new(path: Path, overwrite: bool) -> None:
+    """Raise an error for a file that exists: somebody may have put labels into it."""
+    if path.suffix.lower() not in (".csv", ".json"):
+        raise DecisionError(f"--next {str(path)!r} is neither a .csv nor a .json file; choose another name.")
+    if path.exists() and not overwrite:
+        repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
+        raise DecisionError(f"{str(path)!r} exists, perhaps with labels", repair=repair)
+
+
+def _write_next(path: Path, plan: LabelingPlan, preds: Predictions, source: Source) -> int:
+    """Write the next images to label, those of the next step or more, and return how many they are."""
+    ids = plan.next_ids(max(plan.progress.next_step or 0, SMALLEST_FILE))
+    images = _describe_images(ids, plan, preds, source) if ids else []
+    if path.suffix.lower() == ".csv":
+        rows: list[tuple[object, ...]] = [("id", "label", "file", "predicted", "confidence")]
+        for image in images:
+            file = source.find_path(image.position) or ""
+            rows.append((image.id, "", str(file), image.class_name, image.confidence))
+        write_bytes_atomically(path, "".join(map(format_csv_row, rows)).encode())
+    else:
+        LabelStudio.write_blind(path, images, source, preds.class_names or tuple(map(str, range(preds.n_classes))))
+    return len(ids)
+
+
+def _describe_images(ids: tuple[str, ...], plan: LabelingPlan, preds: Predictions, source: Source) -> list[ReviewImage]:
+    positions = {id_: position for position, id_ in enumerate(preds.ids)}
+    indices = {id_: index for index, id_ in enumerate(source.ids)}
+    chosen = preds.select(images=[positions[id_] for id_ in ids])
+    settings, names = plan.settings, preds.class_names
+    predicted = chosen.predicted(settings.predict_from, settings.top_k).reshape(len(ids), -1)[:, 0].tolist()
+    images = []
+    for id_, one, confidence in zip(ids, predicted, settings.confidence(chosen).tolist(), strict=True):
+        name = str(one) if names is None else names[one]
+        images.append(ReviewImage(indices[id_], id_, one, name, "", confidence, None, accept=False))
+    return images
