@@ -3,116 +3,20 @@
 import csv
 import io
 import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import secondlook as sl
-from secondlook.cli.demo import digit_images, split_digits
-from secondlook.serving import ServiceOptions, labeling, server
-from secondlook.serving.database import open_database
-from secondlook.serving.store import DecisionStore, ReviewStore
-from tests.cli.conftest import write_color_model
-from tests.serving.running import make_png, send, wait_for
-
-TERMS: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "seed": 3}
-N_IMAGES = 60
-FORM = "text/csv"
-
-
-@dataclass
-class Desk:
-    """A pool of digits, and a person who knows them."""
-
-    folder: Path
-    preds: sl.Predictions
-    source: sl.Source
-    classifier: sl.Classifier
-    truth: dict[str, int]
-    saved: list[int] = field(default_factory=list)
-    """How many images were certified whenever a policy was saved."""
-    url: str = ""
-
-    def make_plan(self) -> sl.LabelingPlan:
-        return sl.LabelingPlan(self.preds, **TERMS)
-
-    @contextmanager
-    def open(self, labels: dict[str, int] | None = None) -> Iterator[sl.LabelingPlan]:
-        """Serve the page in a thread; it may end by itself."""
-        plan, ready = self.make_plan(), threading.Event()
-
-        def announce(url: str) -> None:
-            self.url = url
-            ready.set()
-
-        task = labeling.LabelingTask(
-            plan=plan,
-            preds=self.preds,
-            source=self.source,
-            classifier=self.classifier,
-            save=lambda: self.saved.append(plan.progress.accepted),
-            where="The policy is in policy.json.",
-        )
-        made: list[Any] = []
-        make_server = server.make_server
-
-        def keep(*arguments: Any, **options: Any) -> Any:
-            made.append(make_server(*arguments, **options))
-            return made[-1]
-
-        options = ServiceOptions(self.folder / "labels", port=0)
-
-        def run() -> None:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(server, "make_server", keep)
-                labeling.serve_labeling(task, options, labels or {}, announce)
-            ready.set()
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        assert ready.wait(120)
-        self.is_running = thread.is_alive
-        yield plan
-        for one in made:
-            one.should_exit = True
-        thread.join(120)
-        assert not thread.is_alive()
-
-    def post(self, path: str, **body: Any) -> Any:
-        reply = send(f"{self.url}/v1/review/{path}", json.dumps(body).encode(), Content_Type="application/json")
-        assert reply.status == 200, reply.body
-        return reply.json
-
-    def lease(self, count: int = 1) -> Any:
-        return self.post("lease", count=count)
-
-    def label(self, item: Any, label: int | None = None) -> Any:
-        return self.post(f"{item['number']}/label", label=self.truth[item["id"]] if label is None else label)
-
-    def read_labels(self) -> dict[str, int]:
-        with closing(open_database(self.folder / "labels")) as database:
-            numbers = [one.number for one in DecisionStore(database).list_deployments()]
-            return ReviewStore(database, 1).labels(numbers)
+from secondlook.serving import ServiceOptions, labeling
+from tests.serving.desk import Desk, make_desk
+from tests.serving.running import send, wait_for
 
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    images, labels = digit_images()
-    chosen = split_digits()[1][:N_IMAGES]
-    (tmp_path / "pool").mkdir()
-    for place in chosen:
-        (tmp_path / "pool" / f"{place}.png").write_bytes(make_png(images[place]))
-    write_color_model(tmp_path / "model.onnx")
-    classifier = sl.load_classifier(f"onnx:{tmp_path / 'model.onnx'}")
-    source = sl.open_source(f"folder:{tmp_path / 'pool'}")
-    preds = sl.collect(classifier, source, "identity shift:1,0", execution=sl.Execution(progress=False))
-    return Desk(tmp_path, preds, source, classifier, {id_: int(labels[int(id_.split(".")[0])]) for id_ in source.ids})
+    return make_desk(tmp_path)
 
 
 def test_it_asks_in_the_order_of_the_plan_and_tells_what_is_certified(desk: Desk) -> None:
@@ -151,12 +55,20 @@ def test_labels_that_change_or_come_later_change_the_plan(desk: Desk) -> None:
         assert plan.labels == {one["id"]: desk.truth[one["id"]]}
         third = plan.ids[2]
         rows = f"id,label\n{third},{desk.truth[third]}\n".encode()
-        assert send(f"{desk.url}/v1/reviews", rows, Content_Type=FORM).json == {"labels": 1, "new": 1}
+        assert send(f"{desk.url}/v1/reviews", rows, Content_Type="text/csv").json == {"labels": 1, "new": 1}
         assert plan.labels.keys() == {one["id"], third}
-        # Without class names any number can be sent; one that is no class is no reason to stop.
-        desk.label(other, 1_000)
-        assert plan.labels[other["id"]] is None
-        assert plan.progress.errors == 1
+        refused = json.dumps({"label": 10}).encode()
+        reply = send(f"{desk.url}/v1/review/{other['number']}/label", refused, Content_Type="application/json")
+        assert (reply.status, plan.progress.errors) == (422, 0)
+
+
+def test_images_that_are_skipped_do_not_keep_others_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labeling, "AHEAD", 3)
+    with desk.open() as plan:
+        for place in range(8):
+            (item,) = desk.lease()["items"]
+            assert item["id"] == plan.ids[place]
+            desk.post(f"{item['number']}/skip")
 
 
 def test_it_resumes_with_all_labels_and_takes_those_of_a_file(desk: Desk) -> None:

@@ -85,6 +85,7 @@ class TestRoutes:
             "pace": {"own": None, "everyone": None},
             "lease_seconds": 300,
             "last": None,
+            "goal": None,
         }
         assert first["confidence"] <= second["confidence"]
         assert first["likely"][0]["label"] == first["label"]
@@ -185,7 +186,8 @@ class TestRoutes:
         classifier = SimpleNamespace(class_names=of_classifier and tuple(of_classifier), n_classes=n_classes)
         policy = SimpleNamespace(class_names=expected and ("c", "d"))
         plan = SimpleNamespace(resolved=SimpleNamespace(classifier=classifier))
-        service: Any = SimpleNamespace(live=SimpleNamespace(plan=plan, deployment=SimpleNamespace(policy=policy)))
+        live = SimpleNamespace(plan=plan, deployment=SimpleNamespace(policy=policy))
+        service: Any = SimpleNamespace(labeling=None, live=live)
         assert find_class_names(service) == (expected and tuple(expected))
 
 

@@ -21,9 +21,9 @@ from secondlook.decisions import LabelStudio, ReviewImage
 from secondlook.errors import DecisionError, Repair, SecondLookError
 from secondlook.files import write_bytes_atomically
 from secondlook.imports import import_extra
-from secondlook.policies import DEFAULT_DELTA, Guarantee, LabelingPlan, Policy, read_policy
-from secondlook.predictions import ClassifierRecord, Predictions
-from secondlook.sources import Source, open_source
+from secondlook.policies import DEFAULT_DELTA, LabelingPlan, LabelingProgress, Policy, read_policy
+from secondlook.predictions import ClassifierRecord, Execution, Predictions
+from secondlook.sources import OnError, Source, open_source
 from secondlook.tables import format_csv_row
 from secondlook.views import AUTO
 
@@ -102,31 +102,24 @@ def label(
 
     Example: secondlook label --model onnx:m.onnx --data folder:pool/ --risk 0.01 --out policy.json
     """
-    from secondlook.diagnosis import collect_views
-
-    folder = work_dir or out.with_suffix(".labels")
     if next_ is not None:
         options.refuse({"--port": port, "--no-open": not open_}, "with --next")
         _check_new(next_, overwrite)
     else:
         for package in ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart"):
             import_extra(package, feature="the page to label images", extra="serve")
-    execute = execution.make(printing.progress)
-    classifier = model.load().on_device(execute.device)
-    source = open_source(data, on_error=execute.on_error)
-    source = source if source.labels is None else source.without_labels()
     terms: dict[str, Any] = {"risk": risk, "delta": delta, "max_labels": max_labels, "seed": seed}
-    terms |= {"predict_from": predict_from or "image", "top_k": top_k or 1}
-    file = PolicyFile.open(out, Guarantee(risk=risk, delta=delta), classifier, source, overwrite=overwrite)
-    _check_settings(folder, classifier, source, {"views": views, "method": method, **terms})
-    store = folder / "predictions"
-    preds, tuning, choice = collect_views(
-        classifier, source, views, top_k=terms["top_k"], store=store, execution=execute
-    )
-    copies = [source.ids[index] for index in source.find_duplicates()]
-    plan = LabelingPlan(preds, method, **terms, duplicates=copies, tuning=None if choice is None else tuning)
+    terms |= {"method": method, "predict_from": predict_from or "image", "top_k": top_k or 1}
+    execute = execution.make(printing.progress)
+    task = LabelingJob.open(model.load().on_device(execute.device), data, views, terms, execute.on_error)
+    folder = work_dir or out.with_suffix(".labels")
+    if next_ is None:
+        task.check_folder(folder)
+    file = PolicyFile.open(out, task, overwrite=overwrite)
+    plan, preds = task.make_plan(folder / "predictions", execute)
     given = _read_labels(labels or [], preds.class_names)
     if next_ is None:
+        task.write_settings(folder)
         _open_page(
             _make_service_options(folder, host, port),
             given,
@@ -134,30 +127,82 @@ def label(
             quiet=printing.quiet,
             plan=plan,
             preds=preds,
-            source=source,
-            classifier=classifier,
+            source=task.source,
+            classifier=task.classifier,
             save=lambda: file.update(plan),
             where=f"The policy is in {out}.",
         )
         resume = f"Labels are saved in {folder}; run the same command to resume."
     else:
         plan.add(given)
-        written = _write_next(next_, plan, preds, source)
+        written = _write_next(next_, plan, preds, task.source)
         resume = f"Written: {next_} with {written:,} images to label, most confident first."
-    file.update(plan)
-    progress, policy = plan.progress, plan.policy if plan.progress.accepted else None
-    if policy is not None:
-        policy = Policy.model_validate_json(out.read_bytes())  # with the time when it was made
-    content = {**vars(progress), "guarantee": progress.guarantee.model_dump(), "coverage": progress.coverage}
+    policy, progress = file.update(plan), plan.progress
     lines = [str(progress) if policy is None or not progress.finished else str(policy)]
     lines += [] if policy is None else [f"Saved in {out}. {describe_next_step(policy, out)}"]
     lines += [] if progress.finished else [resume]
-    printing.print(
-        {"progress": content, "policy": None if policy is None else json.loads(policy.model_dump_json())},
-        "\n".join(lines),
-    )
+    printing.print(_describe(progress, policy), "\n".join(lines))
     if progress.finished and policy is None:
         raise typer.Exit(1)
+
+
+def _describe(progress: LabelingProgress, policy: Policy | None) -> dict[str, Any]:
+    """Return the progress and the policy as JSON values."""
+    content = {**vars(progress), "guarantee": progress.guarantee.model_dump(), "coverage": progress.coverage}
+    return {"progress": content, "policy": None if policy is None else json.loads(policy.model_dump_json())}
+
+
+@dataclass(frozen=True)
+class LabelingJob:
+    """What is labeled, and what for. The same labels continue the plan only with the same settings."""
+
+    classifier: Classifier
+    source: Source
+    views: str
+    terms: dict[str, Any]
+
+    @classmethod
+    def open(
+        cls, classifier: Classifier, data: str, views: str, terms: dict[str, Any], on_error: OnError | None
+    ) -> "LabelingJob":
+        """Open the images; labels that they may have are not used."""
+        source = open_source(data, on_error=on_error)
+        return cls(classifier, source if source.labels is None else source.without_labels(), views, terms)
+
+    def make_plan(self, store: Path, execution: Execution) -> tuple[LabelingPlan, Predictions]:
+        """Classify the images, as far as the store lacks predictions, and return the plan without labels."""
+        from secondlook.diagnosis import collect_views
+
+        preds, tuning, choice = collect_views(
+            self.classifier, self.source, self.views, top_k=self.terms["top_k"], store=store, execution=execution
+        )
+        copies = [self.source.ids[index] for index in self.source.find_duplicates()]
+        return LabelingPlan(preds, **self.terms, duplicates=copies, tuning=None if choice is None else tuning), preds
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings as JSON values, by the names of the options."""
+        model = ClassifierRecord.describe(self.classifier).model_dump(mode="json", exclude={"name"})
+        return {"model": model, "data": self.source.digest, "views": self.views, **self.terms}
+
+    def write_settings(self, folder: Path) -> None:
+        """Record what the labels of a folder are for."""
+        write_bytes_atomically(folder / SETTINGS, json.dumps(self.settings, indent=2).encode() + b"\n")
+
+    def check_folder(self, folder: Path) -> None:
+        """Raise an error if the labels of a folder are for other settings."""
+        path, settings = folder / SETTINGS, self.settings
+        if not path.exists():
+            return
+        try:
+            known = json.loads(path.read_bytes())
+            changed = [name for name, value in settings.items() if known[name] != value]
+        except (ValueError, LookupError, TypeError):
+            raise DecisionError(f"{str(path)!r} cannot be read; choose another --work-dir.") from None
+        for name in changed:
+            values = "" if name in ("model", "data") else f" ({known[name]}, now {settings[name]})"
+            fault = f"the labels in {str(folder)!r} were given for another --{name.replace('_', '-')}{values}"
+            raise DecisionError(f"{fault}; repeat that, or choose another --work-dir.")
 
 
 @dataclass
@@ -169,50 +214,31 @@ class PolicyFile:
     """Whether the file is of this plan, or does not exist."""
 
     @classmethod
-    def open(
-        cls, path: Path, guarantee: Guarantee, classifier: Classifier, source: Source, *, overwrite: bool
-    ) -> "PolicyFile":
+    def open(cls, path: Path, task: LabelingJob, *, overwrite: bool) -> "PolicyFile":
         """Return the file; an error if it is of something else and must not be replaced."""
         if path.is_dir():
             raise DecisionError(f"{str(path)!r} is a folder; choose a file for --out.")
         is_own = not path.exists()
         with suppress(SecondLookError), warnings.catch_warnings(action="ignore"):
             found = read_policy(path)
-            counts = found.calibration
-            if counts is not None and counts.labels is not None and counts.digest == source.digest:
-                is_own = found.guarantee == guarantee and found.find_mismatch(classifier) is None
+            guarantee, counts = found.guarantee, found.calibration
+            if guarantee and counts and counts.labels is not None and counts.digest == task.source.digest:
+                is_same = (guarantee.risk, guarantee.delta) == (task.terms["risk"], task.terms["delta"])
+                is_own = is_same and found.find_mismatch(task.classifier) is None
         if not is_own and not overwrite:
             repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
             raise DecisionError(f"{str(path)!r} exists and is no policy of these images and this risk", repair=repair)
         return cls(path, is_own)
 
-    def update(self, plan: LabelingPlan) -> None:
-        """Save the policy that the labels certify now; after a label was taken back, that may be none."""
+    def update(self, plan: LabelingPlan) -> Policy | None:
+        """Save and return the policy that the labels certify now; after a label was taken back, that may be none."""
         if plan.progress.accepted:
             plan.policy.save(self.path, overwrite=True)
             self.is_own = True
-        elif self.is_own:
+            return read_policy(self.path)  # with the time when it was made
+        if self.is_own:
             self.path.unlink(missing_ok=True)
-
-
-def _check_settings(folder: Path, classifier: Classifier, source: Source, given: dict[str, Any]) -> None:
-    """Record what the labels of a folder are for; an error if they are for something else."""
-    record = ClassifierRecord.describe(classifier).model_dump(mode="json", exclude={"name"})
-    settings = {"model": record, "data": source.digest, **given}
-    path = folder / SETTINGS
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes_atomically(path, json.dumps(settings, indent=2).encode() + b"\n")
-        return
-    try:
-        known = json.loads(path.read_bytes())
-        changed = [name for name, value in settings.items() if known[name] != value]
-    except (ValueError, LookupError, TypeError):
-        raise DecisionError(f"{str(path)!r} cannot be read; choose another --work-dir.") from None
-    for name in changed:
-        values = "" if name in ("model", "data") else f" ({known[name]}, now {settings[name]})"
-        fault = f"the labels in {str(folder)!r} were given for another --{name.replace('_', '-')}{values}"
-        raise DecisionError(f"{fault}; repeat that, or choose another --work-dir.")
+        return None
 
 
 def _read_labels(files: list[Path], class_names: tuple[str, ...] | None) -> dict[str, int]:

@@ -22,7 +22,7 @@ from secondlook.serving.service import Service, start_service
 from secondlook.serving.store import NewDecision, StoredImage
 
 AHEAD = 32
-"""Number of images that wait for a label at a time."""
+"""Number of images that wait for a label at a time, beside those that were skipped."""
 CLOSING_SECONDS = 6.0
 """How long the last label can be undone; the page offers it for less."""
 
@@ -51,16 +51,19 @@ class LabelingTask:
     where: str
 
 
-class Labeling:
+class LabelingQueue:
     """Keeps the review queue and the policy in step with the labels, which are all that the database remembers."""
 
     def __init__(self, task: LabelingTask, service: Service) -> None:
         self._task, self._service, self._lock = task, service, Lock()
+        n_classes = task.preds.n_classes
+        self.class_names = task.preds.class_names or tuple(str(label) for label in range(n_classes))
         self._ranks = {id_: rank for rank, id_ in enumerate(task.plan.ids)}
         self._positions = {id_: position for position, id_ in enumerate(task.preds.ids)}
         self._indices = {id_: index for index, id_ in enumerate(task.source.ids)}
         self._goal: LabelingGoal | None = None
         self._accepted: int | None = None
+        self._skipped = 0
         self._finished_at: float | None = None
         for id_ in task.plan.ids:
             if not is_id(id_):
@@ -82,19 +85,19 @@ class Labeling:
         plan, service = self._task.plan, self._service
         with self._lock:
             found = service.reviews.labels([one.number for one in service.decisions.list_deployments()])
-            # Where class names are unknown, any number can be sent; one that is no class counts as wrong.
-            n_classes = self._task.preds.n_classes
-            labels = {id_: one if one < n_classes else None for id_, one in found.items() if id_ in self._ranks}
-            if self._goal is None or labels != plan.labels:
+            labels = {id_: label for id_, label in found.items() if id_ in self._ranks}
+            skipped = service.reviews.count_skipped()
+            if self._goal is None or labels != plan.labels or skipped > self._skipped:
                 plan.labels.clear()
                 plan.add(labels)
+                self._skipped = skipped
                 self._goal = self._advance()
             return self._goal
 
     def _advance(self) -> LabelingGoal:
         """Offer the images that are to be labeled next, and save the policy if it changed."""
         plan, progress = self._task.plan, self._task.plan.progress
-        following = plan.next_ids(AHEAD)
+        following = plan.next_ids(AHEAD + self._skipped)
         self._store(following)
         self._service.reviews.offer(following)
         if progress.accepted != self._accepted:
@@ -159,7 +162,7 @@ def serve_labeling(
     resolved = resolve_classifier(undecided, task.classifier, allow_mismatch=True)
     opened = start_service(Plan(undecided, resolved.split_batches()), options)
     with configure_logging(quiet=True), opened as service:
-        service.labeling = labeling = Labeling(task, service)
+        service.labeling = labeling = LabelingQueue(task, service)
         labeling.add(labels, "file")
         if not labeling.update().finished:
             server.run_server(service, ready=ready, certificate=None, key=None)

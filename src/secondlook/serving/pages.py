@@ -104,7 +104,7 @@ def _render_login(
     request: Request, target: str, *, status: int = 200, fault: str = "", reload: bool = False
 ) -> Response:
     """Return the login page; `target` is opened afterwards, and `fault` says what went wrong before."""
-    values = {"target": check_target(target), "fault": fault, "reload": reload}
+    values: dict[str, Any] = {"target": check_target(target), "fault": fault, "reload": reload}
     return render_page("login.html", None, request=request, status=status, **values)
 
 

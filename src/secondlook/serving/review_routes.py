@@ -212,6 +212,8 @@ def describe_progress(service: Service, reviewer: Principal) -> ProgressBody:
 
 def find_class_names(service: Service) -> tuple[str, ...] | None:
     """Return the names of all classes; None if they are unknown, as for a model without names."""
+    if service.labeling is not None:
+        return service.labeling.class_names
     classifier = service.live.plan.resolved.classifier
     candidates = (classifier.class_names, service.live.deployment.policy.class_names)
     known = [names for names in candidates if names and classifier.n_classes in (None, len(names))]

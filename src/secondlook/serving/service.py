@@ -31,13 +31,13 @@ from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 from secondlook.serving.watcher import Watcher
 
 if TYPE_CHECKING:
-    from secondlook.serving.labeling import Labeling
+    from secondlook.serving.labeling import LabelingQueue
 
 
 class Service:
     """One instance: its database, the policy in force with its classifier, and the threads that work for it."""
 
-    labeling: "Labeling | None" = None
+    labeling: "LabelingQueue | None" = None
     """What the labels are for, where images are labeled before there is a policy."""
 
     def __init__(self, options: ServiceOptions, database: Database, plan: Plan) -> None:

@@ -331,6 +331,12 @@ class ReviewStore:
         (row,) = self._database.fetch(sa.select(*totals))
         return ReviewCounts(**row._mapping)
 
+    def count_skipped(self) -> int:
+        """Count the images that somebody skipped, and that wait."""
+        skipped = sa.select(sa.func.count()).select_from(reviews).where(IN_STATE["waiting"], reviews.c.skips > 0)
+        ((count,),) = self._database.fetch(skipped)
+        return int(count)
+
     def pace(self, owner: str) -> ReviewPace:
         """Return how fast an owner, and everyone together, reviews."""
         recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)

@@ -7,6 +7,7 @@
   const AHEAD = 6; // images that are fetched before they are needed
   const MOST_LEASED = 50; // the server gives no more
   const MOST_BUTTONS = 9;
+  const FEW_CLASSES = 10; // so many have a key each
   const MOST_VIEWS = 6;
   const MOST_FOUND = 8;
   const MOST_UNDONE = 200;
@@ -526,22 +527,27 @@
   }
 
   function listChoices(item) {
-    const choices = item.likely.slice(0, MOST_BUTTONS);
-    return isBlind ? choices.sort((one, other) => one.label - other.label) : choices;
+    if (!isBlind) return item.likely.slice(0, MOST_BUTTONS);
+    if (state.classes.length <= FEW_CLASSES) return state.classes.map((_, label) => ({ label })); // the same keys for all images
+    return item.likely.slice(0, MOST_BUTTONS).sort((one, other) => one.label - other.label);
   }
+
+  // The keys of the choices start at 1, or at 0 where these are the names of the classes.
+  const firstKey = () => (isBlind && state.classes[0] === "0" && state.classes.length <= FEW_CLASSES ? 0 : 1);
+  const keyOf = (place) => String((place + firstKey()) % 10);
 
   function renderChoices() {
     const item = state.current;
     const buttons = listChoices(item).map(({ label, probability }, place) => {
       const button = make(
         "button", { type: "button", className: "choice" },
-        make("kbd", { textContent: String(place + 1), ariaHidden: "true" }),
+        make("kbd", { textContent: keyOf(place), ariaHidden: "true" }),
         make("span", { className: "name", textContent: nameOf(label) }),
         label === item.label && !isBlind ? make("span", { className: "tag", textContent: "predicted" }) : "",
         make("span", { className: "share", textContent: isBlind ? "" : shareOf(probability) }),
       );
       button.style.setProperty("--share", isBlind ? 0 : probability);
-      button.setAttribute("aria-keyshortcuts", String(place + 1));
+      button.setAttribute("aria-keyshortcuts", keyOf(place));
       button.classList.toggle("predicted", label === item.label && !isBlind);
       onPress(button, () => decide("label", label));
       return make("li", {}, button);
@@ -549,7 +555,7 @@
     find("likely").replaceChildren(...buttons);
     find("confirm-text").textContent = nameOf(item.label);
     find("confirm").setAttribute("aria-label", `Confirm the predicted class: ${nameOf(item.label)}`);
-    find("search").hidden = state.classes !== null && state.classes.length <= item.likely.length;
+    find("search").hidden = state.classes !== null && state.classes.length <= buttons.length;
   }
 
   function renderViews() {
@@ -787,8 +793,8 @@
 
   // The digit of a key; keyboards that need Shift for digits have them by the place of the key.
   function findDigit(event) {
-    if (/^[1-9]$/.test(event.key)) return Number(event.key);
-    return !event.shiftKey && !COMMANDS[event.key] && /^Digit[1-9]$/.test(event.code) ? Number(event.code.slice(-1)) : null;
+    if (/^\d$/.test(event.key)) return Number(event.key);
+    return !event.shiftKey && !COMMANDS[event.key] && /^Digit\d$/.test(event.code) ? Number(event.code.slice(-1)) : null;
   }
 
   document.addEventListener("keydown", (event) => {
@@ -798,7 +804,7 @@
     if (["enter", " "].includes(name) && event.target.closest("button, a, summary")) return; // these press themselves
     if (name.startsWith("arrow") && !state.zoomed) return;
     const digit = findDigit(event);
-    const command = digit === null ? COMMANDS[name] : () => choose(digit - 1);
+    const command = digit === null ? COMMANDS[name] : () => choose((digit + 10 - firstKey()) % 10);
     if (!command || !(useKeys.checked || name === "?")) return;
     event.preventDefault();
     if (!event.repeat || name.startsWith("arrow")) command(); // a key that is held down means one image
