@@ -122,7 +122,7 @@ def here(
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a user has it: model.onnx and m.onnx, val/ with a folder per class, new/ without, photo.jpg."""
+    """A folder as a user has it: model.onnx and m.onnx, val/ with a folder per class, new/ and pool/ without."""
     folder = tmp_path_factory.mktemp("digits")
     images, labels = digit_images()
     unseen = split_digits()[1]
@@ -135,6 +135,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "new").mkdir()
     for place in unseen[400:440]:
         Image.fromarray(images[place, :, :, 0]).save(folder / "new" / f"{place:04d}.png")
+    (folder / "pool").mkdir()
+    for place in unseen[440:1540]:
+        Image.fromarray(images[place, :, :, 0]).save(folder / "pool" / f"{place:04d}.png")
     photo = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     Image.fromarray(photo).save(folder / "photo.jpg")
     return folder

@@ -87,7 +87,8 @@ def test_documented_commands_run_as_printed(
         archive = np.load(CIFAR10 / "test.npz")
         np.savez("test.npz", images=archive["images"][:100], labels=archive["labels"][:100])
     for line in [*first, *commands_in(page)]:
-        if line not in FIRST and line.startswith("secondlook calibrate") and "--out next.json" not in line:
+        is_new = line.startswith(("secondlook calibrate", "secondlook label"))
+        if line not in FIRST and is_new and "--out next.json" not in line:
             Path("policy.json").unlink(missing_ok=True)  # the page makes its own
         done = here(*shlex.split(line)[1:])
         assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
