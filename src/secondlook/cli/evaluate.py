@@ -48,10 +48,7 @@ def evaluate(
     model: ModelOptions,
     data: options.Data,
     out: Annotated[Path, Option(metavar="DIR", help="Folder of the run; stored predictions in it are reused.")],
-    views: Annotated[
-        str,
-        Option(metavar="SET", help=f"'auto' chooses views that suit classifier and images. {options.VIEWS_HELP}"),
-    ] = AUTO,
+    views: options.Views = AUTO,
     evaluating: EvaluationOptions,
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
     ood: Annotated[str | None, Option(metavar="SPEC", help="Out-of-distribution images; they count as errors.")] = None,

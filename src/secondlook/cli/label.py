@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from secondlook.serving import ServiceOptions
 
 SETTINGS = "settings.json"
-PORT = 8000
+HOST, PORT = "127.0.0.1", 8000
 SMALLEST_FILE = 100
 """Number of images that a file of the next images has at least, so that few files are needed."""
 
@@ -45,10 +45,7 @@ def label(
         float, Option(help="Failure probability of the guarantee (0.001 means 99.9 % confidence).")
     ] = DEFAULT_DELTA,
     out: Annotated[Path, Option(metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
-    views: Annotated[
-        str,
-        Option(metavar="SET", help=f"'auto' chooses views that suit classifier and images. {options.VIEWS_HELP}"),
-    ] = AUTO,
+    views: options.Views = AUTO,
     method: Annotated[
         str | None,
         Option(
@@ -83,7 +80,7 @@ def label(
             "Studio.",
         ),
     ] = None,
-    host: Annotated[str, Option(help="Address of the page.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address of the page.")] = HOST,
     port: Annotated[
         int | None, Option(min=0, max=65535, help="Port of the page.", show_default=f"{PORT}, or a free one")
     ] = None,
@@ -103,7 +100,8 @@ def label(
     Example: secondlook label --model onnx:m.onnx --data folder:pool/ --risk 0.01 --out policy.json
     """
     if next_ is not None:
-        options.refuse({"--port": port, "--no-open": not open_}, "with --next")
+        elsewhere = None if host == HOST else host
+        options.refuse({"--host": elsewhere, "--port": port, "--no-open": not open_}, "with --next")
         _check_new(next_, overwrite)
     else:
         for package in ("fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "argon2", "python_multipart"):

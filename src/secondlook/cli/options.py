@@ -38,6 +38,9 @@ PolicyModel = Annotated[
     Option(metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."),
 ]
 Data = Annotated[str, Option(metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
+Views = Annotated[
+    str, Option(metavar="SET", help=f"'auto' chooses views that suit classifier and images. {VIEWS_HELP}")
+]
 Level = Annotated[float, Option(help="Confidence level of the intervals.")]
 PredictFromOption = Annotated[
     PredictFrom | None,
