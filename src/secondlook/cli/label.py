@@ -147,6 +147,7 @@ def label(
 def _describe(progress: LabelingProgress, policy: Policy | None) -> dict[str, Any]:
     """Return the progress and the policy as JSON values."""
     content = {**vars(progress), "guarantee": progress.guarantee.model_dump(), "coverage": progress.coverage}
+    content["finished"] = progress.finished
     return {"progress": content, "policy": None if policy is None else json.loads(policy.model_dump_json())}
 
 
