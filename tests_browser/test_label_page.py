@@ -31,8 +31,9 @@ def test_labels_are_given_by_keyboard_until_it_is_finished(browser: Browser, des
         first = look(page)
         page.keyboard.press("Enter")  # there is no default
         assert look(page) == first
-        page.keyboard.press("1")
+        page.keyboard.press("n")
         assert look(page) != first
+        assert plan.labels == {first: None}
         page.keyboard.press("u")
         assert look(page) == first
         assert plan.labels == {}

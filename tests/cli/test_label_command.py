@@ -89,12 +89,13 @@ def test_labels_come_back_from_label_studio(here: Here) -> None:
     tasks = json.loads(Path("tasks.json").read_text())
     assert "predictions" not in tasks[0] or not tasks[0]["predictions"]
     assert '<Choice value="7"/>' in Path("tasks-config.xml").read_text()
-    for task in tasks[:20]:
-        choice = {"type": "choices", "value": {"choices": [true_class(task["data"]["id"])]}}
+    for place, task in enumerate(tasks[:21]):
+        found = true_class(task["data"]["id"]) if place else "none of these"
+        choice = {"type": "choices", "value": {"choices": [found]}}
         task["annotations"] = [{"result": [choice]}]
     Path("export.json").write_text(json.dumps(tasks))
     told = here.ok(*LABEL, "--labels", "export.json", "--next", "more.json", "--json").json["progress"]
-    assert (told["labels"], told["errors"]) == (20, 0)
+    assert (told["labels"], told["errors"]) == (21, 1)
 
 
 def test_page_resumes_after_an_interruption_and_stops_when_finished(

@@ -57,7 +57,11 @@ def test_labels_that_change_or_come_later_change_the_plan(desk: Desk) -> None:
         rows = f"id,label\n{third},{desk.truth[third]}\n".encode()
         assert send(f"{desk.url}/v1/reviews", rows, Content_Type="text/csv").json == {"labels": 1, "new": 1}
         assert plan.labels.keys() == {one["id"], third}
-        refused = json.dumps({"label": 10}).encode()
+        desk.label(other, 10)
+        assert plan.labels[other["id"]] is None, "it is none of the classes"
+        assert plan.progress.errors == 1
+        desk.post(f"{other['number']}/undo")
+        refused = json.dumps({"label": 11}).encode()
         reply = send(f"{desk.url}/v1/review/{other['number']}/label", refused, Content_Type="application/json")
         assert (reply.status, plan.progress.errors) == (422, 0)
 

@@ -115,7 +115,8 @@ def label(
         task.check_folder(folder)
     file = PolicyFile.open(out, task, overwrite=overwrite)
     plan, preds = task.make_plan(folder / "predictions", execute)
-    given = _read_labels(labels or [], preds.class_names)
+    names = preds.class_names or tuple(map(str, range(preds.n_classes)))
+    given = _read_labels(labels or [], names)
     if next_ is None:
         task.write_settings(folder)
         _open_page(
@@ -133,7 +134,7 @@ def label(
         resume = f"Labels are saved in {folder}; run the same command to resume."
     else:
         plan.add(given)
-        written = _write_next(next_, plan, preds, task.source)
+        written = _write_next(next_, plan, preds, task.source, names)
         resume = f"Written: {next_} with {written:,} images to label, most confident first."
     policy, progress = file.update(plan), plan.progress
     lines = [str(progress) if policy is None or not progress.finished else str(policy)]
@@ -240,11 +241,11 @@ class PolicyFile:
         return None
 
 
-def _read_labels(files: list[Path], class_names: tuple[str, ...] | None) -> dict[str, int]:
+def _read_labels(files: list[Path], class_names: tuple[str, ...]) -> dict[str, int | None]:
     """Return the labels of several files by id, which must agree."""
     from secondlook.serving import ServiceOptions
 
-    labels: dict[str, int] = {}
+    labels: dict[str, int | None] = {}
     for path in files:
         for id_, label in ServiceOptions.read_labels(path, class_names).items():
             if labels.setdefault(id_, label) != label:
@@ -266,7 +267,9 @@ def _make_service_options(folder: Path, host: str, port: int | None) -> "Service
     return ServiceOptions(folder, host=host, port=port)
 
 
-def _open_page(service: "ServiceOptions", labels: dict[str, int], *, is_opened: bool, quiet: bool, **task: Any) -> None:
+def _open_page(
+    service: "ServiceOptions", labels: dict[str, int | None], *, is_opened: bool, quiet: bool, **task: Any
+) -> None:
     """Let people label images on the review page, until labeling is finished or interrupted."""
 
     def announce(url: str) -> None:
@@ -288,10 +291,10 @@ def _check_new(path: Path, overwrite: bool) -> None:
         raise DecisionError(f"{str(path)!r} exists, perhaps with labels", repair=repair)
 
 
-def _write_next(path: Path, plan: LabelingPlan, preds: Predictions, source: Source) -> int:
+def _write_next(path: Path, plan: LabelingPlan, preds: Predictions, source: Source, names: tuple[str, ...]) -> int:
     """Write the next images to label, those of the next step or more, and return how many they are."""
     ids = plan.next_ids(max(plan.progress.next_step or 0, SMALLEST_FILE))
-    images = _describe_images(ids, plan, preds, source) if ids else []
+    images = _describe_images(ids, plan, preds, source, names) if ids else []
     if path.suffix.lower() == ".csv":
         rows: list[tuple[object, ...]] = [("id", "label", "file", "predicted", "confidence")]
         for image in images:
@@ -299,18 +302,19 @@ def _write_next(path: Path, plan: LabelingPlan, preds: Predictions, source: Sour
             rows.append((image.id, "", str(file), image.class_name, image.confidence))
         write_bytes_atomically(path, "".join(map(format_csv_row, rows)).encode())
     else:
-        LabelStudio.write_blind(path, images, source, preds.class_names or tuple(map(str, range(preds.n_classes))))
+        LabelStudio.write_blind(path, images, source, names)
     return len(ids)
 
 
-def _describe_images(ids: tuple[str, ...], plan: LabelingPlan, preds: Predictions, source: Source) -> list[ReviewImage]:
+def _describe_images(
+    ids: tuple[str, ...], plan: LabelingPlan, preds: Predictions, source: Source, names: tuple[str, ...]
+) -> list[ReviewImage]:
     positions = {id_: position for position, id_ in enumerate(preds.ids)}
     indices = {id_: index for index, id_ in enumerate(source.ids)}
     chosen = preds.select(images=[positions[id_] for id_ in ids])
-    settings, names = plan.settings, preds.class_names
+    settings = plan.settings
     predicted = chosen.predicted(settings.predict_from, settings.top_k).reshape(len(ids), -1)[:, 0].tolist()
     images = []
     for id_, one, confidence in zip(ids, predicted, settings.confidence(chosen).tolist(), strict=True):
-        name = str(one) if names is None else names[one]
-        images.append(ReviewImage(indices[id_], id_, one, name, "", confidence, None, accept=False))
+        images.append(ReviewImage(indices[id_], id_, one, names[one], "", confidence, None, accept=False))
     return images

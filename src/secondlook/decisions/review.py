@@ -297,6 +297,9 @@ class ExportFile:
 class LabelStudio:
     """The files of Label Studio: a JSON list of tasks, and the labeling interface next to it."""
 
+    NO_CLASS: ClassVar = "none of these"
+    """The choice for images of none of the classes, where images are labeled for a policy."""
+
     @staticmethod
     def write(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
         """Write the images of a queue as tasks, and the labeling interface."""
@@ -315,7 +318,7 @@ class LabelStudio:
                 url = f"data:image/png;base64,{base64.b64encode(encode_png(source.read(image.position))).decode()}"
             return LabelStudio.make_task(image, url) | {"predictions": []}
 
-        LabelStudio._write_tasks(path, map(make_task, images), class_names)
+        LabelStudio._write_tasks(path, map(make_task, images), (*class_names, LabelStudio.NO_CLASS))
 
     @staticmethod
     def _write_tasks(path: Path, tasks: Iterable[dict[str, object]], class_names: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secondlook.extension import MonitoringError, ServingError, find_class, unescape_formula
+from secondlook.extension import LabelStudio, MonitoringError, ServingError, find_class, unescape_formula
 from secondlook.serving.request_images import is_id
 from secondlook.serving.responses import RequestError
 
@@ -46,10 +46,11 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
     return list(labels.values())
 
 
-def read_label_file(path: Path, class_names: tuple[str, ...] | None) -> dict[str, int]:
-    """Return the labels of a file by id, see `parse_label_file`."""
+def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int | None]:
+    """Return the labels of a file by id, see `parse_label_file`; None for none of the classes."""
     try:
-        return {one.id: one.label for one in parse_label_file(path.read_bytes(), class_names)}
+        labels = parse_label_file(path.read_bytes(), (*class_names, LabelStudio.NO_CLASS))
+        return {one.id: one.label if one.label < len(class_names) else None for one in labels}
     except OSError as error:
         raise ServingError(f"cannot read the labels {str(path)!r}: {error.strerror}; check the path.") from None
     except RequestError as error:

@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 
 from secondlook import Classifier, LabelingPlan, Predictions, Source
-from secondlook.extension import Plan, ServingError, encode_png, resolve_classifier
+from secondlook.extension import LabelStudio, Plan, ServingError, encode_png, resolve_classifier
 from secondlook.serving import server
 from secondlook.serving.access import check_binding
 from secondlook.serving.label_files import NewLabel
@@ -57,7 +57,8 @@ class LabelingQueue:
     def __init__(self, task: LabelingTask, service: Service) -> None:
         self._task, self._service, self._lock = task, service, Lock()
         n_classes = task.preds.n_classes
-        self.class_names = task.preds.class_names or tuple(str(label) for label in range(n_classes))
+        names = task.preds.class_names or tuple(str(label) for label in range(n_classes))
+        self.class_names = (*names, LabelStudio.NO_CLASS)
         self._ranks = {id_: rank for rank, id_ in enumerate(task.plan.ids)}
         self._positions = {id_: position for position, id_ in enumerate(task.preds.ids)}
         self._indices = {id_: index for index, id_ in enumerate(task.source.ids)}
@@ -74,18 +75,21 @@ class LabelingQueue:
         """Whether labeling is finished for long enough that nobody takes the last label back."""
         return self._finished_at is not None and time.monotonic() > self._finished_at + CLOSING_SECONDS
 
-    def add(self, labels: Mapping[str, int], reviewer: str) -> None:
+    def add(self, labels: Mapping[str, int | None], reviewer: str) -> None:
         """Record labels from a file; those of images that the plan does not ask for are left out."""
-        known = [id_ for id_ in labels if id_ in self._ranks]
-        self._store(known)
-        self._service.reviews.add_labels([NewLabel("the labels", id_, labels[id_]) for id_ in known], reviewer)
+        none = self._task.preds.n_classes
+        known = {id_: none if label is None else label for id_, label in labels.items() if id_ in self._ranks}
+        self._store(list(known))
+        new = [NewLabel("the labels", id_, label) for id_, label in known.items()]
+        self._service.reviews.add_labels(new, reviewer)
 
     def update(self) -> LabelingGoal:
         """Take over labels that were given or taken back, and return what they certify."""
         plan, service = self._task.plan, self._service
         with self._lock:
             found = service.reviews.labels([one.number for one in service.decisions.list_deployments()])
-            labels = {id_: label for id_, label in found.items() if id_ in self._ranks}
+            none = self._task.preds.n_classes
+            labels = {id_: None if one == none else one for id_, one in found.items() if id_ in self._ranks}
             skipped = service.reviews.count_skipped()
             if self._goal is None or labels != plan.labels or skipped > self._skipped:
                 plan.labels.clear()
@@ -141,7 +145,7 @@ class LabelingQueue:
 
 
 def serve_labeling(
-    task: LabelingTask, options: ServiceOptions, labels: Mapping[str, int], ready: Callable[[str], None]
+    task: LabelingTask, options: ServiceOptions, labels: Mapping[str, int | None], ready: Callable[[str], None]
 ) -> None:
     """Serve the review page until labeling is finished or a signal comes; the plan has all labels then.
 

@@ -528,12 +528,13 @@
 
   function listChoices(item) {
     if (!isBlind) return item.likely.slice(0, MOST_BUTTONS);
-    if (state.classes.length <= FEW_CLASSES) return state.classes.map((_, label) => ({ label })); // the same keys for all images
+    if (hasFewClasses()) return state.classes.slice(0, -1).map((_, label) => ({ label })); // the same keys for all images
     return item.likely.slice(0, MOST_BUTTONS).sort((one, other) => one.label - other.label);
   }
 
   // The keys of the choices start at 1, or at 0 where these are the names of the classes.
-  const firstKey = () => (isBlind && state.classes[0] === "0" && state.classes.length <= FEW_CLASSES ? 0 : 1);
+  const hasFewClasses = () => state.classes.length - 1 <= FEW_CLASSES; // the last one is none of them
+  const firstKey = () => (isBlind && state.classes[0] === "0" && hasFewClasses() ? 0 : 1);
   const keyOf = (place) => String((place + firstKey()) % 10);
 
   function renderChoices() {
@@ -555,7 +556,7 @@
     find("likely").replaceChildren(...buttons);
     find("confirm-text").textContent = nameOf(item.label);
     find("confirm").setAttribute("aria-label", `Confirm the predicted class: ${nameOf(item.label)}`);
-    find("search").hidden = state.classes !== null && state.classes.length <= buttons.length;
+    find("search").hidden = state.classes !== null && state.classes.length - isBlind <= buttons.length;
   }
 
   function renderViews() {
@@ -781,6 +782,7 @@
     enter: confirmPrediction,
     u: undo,
     s: () => decide("skip"),
+    n: () => { if (isBlind) decide("label", state.classes.length - 1); },
     z: () => zoom(),
     v: toggleViews,
     "/": () => { if (!find("search").hidden) query.focus(); },
@@ -812,6 +814,7 @@
 
   onPress(find("confirm"), confirmPrediction);
   onPress(find("skip"), () => decide("skip"));
+  if (isBlind) onPress(find("none"), COMMANDS.n);
   onPress(find("undo"), undo);
   onPress(find("empty-undo"), undo);
   onPress(find("zoom"), () => zoom());
