@@ -85,7 +85,7 @@ def test_files_of_next_images_lead_to_the_policy_of_the_plan(here: Here, monkeyp
 
 
 def test_labels_come_back_from_label_studio(here: Here) -> None:
-    here.ok(*LABEL, "--next", "tasks.json")
+    here.ok(*LABEL, "--max-labels", "150", "--next", "tasks.json")
     tasks = json.loads(Path("tasks.json").read_text())
     assert "predictions" not in tasks[0] or not tasks[0]["predictions"]
     assert '<Choice value="7"/>' in Path("tasks-config.xml").read_text()
@@ -94,7 +94,8 @@ def test_labels_come_back_from_label_studio(here: Here) -> None:
         choice = {"type": "choices", "value": {"choices": [found]}}
         task["annotations"] = [{"result": [choice]}]
     Path("export.json").write_text(json.dumps(tasks))
-    told = here.ok(*LABEL, "--labels", "export.json", "--next", "more.json", "--json").json["progress"]
+    words = ("--max-labels", "150", "--labels", "export.json", "--next", "more.json", "--json")
+    told = here.ok(*LABEL, *words).json["progress"]
     assert (told["labels"], told["errors"]) == (21, 1)
 
 
