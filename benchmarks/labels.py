@@ -2,7 +2,7 @@
 
 Run: python benchmarks/labels.py [coverage] [worlds] [--rounds 10] [--draws 1000] [--store DIR]
 
-Without a name both run. `coverage` needs ../shared (six classifiers of CIFAR-10 and CIFAR-100) and the extra `peers`
+Without a name both run. `coverage` needs ../shared (seven classifiers of CIFAR-10 and CIFAR-100) and the extra `peers`
 for MAPIE; the store keeps the predictions, which take about twenty minutes to collect on two cores.
 """
 
@@ -10,7 +10,7 @@ import argparse
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -31,8 +31,8 @@ SHARED = ROOT.parent / "shared"
 RESNET = ("cifar10", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 WIDE_RESNET = ("cifar10-jpeg", (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.262))
 CIFAR100 = ("cifar100", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
-DESIGNED_ON = {"resnet20": RESNET, "wrn16-2-seed0": WIDE_RESNET, "c100-plain": CIFAR100}
-JUDGED_ON = {"resnet56": RESNET, "wrn16-2-noaug": WIDE_RESNET, "c100-smooth": CIFAR100}
+DESIGNED_ON = {"resnet20": RESNET, "wrn16-2-seed0": WIDE_RESNET, "c100-plain": CIFAR100, "c100-smooth": CIFAR100}
+JUDGED_ON = {"resnet56": RESNET, "wrn16-2-noaug": WIDE_RESNET, "c100-mixup": CIFAR100}
 """The sizes of labeling plans were chosen on the former; the latter judge them."""
 METHOD, VIEWS = "blend", "cifar10"
 RISKS, DELTA = (0.01, 0.02, 0.05), 0.05
@@ -210,6 +210,15 @@ WAYS: Mapping[str, Choose] = {
 }
 BASELINES = ("random, fixed fractions", "random")
 """What numbers of labels are compared with; the first is how `certify` chose its starts before."""
+LINES = {
+    "random, fixed fractions": "#999999",
+    "random": "#0072B2",
+    "on demand": "#D55E00",
+    "on average": "#E69F00",
+    "MAPIE, default": "#CC79A7",
+    "MAPIE, sequence of 700": "#009E73",
+}
+"""What the plot shows, in colors."""
 
 
 def measure_coverage(name: str, store: Path, rounds: int, seed: int) -> list[Row]:
@@ -244,11 +253,11 @@ def measure_coverage(name: str, store: Path, rounds: int, seed: int) -> list[Row
     return rows
 
 
-def compare_labels(rows: list[Row], way: str, baseline: str) -> dict[str, float]:
+def compare_labels(rows: Sequence[Mapping[str, object]], way: str, baseline: str) -> dict[str, float]:
     """Return how many times as many labels a baseline needs for the coverage of a way, by classifier and risk."""
     ratios: dict[str, float] = {}
     for name, risk in dict.fromkeys((str(row["classifier"]), float(str(row["risk"]))) for row in rows):
-        own = [row for row in rows if (row["classifier"], row["risk"]) == (name, risk)]
+        own = [row for row in rows if (row["classifier"], float(str(row["risk"]))) == (name, risk)]
 
         def read(way: str, column: str) -> Float64Array:
             return np.array([float(str(row[column])) for row in own if row["way"] == way])  # noqa: B023
@@ -260,6 +269,43 @@ def compare_labels(rows: list[Row], way: str, baseline: str) -> dict[str, float]
             needed = np.interp(coverage[is_comparable], reached, read(baseline, "labels"))
             ratios[f"{name}, {100 * risk:g} %"] = float(np.exp(np.mean(np.log(needed / labels[is_comparable]))))
     return ratios
+
+
+def format_ratio_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return a Markdown table: how many times more labels the baselines need for the coverage of labels on demand."""
+    before, now = (compare_labels(rows, "on demand", baseline) for baseline in BASELINES)
+    lines = [f"| classifier | {' | '.join(f'{100 * risk:g} %' for risk in RISKS)} |", f"|---|{'---|' * len(RISKS)}"]
+    for name in (*DESIGNED_ON, *JUDGED_ON):
+        keys = [f"{name}, {100 * risk:g} %" for risk in RISKS]
+        cells = [f"{before[key]:.1f} ({now[key]:.1f})" if key in before and key in now else "–" for key in keys]
+        lines.append(f"| {name}{' (judged)' if name in JUDGED_ON else ''} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def plot_coverage(rows: Sequence[Mapping[str, object]], path: Path) -> None:
+    """Plot the certified coverage against labels: a row of panels per risk, a panel per judged classifier."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(len(RISKS), len(JUDGED_ON), figsize=(11, 8), sharex=True, sharey=True)
+    for line, risk in zip(panels, RISKS, strict=True):
+        for axes, name in zip(line, JUDGED_ON, strict=True):
+            for way, color in LINES.items():
+                shown = [row for row in rows if (row["classifier"], row["way"]) == (name, way)]
+                shown = [row for row in shown if float(str(row["risk"])) == risk and float(str(row["labels"])) > 0]
+                labels, coverage = ([float(str(row[column])) for row in shown] for column in ("labels", "coverage"))
+                style = "--" if way == "on average" else "-"
+                axes.plot(labels, coverage, style, color=color, marker=".", label=way)
+            axes.set(xscale="log", title=f"{name}, risk {100 * risk:g} %")
+    for axes in panels[-1]:
+        axes.set(xlabel="labels")
+    for axes in panels[:, 0]:
+        axes.set(ylabel="certified coverage", ylim=(0, 1))
+    panels[0][0].legend(fontsize=7, loc="upper left")
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
 
 
 # --- Failures in simulated worlds ---
@@ -341,6 +387,8 @@ def main() -> None:
                 for row in measure_coverage(name, store, options.rounds, options.seed)
             ]
         write_results(options.out / "labels.csv", rows, packages=(*PACKAGES, "mapie"))
+        plot_coverage(rows, options.out / "labels.png")
+        print(format_ratio_table(rows))
         for baseline, way in ((baseline, way) for baseline in BASELINES for way in WAYS):
             ratios = compare_labels(rows, way, baseline)
             judged = [ratio for key, ratio in ratios.items() if key.partition(",")[0] in JUDGED_ON]

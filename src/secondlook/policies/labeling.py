@@ -20,10 +20,10 @@ from secondlook.predictions import PredictFrom, Predictions
 
 DEFAULT_LABELS = 3
 """Labels by default, as a multiple of those that would be enough if none were an error."""
-# What follows was chosen on resnet20, wrn16-2-seed0 and c100-plain; the guarantee does not depend on it.
+# What follows was chosen on resnet20, wrn16-2-seed0, c100-plain and c100-smooth; the guarantee does not depend on it.
 SIZE_RATIO = 1.1
 """Ratio of the numbers of images that a plan chooses from."""
-ERROR_SCALES = (1.0, 2.0, 4.0)
+ERROR_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """How often images are wrong, as a multiple of what their probabilities tell; a plan is for all of these at once."""
 SMALLEST_FACTOR = 0.01
 
