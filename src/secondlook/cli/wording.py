@@ -19,7 +19,7 @@ PARAMETER_OF_ARGUMENT = {
     "store": "out",
 }
 """Arguments of the library that have another name among the parameters of commands."""
-WITHOUT_OPTION = {"labels": "labeled images", "max_labels": "labels", "tuning": "tuning images"}
+WITHOUT_OPTION = {"labels": "labeled images", "tuning": "tuning images"}
 """Arguments that no command has, and what takes their place."""
 
 
