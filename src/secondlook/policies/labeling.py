@@ -124,8 +124,11 @@ class LabelingPlan:
         if min(max_labels, preds.n_images) < needed:
             wanted = {"max_labels": needed, "risk": ANY, "delta": ANY}
             repair = Repair("give more images, {max_labels} or more, a larger {risk} or a larger {delta}", **wanted)
-            few = f"{min(max_labels, preds.n_images):,} labels cannot guarantee {Guarantee(risk=risk, delta=delta)}"
-            raise DecisionError(f"{few}, even if none is an error: at least {needed:,} are needed", repair=repair)
+            few = f"{min(max_labels, preds.n_images):,} labels cannot guarantee at most {100 * risk:g} % errors"
+            fault = (
+                f"{few} ({100 * (1 - delta):g} % confidence), even if none is an error: at least {needed:,} are needed"
+            )
+            raise DecisionError(fault, repair=repair)
         self.guarantee, self.max_labels = Guarantee(risk=risk, delta=delta), int(max_labels)
         if tuning is None:  # there is nothing to choose where all images can be labeled
             tuning = tuning_positions(preds.n_images) if preds.n_images > max_labels else ()
