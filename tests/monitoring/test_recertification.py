@@ -1,5 +1,6 @@
 """A fresh guarantee from reviewed images."""
 
+import contextlib
 import math
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from secondlook import Policy, Predictions, certify
 from secondlook.arrays import Float64Array
@@ -66,6 +68,56 @@ def make_rows(
 
 SPREAD = np.random.default_rng(1).uniform(POLICY.threshold - 0.2, 1, 20_000)
 HIGH = np.full(2000, 0.99)
+
+
+@pytest.mark.parametrize(("rate", "looks"), [(1.0, 1), (0.5, 2)])
+def test_planned_looks_are_exact_tests_that_share_delta(rate: float, looks: int, tmp_path: Path) -> None:
+    confidence = np.full(300, POLICY.threshold)
+    ledger = tmp_path / "ledger.json"
+
+    def recertify_with(errors: int) -> float:
+        rows, labels = make_rows(POLICY, confidence, rate=rate)
+        labels |= dict.fromkeys(list(labels)[:errors], 1)
+        fresh = recertify(POLICY, [rows], labels, risk=0.1, delta=0.05, planned_looks=looks, ledger=ledger)
+        return fresh.policy.threshold
+
+    level = 0.05 / looks / len(list_thresholds(POLICY)[1])  # no image is above the starts before the present one
+    most = max(errors for errors in range(30) if binom.cdf(errors, 300, rate * 0.1) <= level)
+    assert most > 0
+    assert recertify_with(most) <= POLICY.threshold
+    with contextlib.ExitStack() as stack:
+        if looks == 1:  # this is one too many
+            stack.enter_context(pytest.warns(CalibrationWarning))
+        with pytest.raises(DecisionError):
+            recertify_with(most + 2)
+    recorded = Ledger.read(ledger)
+    assert [one.delta for one in recorded.calibrations] == [0.05 / looks] * 2
+    assert recorded.joint_delta == pytest.approx(0.1 / looks)
+
+
+def test_planned_looks_need_audits_of_one_probability() -> None:
+    rows, labels = make_rows(POLICY, HIGH, rate=0.5)
+    rows[0]["audit_probability"] = 0.9
+    with pytest.raises(MonitoringError, match="same probability"):
+        recertify(POLICY, [rows], labels, planned_looks=1)
+    with pytest.raises(DecisionError, match="planned_looks=0"):
+        recertify(POLICY, [rows], labels, planned_looks=0)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_planned_looks_fail_in_at_most_delta_of_streams(rate: float) -> None:
+    """Every image is wrong just above the risk; each of two planned looks may certify something."""
+    rng, failures, draws = np.random.default_rng(2), 0, 100
+    for seed in range(draws):
+        confidence = rng.uniform(POLICY.threshold - 0.1, 1, 500)
+        rows, labels = make_rows(POLICY, confidence, rate, seed, is_wrong=rng.random(500) < 0.101)
+        for count in (250, 500):
+            known = {id_: label for id_, label in labels.items() if int(id_) < count}
+            with contextlib.suppress(DecisionError):
+                recertify(POLICY, [rows[:count]], known, risk=0.1, delta=0.2, planned_looks=2)
+                failures += 1
+                break
+    assert failures <= binom.ppf(1 - 1e-4, draws, 0.2)
 
 
 def test_all_images_reviewed_is_a_plain_betting_process() -> None:

@@ -83,6 +83,15 @@ def calibrate(
             help="With --reviewed FILE: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
         ),
     ] = None,
+    planned_looks: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            min=1,
+            help="With --reviewed: how often this is run on the stream, if fixed beforehand; takes fewer labels if all "
+            "accepted images are reviewed.",
+        ),
+    ] = None,
     shifts: Annotated[
         bool, Option("--shifts", help="Also learn from corrupted images to estimate accuracy when images change.")
     ] = False,
@@ -118,7 +127,7 @@ def calibrate(
         learning = {"--shift-images": images, "--model": model, "--batch-size": batch_size}
         options.refuse({**learning, "--device": device if device != "auto" else None}, "without --shifts")
     if run is not None:
-        options.refuse({"--policy": policy, "--scores": scores}, "without --reviewed")
+        options.refuse({"--policy": policy, "--scores": scores, "--planned-looks": planned_looks}, "without --reviewed")
         opened, settings = open_run(run), _choose_target(risk, delta, average_risk, coverage, method)
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(per_class, class_risk, risk)
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
@@ -146,7 +155,8 @@ def calibrate(
             "--shifts": shifts,
         }
         options.refuse(kept, "with --reviewed, which keeps that of the policy")
-        terms = {"risk": risk, "delta": delta, "execution": Execution(progress=printing.progress)}
+        terms: dict[str, Any] = {"risk": risk, "delta": delta, "planned_looks": planned_looks}
+        terms["execution"] = Execution(progress=printing.progress)
         calibrated, changes = _recertify(str(reviewed), policy, scores, **terms)
     try:
         calibrated.save(out, overwrite=overwrite)

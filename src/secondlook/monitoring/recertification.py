@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from secondlook import __version__
-from secondlook.arrays import BoolArray, Float64Array
+from secondlook.arrays import BoolArray, Float64Array, is_whole_number
 from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.file_systems import is_url
 from secondlook.monitoring.audit import log_capital_below
@@ -63,6 +63,7 @@ def recertify(
     *,
     risk: float | None = None,
     delta: float | None = None,
+    planned_looks: int | None = None,
     data: str = "",
     ledger: str | Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
@@ -86,6 +87,10 @@ def recertify(
         and label. Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
+    planned_looks
+        How often this is called on the stream, if that and when is fixed before any label is known: each call is an
+        exact binomial test with its share of `delta`, which takes a third to half fewer labels than bets. All accepted
+        images need the same probability of an audit, such as 1. By default, bets, which are valid however often.
     ledger
         The file that records calibrations on the stream; by default '_calibrations.json' in the folder of the first
         score file. Calibrations from tables or URLs are not recorded without it.
@@ -93,34 +98,44 @@ def recertify(
         The spec of the images, for the record; and whether to show a progress bar.
     """
     guarantee = _choose_guarantee(policy, risk, delta)
+    if planned_looks is not None and (not is_whole_number(planned_looks) or planned_looks < 1):
+        fault = "is no number of looks; expected a whole number of at least 1"
+        raise DecisionError(fault, argument="planned_looks", value=planned_looks)
     tables, place = _read_tables(scores, execution)
     ledger = place if ledger is None else Path(ledger)
     stream = _read_stream(policy, tables, labels)
     rows, errors = stream.rows, stream.is_reviewed & stream.is_wrong
     thresholds, starts = list_thresholds(policy)
-    p_values = np.array([stream.compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
-    passing = find_last_passing(p_values, starts, guarantee.delta)
+    compute_p_value = stream.compute_p_value if planned_looks is None else stream.compute_exact_p_value
+    p_values = np.array([compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
+    share = guarantee.delta / (planned_looks or 1)
+    passing = find_last_passing(p_values, starts, share)
+    content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(rows.ids, stream.is_wrong, strict=True))
+    digest = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()
     joint_delta = None
     if ledger is not None:
         # Also if nothing passes: a retry counts as another test.
         joint_delta = Ledger.record(
             ledger,
             "calibrate on images that are reviewed from now on",
+            planned=0.0 if planned_looks is None else guarantee.delta,
             images=policy.checksum,
             predictions="",
-            selection=hashlib.sha256(rows.ids[0].encode(errors="surrogatepass")).hexdigest(),
+            # Bets on a stream that grows are one calibration, and each planned look is one.
+            selection=hashlib.sha256(rows.ids[0].encode(errors="surrogatepass")).hexdigest()
+            if planned_looks is None
+            else digest,
             views=policy.views,
             methods=(policy.method,),
             options=policy.options,
             predict_from=policy.predict_from,
             top_k=policy.top_k,
             risk=guarantee.risk,
-            delta=guarantee.delta,
+            delta=share,
         )
     if passing is None:
         raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
     above = rows.confidence >= thresholds[passing]
-    content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(rows.ids, stream.is_wrong, strict=True))
     calibration = Calibration(
         images=len(rows),
         accepted=int(above.sum()),
@@ -128,7 +143,7 @@ def recertify(
         estimated_risk=min(1.0, float(np.sum(1 / stream.probability[above & errors]) / max(1, above.sum()))),
         joint_delta=joint_delta,
         data=data,
-        digest=hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest(),
+        digest=digest,
     )
     # How the images look, with errors estimated from the reviewed ones.
     disagreement = None if np.isnan(rows.disagreement).any() or policy.schedule else rows.disagreement
@@ -195,6 +210,22 @@ class _Stream(NamedTuple):
         above = self.rows.confidence >= threshold
         errors = self.probability[above & self.is_wrong]
         return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
+
+    def compute_exact_p_value(self, threshold: float, risk: float) -> float:
+        """Return the same by an exact binomial test; 1 for thresholds that accept images of several probabilities."""
+        from scipy.special import bdtr
+
+        above = self.rows.confidence >= threshold
+        probabilities = np.unique(self.probability[above])
+        if len(probabilities) > 1 and self.rows.accept[above].all():
+            fault = "exact tests need the same probability of an audit for all accepted images, got"
+            fault += f" {probabilities[0]:.3g} to {probabilities[-1]:.3g}"
+            repair = Repair("review all of them, or omit {planned_looks}", planned_looks=ANY)
+            raise MonitoringError(fault, repair=repair)
+        if len(probabilities) != 1:
+            return 1.0
+        found = int(np.sum(above & self.is_wrong))
+        return float(bdtr(float(found), int(above.sum()), float(probabilities[0]) * risk))
 
 
 def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _Stream:

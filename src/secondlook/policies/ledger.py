@@ -82,11 +82,11 @@ class Ledger(SealedRecord):
             ) from None
 
     @classmethod
-    def record(cls, path: Path, repair: Repair | str, **terms: Any) -> float | None:
+    def record(cls, path: Path, repair: Repair | str, *, planned: float = 0.0, **terms: Any) -> float | None:
         """Add a calibration with these terms to the ledger at `path`, unless it has it already.
 
         Return the joint failure probability of all calibrations on the same images, with a warning that ends in the
-        repair; None for a single one.
+        repair; None for a single one, or while it is not above the `planned` one.
         """
         try:
             new = RecordedCalibration(**terms)
@@ -102,7 +102,7 @@ class Ledger(SealedRecord):
             fault = f"the calibration cannot be recorded in {str(path)!r}: {error.strerror}"
             raise DecisionError(fault, repair="make it writable") from None
         same = ledger.on_images(new.images)
-        if len(same.calibrations) == 1:
+        if len(same.calibrations) == 1 or same.joint_delta <= planned * (1 + 1e-9):
             return None
         warnings.warn(CalibrationWarning(same.describe(), repair=repair), stacklevel=4)
         return same.joint_delta
