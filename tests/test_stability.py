@@ -347,6 +347,7 @@ def compute_confidences(_: Path) -> Values:
     learned: dict[str, Any] = {"intercept": -0.25, **dict(zip(features, (0.25, 0.125, 0.5, 1.0, 0.375), strict=True))}
     requests: list[tuple[str, str, dict[str, Any]]] = [
         *((method, "", {}) for method in ("msr", "mean", "view:rotate:3", "entropy", "margin", "doctor", "mean-logit")),
+        ("energy", "", {}),
         *((method, "", {}) for method in ("bootstrap", "bootstrap-lower", "max-logit-pnorm", "nn-ensemble")),
         ("mean", "temperature=fit", {"temperature": "fit"}),
         ("blend", "", {}),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from secondlook.classifiers import LoadOptions, load_classifier, split_credentials
+from secondlook.classifiers import load_classifier, split_credentials
+from secondlook.classifiers.loading import LoadOptions
 from secondlook.cli.app import app
 from secondlook.errors import ClassifierError, SecondLookError
 from tests.classifiers.loopback_server import IMAGES, Chunks, http, respond_by, respond_well, serve

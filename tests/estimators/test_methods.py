@@ -28,7 +28,7 @@ from tests.estimators.conftest import make_options, make_predictions
 
 FORMS = {
     *("msr", "mean", "view:TEXT", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
-    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "blend", "learned"),
+    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "energy", "blend", "learned"),
 }
 MEANS = sorted(name for name in METHODS if METHODS[name].is_mean_over_views)
 OTHERS = sorted(name for name in METHODS if not METHODS[name].is_mean_over_views and METHODS[name].parameter is None)
@@ -144,7 +144,7 @@ def test_invalid_requests_are_rejected_in_one_sentence(
 
 
 def test_missing_logits_labels_and_views_and_plain_arrays_are_rejected() -> None:
-    for name in ("mean-logit", "max-logit-pnorm"):
+    for name in ("mean-logit", "max-logit-pnorm", "energy"):
         for members in (0, 2):
             with pytest.raises(ConfidenceError, match=f"'{name}'.*logits"):
                 confidence(make_predictions(logits=False, members=members), name)

@@ -99,6 +99,11 @@ def compute_auroc(order: list[bool]) -> float:
     return float(np.mean([i < j for i, j in pairs]))
 
 
+def compute_fpr95(order: list[bool]) -> float:
+    accepted = next(n for n in range(1, len(order) + 1) if 100 * order[:n].count(True) >= 95 * order.count(True))
+    return order[:accepted].count(False) / order.count(False)
+
+
 def compute_aupr(order: list[bool]) -> float:
     flagged = [not is_correct for is_correct in reversed(order)]
     return float(np.mean([np.mean(flagged[: n + 1]) for n, is_error in enumerate(flagged) if is_error]))
@@ -106,6 +111,7 @@ def compute_aupr(order: list[bool]) -> float:
 
 REFERENCES: dict[str, Callable[[list[bool]], float]] = {
     "auroc": compute_auroc,
+    "fpr95": compute_fpr95,
     "aupr": compute_aupr,
     "aurc": lambda order: compute_areas(order, joint=False)[1],
     "eaurc": compute_eaurc,
@@ -130,6 +136,7 @@ def test_ties_count_as_the_mean_over_all_their_orders(name: str, images: tuple[A
     [
         ("accuracy", 1.0, 0.0),
         ("auroc", None, None),
+        ("fpr95", None, None),
         ("aupr", None, 1.0),
         ("aurc", 0.0, 1.0),
         ("eaurc", 0.0, 0.0),

@@ -15,7 +15,7 @@ from secondlook.metrics import METRICS, parse_metric, parse_metrics
 from secondlook.metrics.ranking import harmonic_sums
 
 FORMS = {
-    *("accuracy", "auroc", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"),
+    *("accuracy", "auroc", "fpr95", "aupr", "aurc", "eaurc", "aorc", "augrc", "eaurc_joint", "aorc_joint"),
     *("risk_at:COVERAGE", "coverage_at:RISK", "ece", "brier", "nll"),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score, roc_curve
 
 from secondlook import metrics
 from secondlook.metrics import Interval, Ranking, rank, resample_metrics
@@ -33,6 +33,8 @@ def test_values_agree_with_scikit_learn(decimals: int) -> None:
     assert metrics.aupr(correct, confidence, ties="threshold") == pytest.approx(precision, abs=1e-12)
     if decimals == 15:  # without ties
         assert metrics.aupr(correct, confidence) == pytest.approx(precision, abs=1e-12)
+        false, true, _ = roc_curve(correct, confidence, drop_intermediate=False)
+        assert metrics.fpr95(correct, confidence) == pytest.approx(false[np.argmax(true >= 0.95)], abs=1e-12)
 
 
 def test_values_of_small_examples() -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from secondlook.classifiers import pretrained, remote  # noqa: F401 - register their model schemes, as others below
 from secondlook.classifiers.classifier import Classifier, Ensemble, Fetch
-from secondlook.classifiers.loading import MODELS, LoadOptions, load_classifier, model_scheme, split_credentials
+from secondlook.classifiers.loading import MODELS, load_classifier, model_scheme, split_credentials
 from secondlook.classifiers.onnx_file import OnnxFile
 from secondlook.classifiers.onnx_model import OnnxClassifier
 from secondlook.classifiers.preprocessing import Preprocessing
@@ -22,7 +22,6 @@ __all__ = [
     "Fetch",
     "FunctionClassifier",
     "HttpClient",
-    "LoadOptions",
     "OnnxClassifier",
     "OnnxFile",
     "Preprocessing",

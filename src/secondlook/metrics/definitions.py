@@ -155,6 +155,24 @@ def auroc(ranking: Ranking) -> float:
     return twice_ordered_pairs / (2 * ranking.n_errors * ranking.n_correct)
 
 
+@metric("fpr95", better="lower", summary="share of errors accepted where 95 % of the correct predictions are")
+def fpr95(ranking: Ranking) -> float:
+    """Compute the false positive rate at 95 % true positive rate: errors accepted along with 95 % of what is correct.
+
+    The share of the errors that rank above the n-th correct prediction, with n = ceil(0.95 * n_correct), in expectation
+    over the order of ties. Where unknown images are the errors and all others are correct, this is FPR95 as in the
+    literature on out-of-distribution images. Raises `MetricError` if all predictions are correct or all are wrong.
+    """
+    ranking.check_outcomes("fpr95")
+    needed = -(-95 * ranking.n_correct // 100)
+    correct = ranking.accepted - ranking.errors
+    tie = int(np.searchsorted(correct, needed))
+    errors_in_tie, correct_in_tie = int(ranking.tie_errors[tie]), int(ranking.tie_sizes[tie] - ranking.tie_errors[tie])
+    # In random order, each error of a tie lies before its r-th of c correct predictions with probability r / (c + 1).
+    before = (needed - int(correct[tie]) + correct_in_tie) / (correct_in_tie + 1)
+    return (int(ranking.errors[tie]) - errors_in_tie + before * errors_in_tie) / ranking.n_errors
+
+
 @metric("aupr", better="higher", summary="average precision of error detection, in ascending order of confidence")
 def aupr(ranking: Ranking, *, ties: Literal["expected", "threshold"] = "expected") -> float:
     """Compute the average precision with errors as positives, in ascending order of confidence.
