@@ -70,12 +70,16 @@ def test_calibrate_uses_the_settings_of_the_run(here: Here) -> None:
     assert "predicted from the image" in done.out
 
 
-def test_report_notes_out_of_distribution_images(here: Here) -> None:
+def test_unknown_images_are_evaluated_counted_by_calibrations_and_reported(here: Here) -> None:
     np.savez("noise.npz", images=np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8))
-    here.ok(*LINE.split(), "--views", "identity", "--out", "run", "--quiet", "--ood", "npz:noise.npz")
-    told = here("report", "run", "--json").json
-    assert told["report"] == "run/report.html"
-    assert any("npz:noise.npz" in note for note in told["notes"])
+    done = here.ok(*LINE.split(), "--views", "identity", "--out", "run", "--unknown", "npz:noise.npz")
+    assert "unknown detection" in done.out
+    run = sl.open_run("run")
+    assert run.accepted_unknowns is not None
+    assert run.accepted_unknowns in done.out
+    done = here.ok("calibrate", "--run", "run", "--risk", "0.05", "--delta", "0.05")
+    assert str(run.count_accepted_unknowns(sl.load_policy("policy.json"))) in done.out
+    here.ok("report", "run")
     assert "npz:noise.npz" in Path("run/report.html").read_text(encoding="utf-8")
 
 

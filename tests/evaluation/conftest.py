@@ -20,8 +20,8 @@ def preds() -> Predictions:
 
 
 @pytest.fixture(scope="session")
-def ood() -> Predictions:
-    """200 out-of-distribution images."""
+def unknown() -> Predictions:
+    """200 unknown images."""
     rng = np.random.default_rng(8)
     logits = 2.0 * rng.normal(size=(200, 4, 5)) + rng.normal(size=(200, 1, 5))
     return Predictions(logits=logits, views=VIEWS)

@@ -47,8 +47,8 @@ def test_class_from_views_and_top_k(preds: Predictions) -> None:
     assert "top-2 classes predicted from the views" in str(result)
 
 
-def test_from_dict_inverts_to_dict(preds: Predictions, ood: Predictions) -> None:
-    result = evaluate(preds, ["msr", "mean"], ["auroc", "nll"], ood=ood, groups="class", resamples=20)
+def test_from_dict_inverts_to_dict(preds: Predictions, unknown: Predictions) -> None:
+    result = evaluate(preds, ["msr", "mean"], ["auroc", "nll"], unknown=unknown, groups="class", resamples=20)
     stored = json.loads(json.dumps({**result.to_dict(), "skipped": [], "warnings": ["..."]}))
     stored["rows"][0]["comment"] = "unknown keys are ignored"
     assert Evaluation.from_dict(stored) == result
@@ -165,11 +165,13 @@ def test_invalid_arguments_are_rejected(preds: Predictions, options: dict[str, o
         evaluate(preds, **{"methods": "mean", **options})  # type: ignore[arg-type]
 
 
-def test_unlabeled_images_other_views_and_unknown_estimates_are_rejected(preds: Predictions, ood: Predictions) -> None:
+def test_unlabeled_images_other_views_and_unknown_estimates_are_rejected(
+    preds: Predictions, unknown: Predictions
+) -> None:
     with pytest.raises(MetricError, match="labels="):
-        evaluate(ood)
-    with pytest.raises(MetricError, match="ood="):
-        evaluate(preds, ood=ood.select(views="identity hflip"))
+        evaluate(unknown)
+    with pytest.raises(MetricError, match="unknown="):
+        evaluate(preds, unknown=unknown.select(views="identity hflip"))
     with pytest.raises(MetricError, match=r"'site'.* 3;"):
         evaluate(preds, groups={"site": [1.0, 1.0, 1.0, np.nan, *[2.0] * 596]})
     result = evaluate(preds, "mean", "auroc", resamples=2)
@@ -178,24 +180,39 @@ def test_unlabeled_images_other_views_and_unknown_estimates_are_rejected(preds: 
         result["mean", "auc"]
 
 
-def test_ood_images_count_as_errors_and_form_groups(preds: Predictions, ood: Predictions) -> None:
-    result = evaluate(preds, metrics=["auroc", "accuracy"], ood=ood, resamples=20)
-    assert result.groups == ("all images", "in distribution", "OOD detection")
-    both = np.concatenate([confidence(preds, "mean"), confidence(ood, "mean")])
+def test_unknown_images_count_as_errors_and_form_groups(preds: Predictions, unknown: Predictions) -> None:
+    result = evaluate(preds, metrics=["auroc", "accuracy"], unknown=unknown, resamples=20)
+    assert result.groups == ("all images", "known images", "unknown detection")
+    both = np.concatenate([confidence(preds, "mean"), confidence(unknown, "mean")])
     correct = np.concatenate([preds.correct(), np.zeros(200, dtype=bool)])
     assert result["mean", "auroc"].value == pytest.approx(metrics.auroc(correct, both), abs=1e-12)
     alone = evaluate(preds, ["msr"], ["auroc"], resamples=20)
-    assert result["msr", "auroc", "in distribution"].value == alone["msr", "auroc"].value
+    assert result["msr", "auroc", "known images"].value == alone["msr", "auroc"].value
     own = np.arange(800) < 600
-    assert result["mean", "auroc", "OOD detection"].value == pytest.approx(metrics.auroc(own, both), abs=1e-12)
-    assert "200 of them out of distribution" in str(result)
+    assert result["mean", "auroc", "unknown detection"].value == pytest.approx(metrics.auroc(own, both), abs=1e-12)
+    assert metrics.fpr95(own, both) == result["mean", "fpr95", "unknown detection"].value
+    detection = result["mean", "auroc", "unknown detection"]
+    assert (detection.images, detection.errors) == (800, 200)
+    assert detection.interval is not None
+    assert detection.difference_interval is not None, "paired with the baseline"
+    assert {one.metric for one in result.rows if one.group == "unknown detection"} == {"auroc", "fpr95"}
+    assert "200 of them unknown" in str(result)
 
 
-def test_ood_images_are_ranked_together_with_the_others(preds: Predictions, ood: Predictions) -> None:
+def test_joint_aurc_counts_each_wrong_or_unknown_image_once(preds: Predictions, unknown: Predictions) -> None:
+    """The risk-coverage curve over all images, point by point."""
+    result = evaluate(preds, ["mean"], ["aurc"], unknown=unknown, resamples=5)
+    both = np.concatenate([confidence(preds, "mean"), confidence(unknown, "mean")])
+    is_error = np.append(~preds.correct(), np.ones(200, dtype=bool))[np.argsort(-both)]
+    risks = [is_error[:accepted].mean() for accepted in range(1, 801)]
+    assert result["mean", "aurc"].value == pytest.approx(np.mean(risks), abs=1e-12)
+
+
+def test_unknown_images_are_ranked_together_with_the_others(preds: Predictions, unknown: Predictions) -> None:
     together = Predictions(
-        logits=np.concatenate([preds.logits, ood.logits]), views=preds.views, labels=np.zeros(800, dtype=int)
+        logits=np.concatenate([preds.logits, unknown.logits]), views=preds.views, labels=np.zeros(800, dtype=int)
     )
-    result = evaluate(preds, ["bootstrap"], ["auroc"], ood=ood, resamples=5)
+    result = evaluate(preds, ["bootstrap"], ["auroc"], unknown=unknown, resamples=5)
     correct = np.concatenate([preds.correct(), np.zeros(200, dtype=bool)])
     assert result["bootstrap", "auroc"].value == metrics.auroc(correct, confidence(together, "bootstrap"))
 

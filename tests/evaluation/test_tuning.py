@@ -112,17 +112,17 @@ def test_no_images_set_apart_means_that_all_are_judged(many: Predictions) -> Non
             evaluate(many, "learned", tuning=tuning)
 
 
-def test_groups_and_ood_images_are_those_of_judged_images(preds: Predictions, ood: Predictions) -> None:
+def test_groups_and_unknown_images_are_those_of_judged_images(preds: Predictions, unknown: Predictions) -> None:
     half = np.arange(600) % 2
-    options: dict[str, Any] = {"metrics": ["auroc"], "ood": ood, "resamples": 2}
+    options: dict[str, Any] = {"metrics": ["auroc"], "unknown": unknown, "resamples": 2}
     result = evaluate(preds, ["mean"], groups={"half": half}, tuning=np.arange(100), **options)
     expected = evaluate(preds.select(images=np.arange(100, 600)), ["mean"], groups={"half": half[100:]}, **options)
     assert result.rows == expected.rows
-    assert result.groups == ("all images", "in distribution", "OOD detection", "half 0", "half 1")
+    assert result.groups == ("all images", "known images", "half 0", "half 1", "unknown detection")
     assert "100 images set apart for tuning, 500 judged" in str(result)
-    own = np.append(confidence(preds, "mean"), confidence(ood, "mean"))
+    own = np.append(confidence(preds, "mean"), confidence(unknown, "mean"))
     given = evaluate(preds, {"mean": own}, tuning=np.arange(100), **options)
-    assert given["mean", "auroc", "OOD detection"] == result["mean", "auroc", "OOD detection"]
+    assert given["mean", "auroc", "unknown detection"] == result["mean", "auroc", "unknown detection"]
     with pytest.raises(MetricError, match="500"):
         evaluate(preds, ["mean"], groups=half[100:], tuning=np.arange(100))
 

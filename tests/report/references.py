@@ -11,7 +11,7 @@ from secondlook.report.operating_points import OperatingPoint
 from secondlook.report.study import build_study
 from secondlook.report.writer import write_study
 
-PAGE = ("title", "risk", "delta", "image", "facts", "warnings", "notes", "command", "artifacts")
+PAGE = ("title", "risk", "delta", "image", "unknown_image", "facts", "warnings", "notes", "command", "artifacts")
 RUN_ONLY = {"calibrated", "duplicates", "warnings", "notes", "command"}
 """Options of a report that only a run has."""
 

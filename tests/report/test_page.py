@@ -141,8 +141,9 @@ def test_files_are_complete_and_reproducible(preds: Predictions, tmp_path: Path)
         for name in "ab"
     )
     tables = "facts methods risk-coverage risk-coverage-bands operating-points histograms reliability classes views"
+    others = "adaptive-looking confusions galleries unknown unknown-accepted skipped"
     plots = "risk-coverage adaptive-looking histograms reliability classes views"
-    expected = {f"{name}.csv" for name in [*tables.split(), "adaptive-looking", "confusions", "galleries", "skipped"]}
+    expected = {f"{name}.csv" for name in [*tables.split(), *others.split()]}
     expected |= {f"{name}.{suffix}" for name in plots.split() for suffix in ("png", "svg")}
     files = list((first.parent / "r-files").iterdir())
     assert {path.name for path in files} == expected

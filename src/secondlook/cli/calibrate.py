@@ -132,7 +132,8 @@ def calibrate(
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(per_class, class_risk, risk)
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
         calibrated = opened.threshold_for(**settings) if risk is None else opened.certify(**settings)
-        changes = []
+        accepted = opened.count_accepted_unknowns(calibrated)
+        changes = [] if accepted is None else [str(accepted)]
         if shifts:
             execution = Execution(device, batch_size or "auto", progress=printing.progress)
             n_images = images or ShiftModel.DEFAULT_IMAGES
@@ -141,7 +142,7 @@ def calibrate(
                 looks = f"{count_looks(calibrated, shown):,} looks, kept in {opened.path / opened.SHIFTS}"
                 typer.echo(f"Classifying corrupted versions of {shown:,} images to learn from: {looks}.", err=True)
             calibrated = opened.learn_shifts(calibrated, model or None, n_images=n_images, execution=execution)
-            changes = ["", str(calibrated.shifts)]
+            changes += ["", str(calibrated.shifts)]
     else:
         kept = {
             "--average-risk": average_risk,

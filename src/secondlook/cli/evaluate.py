@@ -51,7 +51,10 @@ def evaluate(
     views: options.Views = AUTO,
     evaluating: EvaluationOptions,
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
-    ood: Annotated[str | None, Option(metavar="SPEC", help="Out-of-distribution images; they count as errors.")] = None,
+    unknown: Annotated[
+        str | None,
+        Option(metavar="SPEC", help="Images of none of the classes (out-of-distribution); they count as errors."),
+    ] = None,
     no_check: Annotated[bool, Option("--no-check", help="Omit the check of preprocessing and class order.")] = False,
     execution: ClusterExecution,
     printing: Printing,
@@ -70,7 +73,7 @@ def evaluate(
             data,
             views,
             out=out,
-            ood=ood,
+            unknown=unknown,
             per_class=per_class,
             check_setup=not no_check,
             execution=settings,
@@ -79,6 +82,8 @@ def evaluate(
     folder, lines = quote(str(run.path)), [str(run.evaluation)]
     if run.record.view_choice is not None:
         lines.insert(0, str(run.record.view_choice))
+    if run.accepted_unknowns is not None:
+        lines.append(run.accepted_unknowns)
     compared = run.evaluation.image_or_views
     if compared is not None and compared.recommended not in (None, run.predict_from):
         lines.append(f"Options to add: --predict-from {compared.recommended}")

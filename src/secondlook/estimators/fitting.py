@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from secondlook.arrays import Float64Array, IntArray, resolve_positions
-from secondlook.errors import ANY, ConfidenceError, MetricError, Repair
+from secondlook.errors import ANY, ConfidenceError, MetricError, PredictionsError, Repair
 from secondlook.estimators.methods import compile_for, compile_method, find_method, split_method
 from secondlook.estimators.probability_mass import TO_FIT, fit_temperature
 from secondlook.predictions import PredictFrom, Predictions
@@ -80,6 +80,19 @@ class FittedMethods:
         known = find_method(text).options
         options = {name: value for name, value in defaults.items() if name in known} | self.options[text]
         return compile_for(preds, split_method(text)[0], options, self.predict_from, self.top_k).confidence(preds)
+
+    def compute_together(
+        self, preds: Predictions, unknown: Predictions | None, text: str, **defaults: object
+    ) -> Float64Array:
+        """Compute a confidence of images and of unknown ones after them; a rank is among all of them. [N + M]"""
+        if unknown is None:
+            return self.compute(preds, text, **defaults)
+        try:
+            together = preds.concatenate(unknown)
+        except PredictionsError as error:
+            raise MetricError(f"does not match the predictions: {error}", argument="unknown") from None
+        parts = (together,) if find_method(text).is_rank else (preds, unknown)
+        return np.concatenate([self.compute(part, text, **defaults) for part in parts])
 
 
 def fit_method(

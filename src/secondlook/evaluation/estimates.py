@@ -32,7 +32,7 @@ MAX_RESAMPLES = 100_000
 """More change the third digit of an interval at most, and take hours."""
 MIN_OUTCOMES = 5
 """With fewer errors, or fewer correct predictions, the table shows no intervals: one such as [1, 1] looks certain."""
-OPPOSITES = {"wrong": "correct", "out of distribution": "in distribution"}
+OPPOSITES = {"wrong": "correct", "unknown": "known", "wrong or unknown": "correct"}
 """What images that count as errors are called, and what the others are."""
 ENOUGH_OUTCOMES = 100
 """With fewer errors, or fewer correct predictions, there are no verdicts: intervals of differences are too narrow."""

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.errors import ANY, MetricError, PredictionsError, Repair
+from secondlook.errors import ANY, MetricError, Repair
 from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
@@ -29,7 +29,9 @@ from secondlook.registry import did_you_mean
 from secondlook.tables import describe_prediction, format_class, format_image_share
 
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
-IN_DISTRIBUTION, OOD_DETECTION = "in distribution", "OOD detection"
+KNOWN_IMAGES, UNKNOWN_DETECTION = "known images", "unknown detection"
+UNKNOWN_METRICS = ("auroc", "fpr95")
+"""The metrics of unknown detection, where known images count as correct and unknown ones as errors."""
 PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -108,7 +110,9 @@ class Evaluation(EstimateTable):
     def _group_blocks(self, group: str) -> list[object]:
         rows = [one for one in self.rows if one.group == group]
         images, errors = rows[0].images, rows[0].errors
-        kind = "out of distribution" if group == OOD_DETECTION else "wrong"
+        kind = "wrong"
+        if KNOWN_IMAGES in self.groups:
+            kind = {ALL_IMAGES: "wrong or unknown", UNKNOWN_DETECTION: "unknown"}.get(group, kind)
         title = f"{group}: {images:,} images, {errors:,} of them {kind} ({format_image_share(errors / images, images)})"
         header = [title, *self._describe_settings()] if group == self.groups[0] else [title]
         return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, kind)]
@@ -128,8 +132,8 @@ class Evaluation(EstimateTable):
 
     @property
     def _n_labeled(self) -> int:
-        """Number of images that are not out of distribution."""
-        group = IN_DISTRIBUTION if IN_DISTRIBUTION in self.groups else self.groups[0]
+        """Number of images that are not unknown."""
+        group = KNOWN_IMAGES if KNOWN_IMAGES in self.groups else self.groups[0]
         return next(one.images for one in self.rows if one.group == group)
 
 
@@ -141,7 +145,7 @@ def evaluate(
     predict_from: PredictFrom = "image",
     top_k: int = 1,
     groups: Groups = None,
-    ood: Predictions | None = None,
+    unknown: Predictions | None = None,
     level: float = 0.95,
     resamples: int = 500,
     seed: int = 0,
@@ -159,7 +163,7 @@ def evaluate(
         Labeled predictions.
     methods
         Names of methods, maybe with options such as 'max-logit-pnorm?on=views'; or your own confidences by name, float
-        [N] each (with `ood`, the images of `preds` first). By default 'msr', with at least two views also 'mean',
+        [N] each (with `unknown`, the images of `preds` first). By default 'msr', with at least two views also 'mean',
         'bootstrap' and 'blend', and 'learned' if it can be fitted on images that are set apart already.
     metrics
         Names such as 'auroc' or 'risk_at:0.8'.
@@ -169,9 +173,11 @@ def evaluate(
         A prediction is correct if the label is among the k most probable classes.
     groups
         "class" to also evaluate each class separately; or one label per image, or several such lists by name.
-    ood
-        Predictions for out-of-distribution images. All of them count as errors; the groups 'in distribution' and 'OOD
-        detection' report the metrics without them, and how well the confidence separates them from the others.
+    unknown
+        Predictions for unknown images, which belong to none of the classes (out-of-distribution images). All of them
+        count as errors, so that 'aurc' is over wrong and unknown images together. The group 'known images' has the
+        metrics without them, 'unknown detection' the AUROC and FPR95 with which the confidence tells them from the
+        known.
     level, resamples, seed
         Confidence level of the intervals, the number of resamples of the images that they are percentiles of, which
         all methods share, and their random seed.
@@ -185,42 +191,37 @@ def evaluate(
         raise MetricError("the predictions have no labels", repair=Repair("pass {labels}", labels=ANY))
     check_resampling(level, resamples, seed)
     resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
-    n_ood = 0 if ood is None else ood.n_images
-    own = _check_own(methods, preds.n_images + n_ood) if isinstance(methods, Mapping) else None
+    n_unknown = 0 if unknown is None else unknown.n_images
+    own = _check_own(methods, preds.n_images + n_unknown) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
     fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)
     selected = select_groups(groups, preds.n_images, fitted.judged)
-    judged, outside = fitted.select_judged(preds), () if ood is None else (ood,)
+    judged = fitted.select_judged(preds)
     means: dict[str, Float64Array] = {}
     passes = len(fitted.options) + 1 + (len(PREDICTED_FROM) if preds.n_views > 1 else 0)
     with judged.show_progress("confidences", passes, enabled=execution.progress) as watched:
-        together = _concatenate(watched, ood)
         correct = {one: watched.correct(predict_from=one, top_k=top_k) for one in PREDICTED_FROM}
-        confidences = {}
-        for text in fitted.options:
-            parts = (together,) if find_method(text).is_rank else (watched, *outside)
-            confidences[text] = np.concatenate([fitted.compute(part, text) for part in parts])
+        confidences = {text: fitted.compute_together(watched, unknown, text) for text in fitted.options}
         if preds.n_views > 1:
             means = {one: confidence(watched, METHOD, predict_from=one, top_k=top_k) for one in PREDICTED_FROM}
     if own is not None:
-        images = np.append(fitted.judged, np.arange(preds.n_images, preds.n_images + n_ood))
+        images = np.append(fitted.judged, np.arange(preds.n_images, preds.n_images + n_unknown))
         confidences = {name: values[images] for name, values in own.items()}
     if not confidences:
         raise MetricError("is empty; pass at least one method, such as 'mean'", argument="methods")
     baseline = "msr" if "msr" in confidences else next(iter(confidences))
-    made = make_groups(judged.labels, correct[predict_from], selected, n_ood, preds.class_names)
+    made = make_groups(judged.labels, correct[predict_from], selected, n_unknown, preds.class_names)
     entries = {
         group: {name: (is_correct, values[chosen]) for name, values in confidences.items()}
         for group, (chosen, is_correct) in made.items()
     }
-    rows = estimate_metrics(
-        entries,
-        metrics,
-        baseline=baseline,
-        scores=[name for name in fitted.options if not find_method(name).is_probability],
-        progress=execution.progress,
-        **resampling,
-    )
+    scores = [name for name in fitted.options if not find_method(name).is_probability]
+    common: dict[str, Any] = {"baseline": baseline, "scores": scores, "progress": execution.progress, **resampling}
+    rows = estimate_metrics(entries, metrics, **common)
+    if n_unknown:
+        known = np.arange(judged.n_images + n_unknown) < judged.n_images
+        detection = {name: (known, values) for name, values in confidences.items()}
+        rows += estimate_metrics({UNKNOWN_DETECTION: detection}, UNKNOWN_METRICS, **common)
     compared = None
     if means:
         both: dict[str, Any] = {one: (correct[one], means[one]) for one in PREDICTED_FROM}
@@ -245,25 +246,24 @@ def make_groups(
     labels: IntArray,
     correct: BoolArray,
     selected: str | dict[str, Array] | None,
-    n_ood: int,
+    n_unknown: int,
     class_names: tuple[str, ...] | None,
 ) -> dict[str, tuple[IntArray, BoolArray]]:
     """Return the images of each group, int64 [n], and which of them count as correct, bool [n], by name.
 
     `labels` and `correct`, int64 [N] and bool [N], and the groups that `select_groups` returned are those of the images
-    that are in distribution; the `n_ood` others follow them.
+    that are known; the `n_unknown` others follow them.
     """
-    own, everything = np.arange(len(labels)), np.arange(len(labels) + n_ood)
-    made = {ALL_IMAGES: (everything, np.append(correct, np.zeros(n_ood, dtype=np.bool_)))}
-    if n_ood:
-        made[IN_DISTRIBUTION] = own, correct
-        made[OOD_DETECTION] = everything, everything < len(labels)
+    everything = np.arange(len(labels) + n_unknown)
+    made = {ALL_IMAGES: (everything, np.append(correct, np.zeros(n_unknown, dtype=np.bool_)))}
+    if n_unknown:
+        made[KNOWN_IMAGES] = everything[: len(labels)], correct
     by_name = {"class": labels} if isinstance(selected, str) else selected or {}
     for prefix, values in by_name.items():
         for value in dict.fromkeys(sorted(values.tolist(), key=lambda one: (str(type(one)), one))):
             members = np.flatnonzero(values == value)
             name = f"{prefix} {format_class(class_names, value) if isinstance(selected, str) else value}"
-            if name in made:
+            if name in (*made, UNKNOWN_DETECTION):
                 raise MetricError(f"duplicate group {name!r}", repair=Repair("rename {groups}", groups=ANY))
             made[name] = members, correct[members]
     return made
@@ -284,14 +284,6 @@ def select_groups(groups: Groups, n_images: int, images: IntArray) -> str | dict
             raise MetricError(f"groups {name!r} is NaN for image {np.isnan(labels).argmax()}; expected a label.")
         selected[name] = labels[images]
     return selected
-
-
-def _concatenate(preds: Predictions, ood: Predictions | None) -> Predictions:
-    """Return the predictions for all images, which rankings rank together."""
-    try:
-        return preds if ood is None else preds.concatenate(ood)
-    except PredictionsError as error:
-        raise MetricError(f"does not match the predictions: {error}", argument="ood") from None
 
 
 def _check_own(confidences: Mapping[str, ArrayLike], n_images: int) -> dict[str, Float64Array]:

@@ -26,6 +26,7 @@ from secondlook.report.operating_points import (
     study_adaptive_looking,
 )
 from secondlook.report.study import Study
+from secondlook.report.unknown import UnknownFindings, study_unknown_images
 
 CURVE_POINTS = 1000
 BAND_POINTS = 100
@@ -147,6 +148,8 @@ class Findings:
     views: list[ViewContribution]
     images: IntArray
     """The images of the galleries, by index among the judged images."""
+    unknown: UnknownFindings | None
+    """The results for unknown images; None if there are none."""
 
     @property
     def sharing(self) -> tuple[str, ...]:
@@ -191,6 +194,7 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
         classes=class_risks(study, method, point),
         views=view_contributions(study),
         images=choose_images(study, method, None if isinstance(adaptive, str) else adaptive.ranked),
+        unknown=study_unknown_images(study, method, points),
     )
 
 

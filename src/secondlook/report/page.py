@@ -18,6 +18,7 @@ from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import find_method
 from secondlook.files import write_bytes_atomically
 from secondlook.metrics import Interval, parse_metric
+from secondlook.predictions import Predictions
 from secondlook.report.findings import Findings, class_aurocs, rank_cells, rank_changes
 from secondlook.report.operating_points import (
     AdaptiveLooking,
@@ -41,7 +42,7 @@ MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
 """Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
 MAX_BYTES = 3_000_000
-"""Characters of all pictures of a page together; fewer images are shown if theirs are large."""
+"""Characters of all pictures of known images together, and of unknown ones; fewer are shown if theirs are large."""
 IMAGE_SIDE, IMAGE_QUALITY = 160, 85
 VIEW_SIDE, VIEW_QUALITY = 80, 75
 SHEET_COLUMNS = 16
@@ -54,14 +55,16 @@ class predicted from each view alone, and `view_probabilities` its probability.
 """
 
 
-def render_report_page(findings: Findings, images: Mapping[int, Picture], **texts: Any) -> str:
+def render_report_page(
+    findings: Findings, images: Mapping[int, Picture], unknown_images: Mapping[int, Picture], **texts: Any
+) -> str:
     """Return the HTML of a report; `texts` are further values of the template."""
     study = findings.study
     return render_template(
         "report.html",
         styles="report",
         scripts=SCRIPTS,
-        data=describe_page_data(findings, images),
+        data=describe_page_data(findings, images, unknown_images),
         filters={
             "scaled": _format_scaled,
             "ends": _format_ends,
@@ -71,18 +74,21 @@ def render_report_page(findings: Findings, images: Mapping[int, Picture], **text
         findings=findings,
         study=study,
         lead=describe_decisions(study.n_images, study.n_errors, findings.point),
-        metrics=map(parse_metric, dict.fromkeys(row.metric for row in findings.evaluation.rows)),
+        parse_metric=parse_metric,
         arrows=ARROWS,
         find_method=find_method,
         explain_method=explain_method,
         images=images,
+        unknown_images=unknown_images,
         skipped=study.preds.skipped,
         max_skipped_rows=200,
         **texts,
     )
 
 
-def describe_page_data(findings: Findings, images: Mapping[int, Picture]) -> dict[str, object]:
+def describe_page_data(
+    findings: Findings, images: Mapping[int, Picture], unknown_images: Mapping[int, Picture]
+) -> dict[str, object]:
     """Return the numbers that the script reads."""
     study = findings.study
     ranked_cells = rank_cells(study, findings.cells, findings.method)
@@ -106,6 +112,8 @@ def describe_page_data(findings: Findings, images: Mapping[int, Picture]) -> dic
         "adaptive": None if isinstance(findings.adaptive, str) else _adaptive_data(findings.adaptive, images),
         "sheet_columns": SHEET_COLUMNS,
         "pictures": _picture_data(study, images),
+        "unknown": None if study.unknown is None else study.unknown.n_images,
+        "unknown_pictures": _unknown_picture_data(study, unknown_images),
     }
 
 
@@ -128,6 +136,10 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
     aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)  # where it is undefined
     for index, value in class_aurocs(study, name).items():
         aurocs[index] = value
+    unknown = None
+    if study.unknown is not None and not find_method(name).is_rank:
+        values = np.sort(study.together[name][study.n_images :])
+        unknown = pack_array(len(values) - values.searchsorted(ranking.confidences))  # accepted at each threshold
     return {
         "name": name,
         "symbol": find_method(name).symbol,
@@ -136,6 +148,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         "thresholds": pack_array(ranking.confidences),
         "sizes": pack_array(ranking.tie_sizes),
         "wrong": pack_array(ranking.tie_errors),
+        "unknown": unknown,
         "cells": None if ranked_cells is None else pack_array(ranked_cells),
         "class_aurocs": pack_array(aurocs),
         # In float32, the curve is exact to less than a thousandth of a pixel.
@@ -193,15 +206,41 @@ def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str,
     ]
 
 
-def read_images(study: Study, chosen: IntArray, image: Callable[[int], Array]) -> dict[int, Picture]:
-    """Return the pictures of the chosen images by their index among those judged, the first ones if not all fit."""
+def _unknown_picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str, object]]:
+    """Return the example images of unknown images, which have no label, as those of the others."""
+    if study.unknown is None or not images:
+        return []
+    top_k, settings = study.settings.top_k, study.settings
+    chosen = study.unknown.select(images=list(images))
+    predicted = chosen.predicted(settings.predict_from, top_k).reshape(chosen.n_images, top_k)
+    return [
+        {
+            "id": chosen.ids[place],
+            "label": None,
+            "predicted": predicted[place].tolist(),
+            "correct": False,
+            "confidences": [float(values[study.n_images + index]) for values in study.together.values()],
+            "rank_change": 0,
+            **picture,
+        }
+        for place, (index, picture) in enumerate(images.items())
+    ]
+
+
+def read_images(
+    preds: Predictions, chosen: IntArray, image: Callable[[int], Array], positions: IntArray | None = None
+) -> dict[int, Picture]:
+    """Return the pictures of the chosen images by their index, the first ones if not all fit.
+
+    `positions` are the arguments of `image` for each image of the predictions, by default its index.
+    """
     images: dict[int, Picture] = {}
     if not len(chosen):  # predictions have at least one image
         return images
-    size, outputs = 0, study.preds.select(images=chosen).probabilities
+    size, outputs = 0, preds.select(images=chosen).probabilities
     for row, index in enumerate(chosen.tolist()):
-        given = int(study.fitted.judged[index])
-        one = _draw_image(study, _check_pixels(image(given), given), outputs[row])
+        given = index if positions is None else int(positions[index])
+        one = _draw_image(preds, _check_pixels(image(given), given), outputs[row])
         size += len(one["picture"]) + len(one["sheet"])
         if size > MAX_BYTES and images:
             break
@@ -225,14 +264,14 @@ def encode_picture(picture: "Image", quality: int) -> str:
     return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _draw_image(study: Study, pixels: Array, outputs: Array) -> Picture:
+def _draw_image(preds: Predictions, pixels: Array, outputs: Array) -> Picture:
     from PIL.Image import new
 
     from secondlook.views import apply_view
 
     leading = outputs.argmax(axis=1)
     blank = np.zeros_like(pixels)  # for a view that is only a name
-    views = (blank if view.name else apply_view(pixels[None], view)[0] for view in study.preds.views)
+    views = (blank if view.name else apply_view(pixels[None], view)[0] for view in preds.views)
     tiles = [make_thumbnail(transformed, VIEW_SIDE) for transformed in views]
     (width, height), columns = tiles[0].size, min(len(tiles), SHEET_COLUMNS)
     sheet = new(tiles[0].mode, (width * columns, height * math.ceil(len(tiles) / columns)))

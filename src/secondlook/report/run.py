@@ -34,6 +34,7 @@ from secondlook.monitoring import learn_shifts
 from secondlook.policies import DEFAULT_DELTA, Ledger, Policy, Schedule, ShiftModel, as_methods, certify, threshold_for
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.report.study import EvaluationSettings, build_study
+from secondlook.report.unknown import AcceptedUnknowns, describe_accepted_unknowns
 from secondlook.report.writer import check_page_path, write_study
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
@@ -43,7 +44,7 @@ from secondlook.views import ViewWarning
 RECORD = "run.json"
 SETTINGS = "run.toml"
 PREDICTIONS = "predictions"
-OOD_PREDICTIONS = "ood"
+UNKNOWN_PREDICTIONS = "unknown"
 EVALUATION = "evaluation.json"
 REPORT_FILES = "report-files"
 
@@ -59,6 +60,14 @@ class RunData(FrozenRecord):
     """Ids of the images that have the same pixels as an earlier one."""
 
 
+class UnknownData(FrozenRecord):
+    """The unknown images of a run; `predictions` is the key of their entry in the store."""
+
+    spec: str
+    digest: str
+    predictions: str
+
+
 @with_config(ConfigDict(extra="allow"))
 class RunSettings(TypedDict, total=False):
     """The options of an evaluation, by the names of the command line; those that have their default may be missing."""
@@ -72,7 +81,7 @@ class RunSettings(TypedDict, total=False):
     predict_from: PredictFrom
     top_k: PositiveCount
     per_class: bool
-    ood: str
+    unknown: str
     level: Annotated[float, Field(gt=0, lt=1)]
     resamples: PositiveCount
     seed: Annotated[int, Field(ge=0)]
@@ -95,6 +104,7 @@ class RunRecord(SealedRecord):
     settings: RunSettings
     classifier: ClassifierRecord
     data: RunData
+    unknown: UnknownData | None = None
     views: tuple[str, ...]
     predictions: str
     warnings: tuple[str, ...] = ()
@@ -175,6 +185,14 @@ class Run:
         )
 
     @cached_property
+    def unknown_predictions(self) -> Predictions | None:
+        """The stored predictions for unknown images, read lazily; None if the run has none."""
+        if self.record.unknown is None:
+            return None
+        folder, key = self.path / UNKNOWN_PREDICTIONS, self.record.unknown.predictions
+        return Predictions.open(folder, entry=key, views=list(self.record.views))
+
+    @cached_property
     def tuning_positions(self) -> IntArray:
         """Positions, in `predictions`, of the images that were set apart to choose views and fit methods. int64 [n]"""
         apart = frozenset(self.record.tuning)
@@ -204,6 +222,12 @@ class Run:
         return content
 
     @property
+    def accepted_unknowns(self) -> str | None:
+        """How many unknown images certified thresholds accept, as text; None if the evaluation has no such numbers."""
+        content = self.evaluation_content.get("unknown")
+        return None if content is None else describe_accepted_unknowns(content)
+
+    @property
     def preprocessing(self) -> Preprocessing:
         """How images become the input of the classifier."""
         return Preprocessing.from_dict(self.record.classifier.preprocessing)
@@ -211,15 +235,24 @@ class Run:
     @cached_property
     def source(self) -> Source:
         """The images, if they have not changed since the run."""
-        source = open_source(self.record.data.spec)
-        if source.digest != self.record.data.digest:
-            raise SourceError(f"the images of {source.spec!r} changed after the run; restore them or evaluate again.")
-        return source
+        return _open_unchanged(self.record.data)
+
+    @cached_property
+    def unknown_source(self) -> Source | None:
+        """The unknown images, if they have not changed since the run; None if the run has none."""
+        return None if self.record.unknown is None else _open_unchanged(self.record.unknown)
 
     def image(self, position: int) -> Array:
         """Return one image of the predictions as the classifier saw it. uint8 or float32 [H, W, C]"""
-        index = self.source.ids.index(self.predictions.ids[position])
-        image: Array = self.preprocessing.fit([self.source.read(index)])[0]
+        return self._read_image(self.source, self.predictions.ids[position])
+
+    def _read_unknown_image(self, position: int) -> Array:
+        assert self.unknown_source is not None, "the run has unknown images"
+        assert self.unknown_predictions is not None, "and their predictions"
+        return self._read_image(self.unknown_source, self.unknown_predictions.ids[position])
+
+    def _read_image(self, source: Source, id_: str) -> Array:
+        image: Array = self.preprocessing.fit([source.read(source.ids.index(id_))])[0]
         return image
 
     def evaluate(
@@ -231,7 +264,7 @@ class Run:
         progress: bool = True,
         **options: Any,
     ) -> Evaluation:
-        """Evaluate the stored predictions again, and write nothing.
+        """Evaluate the stored predictions again, with those for unknown images, and write nothing.
 
         `options` are those of `evaluate`: `predict_from`, `top_k`, `level`, `resamples` and `seed`. What is not given
         is as in the run.
@@ -239,7 +272,8 @@ class Run:
         given = self._options | options
         given |= {"methods": methods or given["methods"], "metrics": metrics or given["metrics"]}
         execution = Execution(progress=progress)
-        return evaluate(self.predictions, groups=groups, tuning=self._tuning, execution=execution, **given)
+        options = {"unknown": self.unknown_predictions, "tuning": self._tuning, "execution": execution, **given}
+        return evaluate(self.predictions, groups=groups, **options)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -374,6 +408,16 @@ class Run:
         )
         return policy.model_copy(update={"shifts": model})
 
+    def count_accepted_unknowns(self, policy: Policy) -> AcceptedUnknowns | None:
+        """Return how many unknown images of the run a policy accepts; None if the run has none.
+
+        A guarantee is about images of the known classes; it says nothing about these, and they do not change it.
+        """
+        if self.unknown_predictions is None:
+            return None
+        accepted = policy.accept(self.unknown_predictions)
+        return AcceptedUnknowns(policy.method, policy.threshold, len(accepted), int(accepted.sum()))
+
     def _complete(self, policy: Policy) -> Policy:
         """Return a policy with the classifier and the images of the run."""
         assert policy.calibration is not None, "it was chosen on images"
@@ -423,16 +467,16 @@ class Run:
                 "operating points of this page have one for all classes, at the largest risk of any class and the same "
                 "delta."
             )
-        if "ood" in self.settings:
-            ood = f"This run was also evaluated on out-of-distribution images of {self.settings['ood']}"
-            notes.insert(0, f"{ood}; those numbers are in {EVALUATION}, not on this page.")
-        image = None
+        image = unknown_image = None
         if galleries:
             try:
                 self.image(0)
                 image = self.image
+                if self.unknown_predictions is not None:
+                    self._read_unknown_image(0)
+                    unknown_image = self._read_unknown_image
             except SecondLookError as error:
-                notes.append(f"No images in the report: {error}")
+                notes.append(f"No {'unknown ' if image else ''}images in the report: {error}")
         risk: float | None = None
         calibrated: tuple[str, ...] = ()
         if calibration is not None:
@@ -443,6 +487,7 @@ class Run:
             calibrated=calibrated,
             duplicates=duplicates,
             tuning=self._tuning,
+            unknown=self.unknown_predictions,
             progress=progress,
             **self._options,
         )
@@ -453,6 +498,7 @@ class Run:
             risk=risk,
             delta=DEFAULT_DELTA if delta is None else delta,
             image=image,
+            unknown_image=unknown_image,
             facts={**self.facts, "risk and delta": terms},
             warnings=self.record.warnings,
             notes=notes,
@@ -463,7 +509,7 @@ class Run:
     @property
     def facts(self) -> dict[str, str]:
         """How the run came about, as the report shows it."""
-        classifier, data = self.record.classifier, self.record.data
+        classifier, data, unknown = self.record.classifier, self.record.data, self.record.unknown
         return {
             "classifier": classifier.name,
             "classifier digest": classifier.digest,
@@ -471,8 +517,16 @@ class Run:
             "preprocessing": str(self.preprocessing),
             "images": data.spec,
             "images digest": data.digest,
+            **({} if unknown is None else {"unknown images": unknown.spec, "unknown images digest": unknown.digest}),
             "secondlook": self.record.secondlook,
         }
+
+
+def _open_unchanged(data: RunData | UnknownData) -> Source:
+    source = open_source(data.spec)
+    if source.digest != data.digest:
+        raise SourceError(f"the images of {source.spec!r} changed after the run; restore them or evaluate again.")
+    return source
 
 
 def open_run(path: str | Path) -> Run:

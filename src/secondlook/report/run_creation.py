@@ -12,9 +12,10 @@ from secondlook.classifiers import Classifier, load_classifier
 from secondlook.diagnosis import SetupWarning, collect_views, diagnose_views
 from secondlook.diagnosis import check_setup as check_classifier_setup
 from secondlook.errors import ANY, Repair, ReportError, SecondLookError, SourceError
-from secondlook.estimators import needs_fitting
+from secondlook.estimators import find_method, needs_fitting
 from secondlook.evaluation import DEFAULT_METRICS, evaluate
 from secondlook.files import compute_checksum
+from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import (
     DEFAULT_EXECUTION,
     BatchSize,
@@ -27,17 +28,19 @@ from secondlook.predictions import (
     skip_by_default,
 )
 from secondlook.report.run import (
-    OOD_PREDICTIONS,
     PREDICTIONS,
     REPORT_FILES,
+    UNKNOWN_PREDICTIONS,
     Run,
     RunData,
     RunRecord,
     RunSettings,
+    UnknownData,
     open_run,
     write_run,
 )
-from secondlook.report.study import EvaluationSettings
+from secondlook.report.study import EvaluationSettings, build_study
+from secondlook.report.unknown import certify_on_unknowns
 from secondlook.sources import Source, open_labeled, open_source
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 from secondlook.views import AUTO, ViewSet, ViewsLike, ViewWarning
@@ -50,7 +53,7 @@ def create_run(
     *,
     out: str | Path,
     labels: Any = None,
-    ood: Any = None,
+    unknown: Any = None,
     per_class: bool = False,
     check_setup: bool = True,
     execution: Execution = DEFAULT_EXECUTION,
@@ -75,8 +78,9 @@ def create_run(
         A preset, view texts or a `ViewSet`; "auto" chooses views that suit the classifier and the images.
     out
         The folder of the run; not one of the images.
-    ood
-        Out-of-distribution images; every prediction for them counts as an error.
+    unknown
+        Images that belong to none of the classes (out-of-distribution images); every prediction for them counts as an
+        error.
     per_class
         Also evaluate each true class separately.
     check_setup
@@ -100,10 +104,10 @@ def create_run(
         repair = Repair("pass a folder per class, a table with a label column, or {labels}", labels=ANY)
         raise SourceError(f"{source.spec!r} has no labels, which an evaluation needs", repair=repair)
     # Whatever classes those images have, they are none of the classifier's.
-    outside = None if ood is None else open_source(ood, on_error=on_error).without_labels()
+    outside = None if unknown is None else open_source(unknown, on_error=on_error).without_labels()
     if engine is not None and on_error is None:
         source = skip_by_default(source, data)
-        outside = None if outside is None else skip_by_default(outside, ood)
+        outside = None if outside is None else skip_by_default(outside, unknown)
     folder = Path(out)
     _check_apart(folder, [source] if outside is None else [source, outside])
     if not (isinstance(views, str) and views == AUTO):
@@ -119,16 +123,21 @@ def create_run(
     preds, tuning, choice = collect_views(loaded, source, views, top_k=settings.top_k, store=store, execution=execution)
     must_fit = any(map(needs_fitting, settings.methods or ()))
     tuning = tuning if choice is not None or must_fit else tuning[:0]
+    none_of_these = None
+    if outside is not None:
+        none_of_these = collect(loaded, outside, preds.views, store=folder / UNKNOWN_PREDICTIONS, execution=execution)
+    judging: dict[str, Any] = {"unknown": none_of_these, "tuning": tuning if len(tuning) else None}
     evaluation = evaluate(
-        preds,
-        groups="class" if per_class else None,
-        ood=None
-        if outside is None
-        else collect(loaded, outside, preds.views, store=folder / OOD_PREDICTIONS, execution=execution),
-        tuning=tuning if len(tuning) else None,
-        execution=execution,
-        **vars(settings),
+        preds, groups="class" if per_class else None, execution=execution, **judging, **vars(settings)
     )
+    duplicates = tuple(source.ids[index] for index in source.find_duplicates())
+    # Ranks are among the given images, so that their thresholds apply to no others.
+    methods = tuple(name for name in evaluation.methods if not find_method(name).is_rank)
+    accepted = {}
+    if outside is not None and methods:
+        options = {**vars(settings), **judging, "methods": methods}
+        study = build_study(preds, duplicates=duplicates, progress=execution.progress, **options)
+        accepted = {"unknown": certify_on_unknowns(study, DEFAULT_DELTA)}
     if choice is None and (
         harmful := diagnose_views(preds, top_k=settings.top_k, max_images=10_000).describe_harmful()
     ):
@@ -138,6 +147,7 @@ def create_run(
         **evaluation.to_dict(),
         "skipped": [{"id": id_, "reason": reason} for id_, reason in preds.skipped],
         "warnings": list(wrong),
+        **accepted,
     }
     given: dict[str, Any] = {
         "model": loaded.name.split(MEMBER_SEPARATOR),
@@ -149,7 +159,7 @@ def create_run(
         "predict_from": settings.predict_from,
         "top_k": settings.top_k,
         "per_class": per_class,
-        "ood": None if outside is None else outside.spec,
+        "unknown": None if outside is None else outside.spec,
         "level": settings.level,
         "resamples": settings.resamples,
         "seed": settings.seed,
@@ -169,8 +179,11 @@ def create_run(
             digest=source.digest,
             images=len(source),
             class_names=source.class_names,
-            duplicates=tuple(source.ids[index] for index in source.find_duplicates()),
+            duplicates=duplicates,
         ),
+        unknown=None
+        if outside is None
+        else UnknownData(spec=outside.spec, digest=outside.digest, predictions=entry_key(loaded, outside)),
         views=preds.views.texts,
         predictions=entry_key(loaded, source),
         warnings=wrong,
@@ -201,7 +214,10 @@ def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
             is_folder = images.is_dir()
         except (SecondLookError, OSError, ValueError):  # the spec of an array, of a data set in memory
             continue
-        pairs = [(folder, images), *((images, folder / name) for name in (PREDICTIONS, OOD_PREDICTIONS, REPORT_FILES))]
+        pairs = [
+            (folder, images),
+            *((images, folder / name) for name in (PREDICTIONS, UNKNOWN_PREDICTIONS, REPORT_FILES)),
+        ]
         if is_folder and any(inner.resolve().is_relative_to(outer.resolve()) for inner, outer in pairs):
             fault = f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}"
             raise ReportError(fault, repair=f"choose a folder outside of them, such as '{images}-run'")

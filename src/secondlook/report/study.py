@@ -77,6 +77,10 @@ class Study:
     """Whether each image is the first one with its pixels. bool [N]"""
     confidences: Mapping[str, Float64Array]
     """Confidence per image, by method. float64 [N] each"""
+    unknown: Predictions | None
+    """Predictions for unknown images, if any; `preds` has none of them."""
+    together: Mapping[str, Float64Array]
+    """Confidence of the judged images and then of the unknown ones, by method. float64 [N + M] each"""
     rankings: Mapping[str, Ranking]
     baseline: str
     second_look: str | None
@@ -120,12 +124,14 @@ def build_study(
     calibrated: Sequence[str] = (),
     duplicates: Collection[str] = (),
     tuning: object = None,
+    unknown: Predictions | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Study:
     """Compute correctness, confidences and rankings of labeled predictions, with the options of `evaluate`.
 
     `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others.
+    `unknown` are predictions for unknown images.
     """
     if not preds.has_labels:
         raise ReportError("the predictions have no labels", repair=Repair("pass {labels}", labels=ANY))
@@ -146,7 +152,11 @@ def build_study(
     with judged.show_progress("confidences", len(names) + 1, enabled=progress) as table:
         correct = table.correct(predict_from=predict_from, top_k=top_k)
         leading = table.predicted(predict_from=predict_from, top_k=top_k).reshape(table.n_images, top_k)[:, 0]
-        confidences = {name: fitted.compute(table, name, seed=settings.seed) for name in names}
+        together = {name: fitted.compute_together(table, unknown, name, seed=settings.seed) for name in names}
+        confidences = {name: values[: table.n_images] for name, values in together.items()}
+        if unknown is not None:  # a rank without them
+            ranks = [name for name in names if find_method(name).is_rank]
+            confidences |= {name: fitted.compute(table, name, seed=settings.seed) for name in ranks}
     copies = frozenset(duplicates)
     baseline = BASELINE if BASELINE in names else names[0]
     others = [name for name in (*SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
@@ -162,6 +172,8 @@ def build_study(
         duplicates=copies,
         distinct=np.array([id_ not in copies for id_ in judged.ids]),
         confidences=confidences,
+        unknown=unknown,
+        together=together,
         rankings={name: rank(correct, values) for name, values in confidences.items()},
         baseline=baseline,
         second_look=others[0] if others and preds.n_outputs > 1 else None,

@@ -12,6 +12,7 @@ from secondlook.arrays import Array
 from secondlook.diagnosis import diagnose_views
 from secondlook.errors import ReportError
 from secondlook.estimators import needs_fitting
+from secondlook.evaluation import Estimate
 from secondlook.metrics import Interval
 from secondlook.policies import DEFAULT_DELTA
 from secondlook.predictions import Predictions
@@ -74,8 +75,9 @@ def write_report(
     progress
         Whether to show progress bars if standard error is a terminal.
     **options
-        Options of `evaluate`: `methods`, `metrics`, `predict_from`, `top_k`, `level`, `resamples` and `seed`. The first
-        of `blend`, `learned` and `mean` among the methods is the second look that the headline compares with `msr`.
+        Options of `evaluate`: `methods`, `metrics`, `predict_from`, `top_k`, `unknown`, `level`, `resamples` and
+        `seed`. The first of `blend`, `learned` and `mean` among the methods is the second look that the headline
+        compares with `msr`.
 
     Raises
     ------
@@ -103,13 +105,14 @@ def write_study(
     risk: float | None = None,
     delta: float = DEFAULT_DELTA,
     image: Callable[[int], Array] | None = None,
+    unknown_image: Callable[[int], Array] | None = None,
     facts: Mapping[str, str] | None = None,
     warnings: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
     artifacts: bool = True,
 ) -> None:
-    """Write the report of a study, with the arguments of `write_report`.
+    """Write the report of a study, with the arguments of `write_report`; `unknown_image` is `image` of unknown images.
 
     `warnings` are shown at the top of the page, which by default warns of harmful views; `notes` and the `command` that
     made the predictions at its end. Only methods that were calibrated with this risk and delta have a guarantee, if
@@ -122,9 +125,13 @@ def write_study(
         warnings = () if harmful is None else (harmful,)
     has_plots = has_matplotlib()
     folder = target.with_name(f"{target.stem}-files")
+    unknown_images = {}
+    if findings.unknown is not None and study.unknown is not None and unknown_image is not None:
+        unknown_images = read_images(study.unknown, findings.unknown.images, unknown_image)
     page = render_report_page(
         findings,
-        {} if image is None else read_images(study, findings.images, image),
+        {} if image is None else read_images(study.preds, findings.images, image, study.fitted.judged),
+        unknown_images,
         title=title,
         facts=all_facts,
         warnings=warnings,
@@ -196,10 +203,20 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
     return (None, None) if interval is None else (interval.low, interval.high)
 
 
-def _method_rows(findings: Findings) -> Rows:
-    for row in findings.evaluation.rows:
+def _estimate_rows(estimates: Iterable[Estimate]) -> Rows:
+    for row in estimates:
         value = (row.value, *_ends(row.interval), row.difference, *_ends(row.difference_interval))
         yield row.method, row.metric, row.better, *value, row.verdict, row.images, row.errors, row.reason
+
+
+def _unknown_rows(findings: Findings) -> Rows:
+    if findings.unknown is not None:
+        yield from _estimate_rows((*findings.unknown.detection.rows, *findings.unknown.joint.rows))
+
+
+def _accepted_unknown_rows(findings: Findings) -> Rows:
+    for one in () if findings.unknown is None else findings.unknown.accepted.values():
+        yield one.method, findings.risk, one.threshold, one.images, one.accepted, one.share, *_ends(one.interval)
 
 
 def _curve_rows(findings: Findings) -> Rows:
@@ -268,11 +285,11 @@ def _gallery_rows(findings: Findings) -> Rows:
         yield study.preds.ids[index], given, label, predicted, *decision, *confidences
 
 
+ESTIMATE_COLUMNS = (
+    "method metric better value low high difference difference_low difference_high verdict images errors reason"
+)
 TABLES: dict[str, tuple[str, Callable[[Findings], Rows]]] = {
-    "methods": (
-        "method metric better value low high difference difference_low difference_high verdict images errors reason",
-        _method_rows,
-    ),
+    "methods": (ESTIMATE_COLUMNS, lambda findings: _estimate_rows(findings.evaluation.rows)),
     "risk-coverage": ("method accepted coverage risk", _curve_rows),
     "risk-coverage-bands": ("method coverage low high", _band_rows),
     "operating-points": (
@@ -290,6 +307,8 @@ TABLES: dict[str, tuple[str, Callable[[Findings], Rows]]] = {
     "views": ("view accuracy auroc_alone auroc_without change change_low change_high", _view_rows),
     "confusions": ("label predicted correct images accepted", _confusion_rows),
     "galleries": ("id index label predicted correct accepted looks", _gallery_rows),
+    "unknown": (ESTIMATE_COLUMNS, _unknown_rows),
+    "unknown-accepted": ("method tolerated_risk threshold images accepted share low high", _accepted_unknown_rows),
     "skipped": ("id reason", lambda findings: findings.study.preds.skipped),
 }
 """Columns and rows of each table; that of the galleries also has the confidence of each method."""

@@ -63,24 +63,24 @@ def create_both(
         {},
         {"views": "auto"},
         {"views": "auto", "methods": ["learned", "bootstrap?seed=3", "mean?temperature=fit"], "predict_from": "views"},
-        {"methods": ["learned", "msr"], "per_class": True, "ood": True},
+        {"methods": ["learned", "msr"], "per_class": True, "unknown": True},
         {"views": "identity", "top_k": 2},
-        {"views": "identity brightness:0.3", "ood": True},
+        {"views": "identity brightness:0.3", "unknown": True},
     ],
 )
 @pytest.mark.filterwarnings("ignore::secondlook.views.ViewWarning")
 def test_evaluation_is_the_same(archive: str, tmp_path: Path, pickled_engine: Any, options: dict[str, Any]) -> None:
-    if options.get("ood"):
+    if options.get("unknown"):
         outside = np.random.default_rng(5).integers(0, 256, (70, 6, 6, 3), dtype=np.uint8)
-        np.savez(tmp_path / "ood.npz", images=outside)
-        options = {**options, "ood": f"npz:{tmp_path / 'ood.npz'}"}
+        np.savez(tmp_path / "unknown.npz", images=outside)
+        options = {**options, "unknown": f"npz:{tmp_path / 'unknown.npz'}"}
     here, there = create_both(tmp_path, pickled_engine, archive, **options)
     assert len(pickled_engine.numbers) >= 8, "chunks were computed by the engine"
     assert (here.path / "evaluation.json").read_bytes() == (there.path / "evaluation.json").read_bytes()
     assert there.record.model_copy(update={"settings": here.settings}) == here.record
     found, expected = (read_files(run.path / "predictions") for run in (there, here))
     assert {name: found.get(name) for name in expected} == expected
-    assert read_files(there.path / "ood") == read_files(here.path / "ood")
+    assert read_files(there.path / "unknown") == read_files(here.path / "unknown")
     if "methods" not in options:
         assert there.evaluate(progress=False).rows[0] == here.evaluate(progress=False).rows[0]
 

@@ -136,13 +136,13 @@ def test_run_among_the_images_is_rejected(classifier: sl.Classifier, tmp_path: P
 
 def test_images_in_a_place_of_the_run_are_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"views": VIEWS, "execution": QUIET}
-    for number, place in enumerate(("predictions", "predictions/val", "ood", "report-files")):
+    for number, place in enumerate(("predictions", "predictions/val", "unknown", "report-files")):
         out = tmp_path / str(number)
         write_folders(out / place)
         with pytest.raises(ReportError, match=re.escape(place)):
             sl.create_run(classifier, f"folder:{out / place}", out=out, **arguments)
     write_folders(tmp_path / "other")
-    arguments |= {"ood": f"folder:{tmp_path / 'other'}"}
+    arguments |= {"unknown": f"folder:{tmp_path / 'other'}"}
     with pytest.raises(ReportError, match="other"):
         sl.create_run(classifier, archive, out=tmp_path / "other" / "run", **arguments)
 
@@ -352,9 +352,9 @@ def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None
 
 
 def test_everything_is_classified_on_the_device(cuda_1_only: sl.Classifier, archive: str, tmp_path: Path) -> None:
-    """The setup check, the choice of views, the labeled and the out-of-distribution images."""
+    """The setup check, the choice of views, the labeled and the unknown images."""
     path, noise = tmp_path / "run", np.zeros((4, 6, 6, 3), dtype=np.uint8)
-    options: dict[str, Any] = {"ood": noise, "resamples": 5}
+    options: dict[str, Any] = {"unknown": noise, "resamples": 5}
     run = sl.create_run(cuda_1_only, archive, out=path, execution=sl.Execution("cuda:1", progress=False), **options)
     assert run.record.settings["device"] == "cuda:1"
     with pytest.raises(AssertionError):

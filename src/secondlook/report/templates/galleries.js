@@ -37,7 +37,15 @@ const GALLERIES = [
     order: (one, other) => Math.abs(other.one.rank_change) - Math.abs(one.one.rank_change),
     count: () => null,
   },
+  {
+    name: "unknown-accepted",
+    title: "Unknown images accepted",
+    caption: "Images of none of the classes that are accepted, most confident first.",
+    member: ({ accepted }) => accepted,
+    order: (one, other) => other.confidence - one.confidence,
+  },
 ];
+const UNKNOWN = "unknown-accepted";
 
 function createPicture(source, description) {
   const image = html("img", { src: source, alt: description });
@@ -51,7 +59,8 @@ function breakable(path) {
 }
 
 function verdict(one) {
-  return html("span", { class: one.correct ? "correct" : "wrong" }, one.correct ? "✓ correct" : "✗ wrong");
+  const text = one.correct ? "✓ correct" : one.label === null ? "✗ unknown" : "✗ wrong";
+  return html("span", { class: one.correct ? "correct" : "wrong" }, text);
 }
 
 function describeChange(one, accepted) {
@@ -66,11 +75,11 @@ function pictureTile(page, one, ...notes) {
   const button = html(
     "button",
     { type: "button" },
-    createPicture(one.picture, `${one.id}: predicted ${names}, label ${page.classes[one.label]}`),
+    createPicture(one.picture, `${one.id}: predicted ${names}, ${one.label === null ? "unknown" : `label ${page.classes[one.label]}`}`),
     html("small", { class: "file", title: one.id }, ...breakable(one.id)),
     html("small", {}, "predicted ", html("b", {}, names)),
     html("small", {}, verdict(one)),
-    ...(one.correct ? [] : [html("small", {}, `label ${page.classes[one.label]}`)]),
+    ...(one.correct || one.label === null ? [] : [html("small", {}, `label ${page.classes[one.label]}`)]),
     ...confidences.map(({ name, index, summary }) => html("small", { title: summary }, `${name} ${formatConfidence(one.confidences[index])}`)),
     ...notes,
   );
@@ -81,7 +90,8 @@ function pictureTile(page, one, ...notes) {
 function gallerySection(page) {
   if (!page.pictures.length) return { update() {} };
   const filter = byId("class-filter");
-  const galleries = GALLERIES.filter(({ name }) => page.compared.length > 1 || name !== "changed-decisions").map(createGallery);
+  const hasGallery = ({ name }) => (name === UNKNOWN ? page.unknown_pictures.length > 0 : page.compared.length > 1 || name !== "changed-decisions");
+  const galleries = GALLERIES.filter(hasGallery).map(createGallery);
   let shown = null;
 
   const matches = (index) => filter.value === "" || index === Number(filter.value);
@@ -96,7 +106,7 @@ function gallerySection(page) {
       fill(gallery);
       gallery.list.children[first]?.querySelector("button").focus();
     });
-    byId("gallery-list").append(title, caption, list, more);
+    byId(kind.name === UNKNOWN ? "unknown-gallery" : "gallery-list").append(title, caption, list, more);
     return gallery;
   }
 
@@ -109,12 +119,14 @@ function gallerySection(page) {
   }
 
   function fill(gallery) {
-    const members = shown.images.filter((entry) => gallery.member(entry) && [entry.one.label, ...entry.one.predicted].some(matches)).sort(gallery.order);
+    const isUnknown = gallery.name === UNKNOWN;
+    const candidates = isUnknown ? shown.unknown : shown.images.filter(({ one }) => [one.label, ...one.predicted].some(matches));
+    const members = candidates.filter(gallery.member).sort(gallery.order);
     const visible = members.slice(0, gallery.limit);
-    const count = shown.counts && gallery.count(...shown.counts);
+    const count = isUnknown ? countUnknown(shown.decisions.method, shown.decisions.point) : shown.counts && gallery.count(...shown.counts);
     const total = count ?? members.length;
     const unseen = count === null || members.length >= count ? "" : ` Of these, this page holds ${formatCount(members.length)}.`;
-    gallery.title.textContent = `${gallery.kindTitle}: ${formatCount(total)}`;
+    gallery.title.textContent = isUnknown && count === null ? gallery.kindTitle : `${gallery.kindTitle}: ${formatCount(total)}`;
     gallery.caption.textContent = `${gallery.kindCaption ?? describeChanges()}${visible.length < total ? ` ${formatCount(visible.length)} of ${formatCount(total)} shown.` : ""}${unseen}`;
     const tiles = visible.map((entry) => tile(gallery, entry));
     if (tiles.length !== gallery.shown.length || tiles.some((one, place) => one !== gallery.shown[place])) gallery.list.replaceChildren(...tiles);
@@ -140,7 +152,12 @@ function gallerySection(page) {
       before: accepts(one, first, before),
       after: accepts(one, second ?? first, after),
     }));
-    shown = { decisions, images };
+    const unknown = page.unknown_pictures.map((one) => ({
+      one,
+      confidence: one.confidences[method.index],
+      accepted: method.unknown !== null && accepts(one, method, point),
+    }));
+    shown = { decisions, images, unknown };
     fillAll();
   }
 
@@ -207,7 +224,7 @@ function openViews(one, page) {
   byId("dialog-summary").replaceChildren(
     `Predicted ${one.predicted.map((index) => page.classes[index]).join(", ")}: `,
     verdict(one),
-    one.correct ? ". " : `, label: ${page.classes[one.label]}. `,
+    one.correct || one.label === null ? ". " : `, label: ${page.classes[one.label]}. `,
     `${differing} of ${pluralize(page.views.length, "view")} ${differing === 1 ? "has" : "have"} a different predicted class. Confidence: ${confidences}.`,
   );
   byId("dialog-views").replaceChildren(...page.views.map((_, view) => viewTile(one, view, sheet, page)));

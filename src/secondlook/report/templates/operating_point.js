@@ -27,6 +27,14 @@ function describeGuarantee(page, method, index) {
   );
 }
 
+// How many unknown images the selected operating point accepts.
+function describeUnknown(page, method, point) {
+  const count = countUnknown(method, point);
+  if (count === null) return `${method.name} ranks a closed set of images: its thresholds do not apply to unknown images.`;
+  const share = formatPercent(count / page.unknown, 1);
+  return `The operating point selected above accepts ${formatCount(count)} of ${pluralize(page.unknown, "unknown image")} (${share}).`;
+}
+
 // `sections` have an update(decisions), `plots` also follow the selected method.
 function startOperatingPoint(page, plots, sections) {
   const [tolerated, coverage, guaranteed, choice] = ["tolerated", "coverage", "guaranteed", "method"].map(byId);
@@ -76,6 +84,7 @@ function startOperatingPoint(page, plots, sections) {
       risk: formatRisk(point),
       threshold: formatThreshold(point),
     };
+    if (page.unknown !== null) texts["unknown-accepted"] = describeUnknown(page, method, point);
     for (const [id, text] of Object.entries(texts)) byId(id).textContent = text;
     tolerated.setAttribute("aria-valuetext", texts["tolerated-value"]);
     coverage.setAttribute("aria-valuetext", texts["coverage-value"]);

@@ -9,6 +9,7 @@ function prepareMethod(method, index) {
     thresholds: unpackArray(method.thresholds),
     accepted: cumulativeSum(unpackArray(method.sizes)),
     errors: cumulativeSum(unpackArray(method.wrong)),
+    unknown: method.unknown && unpackArray(method.unknown),
     cells: method.cells && unpackArray(method.cells),
     class_aurocs: unpackArray(method.class_aurocs),
     curve: unpackArrays(method.curve),
@@ -55,6 +56,12 @@ function certifiedPoint(method, index) {
   const next = firstAtLeast(method.accepted, accepted[index]) + 1;
   const below = method.complete ? (method.thresholds[next] ?? -Infinity) : thresholds[index];
   return { threshold: thresholds[index], below, accepted: accepted[index], errors: errors[index] };
+}
+
+// The unknown images that a threshold accepts; null for a method whose thresholds do not apply to other images.
+function countUnknown(method, { accepted }) {
+  if (!method.unknown) return null;
+  return accepted ? method.unknown[firstAtLeast(method.accepted, accepted)] : 0;
 }
 
 // The expected error rate among the n most confident images, ties in random order.
