@@ -542,7 +542,7 @@ class Policy(SealedRecord):
             return str(self.guarantee or "none")
         return (
             f"none for this calibration; on average over calibrations, at most {100 * self.average_risk:g} % errors "
-            "among accepted images, but in about 40 of 100 calibrations the error rate is higher"
+            "among accepted images, but in about 40 of 100 calibrations, or more, the error rate is higher"
         )
 
     @property
