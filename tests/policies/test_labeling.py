@@ -113,6 +113,13 @@ def test_number_of_images_does_not_depend_on_the_images_that_are_labeled() -> No
     assert not set(given_apart.ids) & {preds.ids[place] for place in apart[:300]}
 
 
+def test_without_tuning_images_as_many_images_are_drawn_as_labels_are_planned() -> None:
+    preds, truth = draw_pool(POPULATIONS["steep"], np.random.default_rng(0), 3000)
+    plan = sl.LabelingPlan(preds, risk=0.1, delta=0.1, max_labels=150, tuning=())
+    assert len(plan.ids) == 150
+    assert label_all(plan, truth).progress.accepted > 50
+
+
 def test_the_same_labels_continue_a_plan_in_any_order_and_may_be_corrected() -> None:
     preds, truth = draw_pool(POPULATIONS["steep"], np.random.default_rng(0), 600)
     plan = label_all(sl.LabelingPlan(preds, risk=0.1, delta=0.1), truth, 20)

@@ -137,7 +137,9 @@ class LabelingPlan:
             *(preds, None, None, method, options, predict_from, top_k, apart, False), duplicates=duplicates
         )
         size = scored.preds.n_images
-        if len(apart) and size > max_labels:
+        if not len(apart):
+            size = min(size, max_labels)
+        elif size > max_labels:
             others = preds.select(images=apart)
             ranks = np.argsort(-scored.settings.confidence(others), kind="stable")
             # How likely each prediction is wrong, as far as that can be told without labels.
@@ -191,7 +193,7 @@ class LabelingPlan:
         # The first number that would be certified if all images without a label were right.
         more = self._find_certified(is_wrong)
         more = more[more > accepted]
-        needed = int(np.sum(~is_labeled[: more[0]])) if len(more) else self.max_labels
+        needed = int(np.sum(~is_labeled[: more[0]])) if len(more) else self.max_labels + 1
         is_within = needed <= self.max_labels - len(self.labels)
         return LabelingProgress(
             guarantee=self.guarantee,
