@@ -150,6 +150,8 @@ def test_policy_of_labels_that_were_corrected_is_replaced_or_removed(here: Here)
     answer("first.csv", "labels.csv", 60)
     here.ok(*LABEL, "--labels", "labels.csv", "--next", "second.csv")
     assert read_policy("policy.json").certified
+    same = ("--labels", "labels.csv", "--next", "third.csv")
+    here.refuse(*LABEL, "--risk", "0.2", *same, told="--risk (0.1, now 0.2)")
     here.ok(*LABEL, "--next", "third.csv")
     assert not Path("policy.json").exists()
 

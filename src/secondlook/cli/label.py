@@ -111,14 +111,16 @@ def label(
     execute = execution.make(printing.progress)
     task = LabelingJob.open(model.load().on_device(execute.device), data, views, terms, execute.on_error)
     folder = work_dir or out.with_suffix(".labels")
-    if next_ is None:
+    uses_labels = next_ is None or bool(labels)
+    if uses_labels:
         task.check_folder(folder)
     file = PolicyFile.open(out, task, overwrite=overwrite)
     plan, preds = task.make_plan(folder / "predictions", execute)
     names = preds.class_names or tuple(map(str, range(preds.n_classes)))
     given = _read_labels(labels or [], names)
-    if next_ is None:
+    if uses_labels:
         task.write_settings(folder)
+    if next_ is None:
         _open_page(
             _make_service_options(folder, host, port),
             given,
