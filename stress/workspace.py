@@ -32,7 +32,7 @@ VIEWS = "identity hflip shift:1,0"
 LABELED_IMAGES, NEW_IMAGES = 60, 40
 """A few chunks each, since a chunk has 16 images here."""
 
-EVALUATE = f"evaluate --model {MODEL} --data npz:labeled.npz --ood npz:new.npz --views '{VIEWS}' --resamples 5"
+EVALUATE = f"evaluate --model {MODEL} --data npz:labeled.npz --unknown npz:new.npz --views '{VIEWS}' --resamples 5"
 EVALUATE += " --method msr --method mean --metric auroc --out"
 SCORE = "score --policy policy.json --data npz:new.npz --out"
 ADAPTIVE_SCORE = "score --policy adaptive.json --data npz:new.npz --out"

@@ -279,8 +279,9 @@ def test_closing_early_ends_the_workers(connected: Any, tmp_path: Path) -> None:
 
 
 JOB = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background, a shell ignores it
 import numpy as np
 from secondlook.cluster import RayEngine
 from secondlook.predictions import Chunking
