@@ -91,6 +91,7 @@ class FakeService(SimpleNamespace):
             metrics=ServiceMetrics(),
             worker=SimpleNamespace(waiting=0, is_alive=True),
             live=SimpleNamespace(deployment=store.deploy(policy, audit)),
+            labeling=None,
         )
         self.tokens = self.options.open_tokens()
         self.access = Access(self.options, self.tokens, database)
