@@ -33,10 +33,10 @@ def test_labels_are_given_by_keyboard_until_it_is_finished(browser: Browser, des
         assert look(page) == first
         page.keyboard.press("n")
         assert look(page) != first
-        assert plan.labels == {first: None}
+        wait_for(lambda: plan.labels == {first: None})
         page.keyboard.press("u")
         assert look(page) == first
-        assert plan.labels == {}
+        wait_for(lambda: plan.labels == {})
         while shown := look(page):
             names = page.locator(".choice .name").all_inner_texts()
             assert names == [str(digit) for digit in range(10)], "each class has its key, whatever is predicted"
