@@ -92,8 +92,8 @@ class LabelingPlan:
     duplicates
         Ids of images that are copies of others; only those that are errors count.
     tuning
-        Positions or a mask bool [N] of images that were used to choose views; no label of them is asked for. How large
-        the subset is follows from them. By default, they are a quarter of the images, at most 1,000.
+        Positions or a mask bool [N] of images that were used to choose views. They need no labels, and determine how
+        large the subset is. By default, they are a quarter of the images, at most 1,000.
     seed
         Random seed of the subset.
     """
