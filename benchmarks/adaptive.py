@@ -33,7 +33,8 @@ from reproduction.defaults_study import (
 )
 from secondlook.arrays import Float64Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import ScoreSummary, score
+from secondlook.decisions import score
+from secondlook.decisions.summary import ScoreSummary
 from secondlook.diagnosis import candidate_views
 from secondlook.estimators import confidence
 from secondlook.policies import Frontier, Guarantee, Policy, certify, certify_confidence
@@ -294,7 +295,7 @@ def trace_frontier(preds: Predictions, splits: Sequence[Split], name: str, guara
         )
         curves.append(interpolate_coverage(frontier))
         all_looks.append(frontier.all_looks.coverage)
-        defaults += [point for point in frontier.points if point.margin == frontier.schedule.margin]
+        defaults.append(frontier.chosen)
     points = [("", looks, coverage) for looks, coverage in zip(LOOKS, np.mean(curves, axis=0), strict=True)]
     certified_looks = [point.looks for point in defaults if point.coverage > 0]
     points.append(("default", np.mean(certified_looks), np.mean([point.coverage for point in defaults])))

@@ -39,9 +39,9 @@ from measurement import (
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.cluster import RayEngine
-from secondlook.decisions import ScoreSummary, score
-from secondlook.estimators import plurality_confidence
-from secondlook.estimators.bootstrap import default_resamples, view_resampling_counts
+from secondlook.decisions import score
+from secondlook.decisions.summary import ScoreSummary
+from secondlook.estimators.bootstrap import default_resamples, plurality_confidence, view_resampling_counts
 from secondlook.policies import Policy, threshold_for
 from secondlook.predictions import Engine, Execution, collect
 from secondlook.sources import ArraySource, Source, open_source

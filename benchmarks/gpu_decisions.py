@@ -13,7 +13,8 @@ from latency import make_policy
 from measurement import Row, time_rounds
 from secondlook.arrays import Array, BoolArray, Float64Array
 from secondlook.classifiers import Classifier
-from secondlook.decisions import ScoreSummary, score
+from secondlook.decisions import score
+from secondlook.decisions.summary import ScoreSummary
 from secondlook.estimators import confidence
 from secondlook.policies import Policy, certify, threshold_for
 from secondlook.predictions import Execution, Predictions, collect

@@ -3,19 +3,23 @@
 Run: python benchmarks/guarantee.py [--draws 2000] [--model ../shared/cifar10/resnet56.onnx] [--store DIR]
      python benchmarks/guarantee.py --best-of 5 20 --draws 4000 --images 500
      python benchmarks/guarantee.py --adaptive [--model ../shared/cifar10/resnet20.onnx] [--store DIR]
+     python benchmarks/guarantee.py --unknown
 
 The halves need ../shared/cifar10/test.npz and the classifier; without them only the simulation runs. With --best-of,
 the best of several methods is certified instead, once with the whole delta for each and once with equal shares. With
---adaptive, adaptive rules are certified instead, on 1,000 images drawn from a simulated population or from CIFAR-10.
+--adaptive, adaptive rules are certified instead, on 1,000 images drawn from a simulated population or from CIFAR-10;
+with --unknown, policies with a limit of familiarity, on 1,000 images and 200 example unknown images.
 """
 
 import argparse
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from scipy.integrate import quad
@@ -25,6 +29,7 @@ from scipy.stats import binom, binomtest, norm
 from measurement import CIFAR10, Row, create_parser, load_cifar10_classifier, write_results
 from secondlook.arrays import BoolArray, Float64Array
 from secondlook.diagnosis import candidate_views
+from secondlook.errors import DecisionError
 from secondlook.estimators import confidence
 from secondlook.metrics import Ranking, rank
 from secondlook.policies import Guarantee, Policy, certify, certify_confidence, largest_certified_count
@@ -200,9 +205,7 @@ class AdaptiveWorld:
 
     def draw(self, rng: np.random.Generator) -> Predictions:
         """Draw tuning images, and after them certification images, with replacement."""
-        positions = rng.integers(self.population.n_images, size=ADAPTIVE_TUNING + ADAPTIVE_IMAGES)
-        logits, labels = self.population.logits[positions], self.population.labels[positions]
-        return Predictions(logits=logits, views=self.population.views, labels=labels)
+        return draw_images(self.population, ADAPTIVE_TUNING + ADAPTIVE_IMAGES, rng)
 
     def certify(self, preds: Predictions) -> Policy:
         """Fit a schedule to the tuning images and certify an adaptive rule on the others."""
@@ -235,6 +238,13 @@ class AdaptiveWorld:
             ),
             "differing_bound": 1.0 if bound is None else bound,
         }
+
+
+def draw_images(population: Predictions, count: int, rng: np.random.Generator) -> Predictions:
+    """Draw images with replacement."""
+    positions = rng.integers(population.n_images, size=count)
+    logits, labels = population.logits[positions], population.labels[positions]
+    return Predictions(logits=logits, views=population.views, labels=labels)
 
 
 def simulate_adaptive(world: AdaptiveWorld, draws: int, seed: int) -> Row:
@@ -294,6 +304,106 @@ def format_adaptive_table(rows: Sequence[Mapping[str, str]]) -> str:
         numbers = (f"{100 * float(row['coverage']):.1f} %", f"{float(row['looks']):.2f} of {row['views']}")
         lines.append(f"| {' | '.join((row['world'], row['predict_from'], *rates, *failures, *numbers))} |")
     return "\n".join(lines)
+
+
+# --- Policies with a limit of familiarity ---
+
+UNKNOWN_EXAMPLES = 200
+UNKNOWN_GUARANTEE = Guarantee(risk=0.05, delta=0.1)
+UNKNOWN_LEVEL = 0.05
+"""Failure probability of the bound on accepted unknown images."""
+UNKNOWN_WORLDS = ("unknown images", "misleading familiarity")
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownWorld:
+    """Finite populations of known and unknown images, so that the truth about a policy is what it does on all."""
+
+    name: str
+    known: Predictions
+    unknown: Predictions
+    """Their labels do not matter."""
+    budget: float
+
+    @classmethod
+    def make(cls, name: str) -> Self:
+        """Return one of `UNKNOWN_WORLDS`."""
+        if name == "misleading familiarity":
+            population = make_misleading_images()
+            return cls(name, population, population, 0.45)
+        known, rng = make_predictions(SIMULATED_VIEWS, POPULATION_IMAGES), np.random.default_rng(1)
+        logits = rng.normal(0, 2, (POPULATION_IMAGES, 1, 10)) + rng.normal(0, 0.7, known.logits.shape)
+        return cls(name, known, Predictions(logits=logits, views=known.views, labels=known.labels), 0.05)
+
+    def certify(self, preds: Predictions, examples: Predictions) -> Policy:
+        """Choose the limit on the tuning images, which are the first ones, and certify a threshold on the others."""
+        return certify(
+            preds,
+            "msr",
+            risk=UNKNOWN_GUARANTEE.risk,
+            delta=UNKNOWN_GUARANTEE.delta,
+            tuning=np.arange(ADAPTIVE_TUNING),
+            unknown=examples,
+            unknown_budget=self.budget,
+        )
+
+
+def make_misleading_images() -> Predictions:
+    """Return images with slightly more errors than the risk, whatever their confidence and their familiarity.
+
+    The more familiar, the fewer errors, so that a lucky limit looks good. Confidence, familiarity and errors are evenly
+    spread, so that the error rates are those of an infinite population.
+    """
+    places = np.arange(1, 5 * POPULATION_IMAGES + 1)
+    confidences, spreads, chances = (places * np.sqrt(prime) % 1 for prime in (2, 3, 5))
+    wrong = chances < UNKNOWN_GUARANTEE.risk * (1.01 + 0.04 * spreads)
+    first, share = 0.9 + 0.09 * confidences, 0.5 * spreads
+    others = 1 - first
+    probabilities = np.stack([first, others * (1 - share), others * share], axis=1)
+    return Predictions(logits=np.log(probabilities)[:, None], views="identity", labels=wrong.astype(np.int64))
+
+
+def simulate_unknown(world: UnknownWorld, draws: int, seed: int) -> Row:
+    """Count how often the guarantee about known images fails, and the bound on accepted unknown ones."""
+    rng, risk = np.random.default_rng(seed), UNKNOWN_GUARANTEE.risk
+    wrong, outcomes = ~world.known.correct(), []
+    for _ in range(draws):
+        preds = draw_images(world.known, ADAPTIVE_TUNING + ADAPTIVE_IMAGES, rng)
+        examples, policy = draw_images(world.unknown, UNKNOWN_EXAMPLES, rng), None
+        with contextlib.suppress(DecisionError):  # few tuning images are confident, and all others are unfamiliar
+            policy = world.certify(preds, examples)
+        if policy is None or not policy.certified:
+            continue
+        bound = 1.0 if policy.unknown is None else policy.unknown.bound
+        accept, unknown = policy.accept(world.known), float(policy.accept(world.unknown).mean())
+        broken = bool(accept.any()) and float(wrong[accept].mean()) > risk
+        outcomes.append((accept.mean(), unknown, bound, broken, unknown > bound))
+    row: Row = {"world": world.name, "tuning": ADAPTIVE_TUNING, "images": ADAPTIVE_IMAGES, "examples": UNKNOWN_EXAMPLES}
+    row |= {"budget": world.budget, "risk": risk, "delta": UNKNOWN_GUARANTEE.delta, "draws": draws, "seed": seed}
+    row["certified"] = len(outcomes)
+    columns = np.array(outcomes, dtype=np.float64).reshape(-1, 5).T
+    names, levels = ("coverage", "accepted_unknown", "bound"), (UNKNOWN_GUARANTEE.delta, UNKNOWN_LEVEL)
+    row |= {name: float(values.mean()) if len(values) else 0.0 for name, values in zip(names, columns, strict=False)}
+    for name, failures, level in zip(("broken", "bound_broken"), columns[3:], levels, strict=True):
+        count = int(failures.sum())
+        allowed = int(binom.ppf(0.999, draws, level))
+        row |= {name: count, f"{name}_share": count / draws, f"{name}_allowed_by_chance": allowed}
+    return row
+
+
+def run_unknown(options: argparse.Namespace) -> None:
+    """Certify with a limit of familiarity in both worlds, print a line for each and write them."""
+    with ProcessPoolExecutor() as executor:
+        worlds = map(UnknownWorld.make, UNKNOWN_WORLDS)
+        rows = list(executor.map(partial(simulate_unknown, draws=options.draws, seed=options.seed), worlds))
+    write_results(options.out / "guarantee_unknown.csv", rows)
+    for row in rows:
+        print(
+            f"{row['world']:24} guarantee failed in {row['broken']} and bound in {row['bound_broken']} of "
+            f"{row['draws']} draws (by chance up to {row['broken_allowed_by_chance']} and "
+            f"{row['bound_broken_allowed_by_chance']}), coverage {row['coverage']:.3f}, "
+            f"unknown accepted {row['accepted_unknown']:.3f}, bound {row['bound']:.3f}"
+        )
 
 
 # --- Halves of CIFAR-10 ---
@@ -363,6 +473,9 @@ def parse_options() -> argparse.Namespace:
         "--best-of", type=int, nargs="+", metavar="N", help="only certify the best of so many methods (default: not)"
     )
     parser.add_argument("--adaptive", action="store_true", help="only certify adaptive rules (default: not)")
+    parser.add_argument(
+        "--unknown", action="store_true", help="only certify policies with a limit of familiarity (default: not)"
+    )
     add_cifar10_options(parser, rounds=50)
     return parser.parse_args()
 
@@ -381,6 +494,9 @@ def main() -> None:
         return
     if options.adaptive:
         run_adaptive(options)
+        return
+    if options.unknown:
+        run_unknown(options)
         return
     rows = [simulate(name, options.images, 0.05, 0.05, options.draws, options.seed) for name in POPULATIONS]
     print_simulation(rows)

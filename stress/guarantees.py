@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from guarantee import POPULATIONS, simulate
+from guarantee import POPULATIONS, UNKNOWN_WORLDS, UnknownWorld, simulate, simulate_unknown
 from measurement import Row
 from stress.plan import Plan, Result
 
@@ -16,13 +16,31 @@ WORLDS = [*((name, images, RISK, DELTA) for name in POPULATIONS for images in IM
 def calibrate_worlds(plan: Plan) -> Iterator[Result]:
     """Calibrate in every world, `count` times in all, and compare the failures with what chance allows."""
     worlds = [world for world in WORLDS if plan.includes(world[0])]
+    with_unknown = [name for name in UNKNOWN_WORLDS if plan.includes(name)]
+    draws = -(-plan.count // (len(worlds) + len(with_unknown) or 1))
     for name, images, risk, delta in worlds:
         if plan.seconds_left < 0:
             return
-        found = simulate(name, images, risk, delta, -(-plan.count // len(worlds)), plan.seed)
-        broken, allowed, draws = found["broken"], found["most_allowed_by_chance"], found["draws"]
-        row: Row = {"test": "calibrations", "case": name, "images": images, "delta": delta, "calibrations": draws}
-        row |= {"broken": broken, "broken_share": found["broken_share"], "allowed_by_chance": allowed}
-        failed = isinstance(broken, int) and isinstance(allowed, int) and broken > allowed
-        failures = [f"{name}: {broken} of {draws} guarantees failed, at most {allowed} expected"] if failed else []
-        yield Result({**row, "seed": plan.seed}, failures)
+        found = simulate(name, images, risk, delta, draws, plan.seed)
+        yield _judge(found, {"broken": found["most_allowed_by_chance"]}, plan.seed)
+    for name in with_unknown:
+        if plan.seconds_left < 0:
+            return
+        found = simulate_unknown(UnknownWorld.make(name), draws, plan.seed)
+        yield _judge(
+            found, {kind: found[f"{kind}_allowed_by_chance"] for kind in ("broken", "bound_broken")}, plan.seed
+        )
+
+
+def _judge(found: Row, allowed: Row, seed: int) -> Result:
+    """Return what was found, and a failure for each kind of guarantee that failed more often than chance allows."""
+    row: Row = {"test": "calibrations", "case": found["world"], "images": found["images"], "delta": found["delta"]}
+    row["calibrations"] = found["draws"]
+    failures = []
+    for kind, most in allowed.items():
+        count = found[kind]
+        row |= {kind: count, f"{kind}_share": found[f"{kind}_share"]}
+        row[f"{kind.removesuffix('broken')}allowed_by_chance"] = most
+        if isinstance(count, int) and isinstance(most, int) and count > most:
+            failures.append(f"{found['world']}: {count} of {found['draws']} {kind}, at most {most} expected")
+    return Result({**row, "seed": seed}, failures)

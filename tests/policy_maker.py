@@ -4,11 +4,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import secondlook as sl
 from secondlook.classifiers import Classifier
-from secondlook.decisions import Review, ScoreSummary
+from secondlook.decisions import Review
 from secondlook.policies import Policy, read_policy
-from secondlook.predictions import Execution
+from secondlook.predictions import Execution, Predictions
 
 
 def attach(
@@ -27,7 +29,16 @@ def attach(
     return policy.replace(classifier=classifier, **settings)
 
 
-def score(policy: Policy | str | Path, data: Any, out: str | Path, **options: Any) -> ScoreSummary:
+def limit_familiarity(policy: Policy, preds: Predictions, share: float = 0.5) -> Policy:
+    """Return the policy with a limit of some familiarity that this share of the images does not reach."""
+    limit: dict[str, Any] = {"limit": 0.0, "budget": 0.02, "images": 100, "given_up": 2}
+    limit["weights"] = (1.0, *np.linspace(-0.1, 0.1, preds.n_classes).tolist())
+    values = policy.replace(familiarity=limit).compute_familiarity(preds)
+    assert values is not None
+    return policy.replace(familiarity={**limit, "limit": float(np.quantile(values, share))})
+
+
+def score(policy: Policy | str | Path, data: Any, out: str | Path, **options: Any) -> Any:
     """Call `secondlook.score` with settings of `Review` and `Execution` among its own arguments."""
     for kind, name in ((Review, "review"), (Execution, "execution")):
         given = {each.name: options.pop(each.name) for each in fields(kind) if each.name in options}

@@ -40,7 +40,7 @@ from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
 from secondlook.decisions import Review
 from secondlook.diagnosis import candidate_views, diagnose_views
-from secondlook.estimators import METHODS, fit_temperature
+from secondlook.estimators import METHODS, fit_method
 from secondlook.metrics import METRICS, parse_metric, rank
 from secondlook.policies import certify_confidence, threshold_for
 from secondlook.views import PRESETS, STEPS
@@ -347,7 +347,7 @@ def compute_confidences(_: Path) -> Values:
     learned: dict[str, Any] = {"intercept": -0.25, **dict(zip(features, (0.25, 0.125, 0.5, 1.0, 0.375), strict=True))}
     requests: list[tuple[str, str, dict[str, Any]]] = [
         *((method, "", {}) for method in ("msr", "mean", "view:rotate:3", "entropy", "margin", "doctor", "mean-logit")),
-        ("energy", "", {}),
+        ("gen", "", {}),
         *((method, "", {}) for method in ("bootstrap", "bootstrap-lower", "max-logit-pnorm", "nn-ensemble")),
         ("mean", "temperature=fit", {"temperature": "fit"}),
         ("blend", "", {}),
@@ -374,7 +374,7 @@ def compute_confidences(_: Path) -> Values:
         values[f"{kind}: confidence_interval"] = [summarize(end) for end in ends]
         ends = sl.confidence_interval(preds, 0.9, "learned", seed=2, resamples=80, **learned)
         values[f"{kind}: confidence_interval of learned"] = [summarize(end) for end in ends]
-        values[f"{kind}: fit_temperature"] = fit_temperature(preds)
+        values[f"{kind}: fit_temperature"] = fit_method(preds, "mean", temperature="fit")["temperature"]
         values[f"{kind}: predicted, correct"] = [
             [digest_pixels(preds.predicted("image")), digest_pixels(preds.predicted("views", 3))],
             [int(preds.correct("image").sum()), int(preds.correct("views").sum()), int(preds.correct(top_k=3).sum())],

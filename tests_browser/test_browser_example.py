@@ -23,7 +23,7 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble
 from tests.cli.conftest import write_color_model
-from tests.policy_maker import attach
+from tests.policy_maker import attach, limit_familiarity
 from tests.serving.running import VIEWS, Digits, make_digits, make_png
 from tests_browser.test_page import CONTRAST
 
@@ -117,6 +117,27 @@ def open_example(
     yield page
     own.close()
     assert [fault for fault in faults if not fault.startswith(allowed or "-")] == []
+
+
+def test_unfamiliar_and_unsure_pictures_are_told_apart(
+    browser: Browser, site: Site, digits: Digits, tmp_path: Path
+) -> None:
+    images = np.stack([read_png(file) for file in digits.files[:40]])
+    policy = sl.load_policy(digits.policy)
+    preds = sl.collect(f"onnx:{digits.policy.with_name('digits.onnx')}", images, list(policy.views))
+    raised = policy.replace(threshold=float(np.median(policy.confidence(preds))))
+    limit_familiarity(raised, preds, 0.2).save(tmp_path / "policy.json")
+    shutil.copy(digits.policy.with_name("digits.onnx"), tmp_path)
+    policy = sl.load_policy(tmp_path / "policy.json")
+    with open_example(browser, site.export(tmp_path / "policy.json", "familiar.onnx")) as page:
+        reasons = set()
+        for number, image in enumerate(images):
+            decide(page, digits.files[number], f"{number}.png")
+            reason = policy.decide(image).rejection
+            told = page.locator("#advice").inner_text().split(":")[0].lower()
+            assert told == (reason or "the prediction can be accepted.")
+            reasons.add(reason)
+        assert reasons == {None, "unsure", "unfamiliar"}
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,16 @@ def test_labels_are_given_by_keyboard_until_it_is_finished(browser: Browser, des
         first = look(page)
         page.keyboard.press("Enter")  # there is no default
         assert look(page) == first
-        page.keyboard.press("n")
-        assert look(page) != first
-        wait_for(lambda: plan.labels == {first: None})
-        page.keyboard.press("u")
-        assert look(page) == first
-        wait_for(lambda: plan.labels == {})
+        for key in ("n", "c", "b"):
+            page.keyboard.press(key)
+            assert look(page) != first
+            wait_for(lambda: plan.labels == {first: None})
+            assert plan.progress.errors == 1
+            page.keyboard.press("u")
+            assert look(page) == first
+            wait_for(lambda: plan.labels == {})
         while shown := look(page):
-            names = page.locator(".choice .name").all_inner_texts()
+            names = page.locator("#likely .name").all_inner_texts()
             assert names == [str(digit) for digit in range(10)], "each class has its key, whatever is predicted"
             page.keyboard.press(str(desk.truth[shown]))
         expect(page.locator("#empty-title")).to_have_text("Finished")
@@ -68,4 +70,8 @@ def test_page_shows_the_goal_and_no_prediction(browser: Browser, desk: Desk, siz
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         if folder := os.environ.get("SCREENSHOTS"):
             page.screenshot(path=Path(folder) / f"label-{size['width']}-{scheme}.png")
+        page.keyboard.press("?")
+        expect(page.get_by_role("row").filter(has_text="counts as wrong")).to_have_count(3)
+        if folder:
+            page.screenshot(path=Path(folder) / f"label-keys-{size['width']}-{scheme}.png")
     context.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
 
+from secondlook.extension import Answer
 from secondlook.policies import read_policy
 from secondlook.serving.database import open_database
 from secondlook.serving.service import Service
@@ -24,7 +25,16 @@ PHONE = {"width": 390, "height": 844}
 HOSTILE = "<img src=x onerror=alert(1)>"
 TEXTS = (
     *("#done", "#done span", "#title b", "#title span", "#votes", ".tile b", ".tile small", ".choice .name"),
-    *(".choice .share", ".choice .tag", "#confirm-text", "#last", "#undo span", "#skip span", "#notice p"),
+    *(
+        ".choice .share",
+        ".choice .tag",
+        "#answers .name",
+        "#confirm-text",
+        "#last",
+        "#undo span",
+        "#skip span",
+        "#notice p",
+    ),
 )
 FORM = "multipart/form-data; boundary=--cut"
 LOGIN_ADVICE = "Password forms should have"
@@ -207,6 +217,53 @@ def test_class_is_found_by_typing_its_name(browser: Browser, queue: tuple[str, S
         anna.wait_until_saved()
         anna.given[item.number] = other
         anna.check()
+
+
+def test_something_else_than_a_class_by_key_and_mouse(browser: Browser, queue: tuple[str, Service]) -> None:
+    url, service = queue
+    with open_page(browser, url) as page:
+        anna = Reviewer(page, service.reviews)
+        item = anna.look()
+        page.keyboard.press("?")
+        expect(page.get_by_role("row", name="C Cannot tell")).to_be_visible()
+        page.keyboard.press("Escape")
+        group = page.get_by_role("group", name="Instead of a class")
+        for answer in Answer:
+            page.keyboard.press(answer.text[0])
+            following = anna.look_after(item)
+            expect(page.locator("#live")).to_contain_text(f"Labeled {answer.text}.")
+            assert page.inner_text("#last") == f"Labeled {answer.text}."
+            anna.wait_until_saved()
+            assert read_labels(service.reviews) == {item.number: answer}
+            page.keyboard.press("u")
+            assert anna.look_after(following).number == item.number
+            expect(page.locator("#last")).to_contain_text(f"It was labeled {answer.text}.")
+            group.get_by_role("button", name=re.compile(f"^{answer.text}$", re.IGNORECASE)).click()
+            following = anna.look_after(item)
+            expect(page.locator("#stage")).to_be_focused()
+            anna.wait_until_saved()
+            assert read_labels(service.reviews) == {item.number: answer}
+            page.reload()  # the server knows what to undo
+            anna.look()
+            page.keyboard.press("u")
+            assert anna.look_after(following).number == item.number
+            anna.wait_until_saved()
+        assert read_labels(service.reviews) == {}
+
+
+def test_page_says_why_an_image_was_rejected(browser: Browser, digits: Digits, tmp_path: Path) -> None:
+    with serve(digits.limited_policy, tmp_path / "service") as (url, service):
+        for file in digits.files[:60]:
+            send(f"{url}/v1/decide", file, Content_Type="image/png")
+        with open_page(browser, url) as page:
+            anna, told = Reviewer(page, service.reviews), set()
+            for _ in range(service.reviews.counts().waiting):
+                item = anna.look()
+                told.add(item.rejection)
+                expect(page.locator("#title span")).to_have_text(re.compile(f"· not accepted: {item.rejection}$"))
+                anna.press("Enter")
+            anna.wait_until_saved()
+    assert told == {"unsure", "unfamiliar"}
 
 
 def test_undo_takes_labels_and_skips_back_in_turn(browser: Browser, queue: tuple[str, Service]) -> None:

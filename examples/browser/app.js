@@ -8,6 +8,11 @@ const MOST_LIKELY = 5;
 const SMALL = 128; // smaller pictures are enlarged in whole pixels
 
 const find = (id) => document.getElementById(id);
+const ADVICE = {
+  "": "A person should check this picture.",
+  unsure: "Unsure: a person should check this picture.",
+  unfamiliar: "Unfamiliar: it looks unlike the known pictures. A person should check it.",
+};
 const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
@@ -160,12 +165,12 @@ function showPicture(file, { bitmap, note }) {
 }
 
 function showDecision(decision) {
-  const { accept, labels, confidence, threshold, looks, views, milliseconds } = decision;
+  const { accept, rejection, labels, confidence, threshold, looks, views, milliseconds } = decision;
   find("decision").classList.toggle("accepted", accept);
   setData("accept", accept, accept ? "ACCEPT" : "REVIEW");
   find("mark").textContent = accept ? "✓" : "?";
   setData("class", labels.join(" "), labels.map((label) => decider.nameClass(label)).join(" or "));
-  find("advice").textContent = accept ? "The prediction can be accepted." : "A person should check this picture.";
+  find("advice").textContent = accept ? "The prediction can be accepted." : ADVICE[rejection];
   setData("confidence", confidence, formatNumber(confidence));
   find("needed").textContent = threshold === null ? "never accepted with this class" : `needed ${formatNumber(threshold)}`;
   showMeter(confidence, threshold);

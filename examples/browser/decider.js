@@ -60,6 +60,7 @@ export class Decider {
       labels: outputs.labels ? Array.from(outputs.labels.data, Number) : [label],
       confidence: outputs.confidence.data[0],
       accept: Boolean(outputs.accept.data[0]),
+      rejection: this.explainRejection(outputs),
       threshold: this.findThreshold(label),
       probabilities: outputs.probabilities.data,
       looks: Number(outputs.looks.data[0]),
@@ -79,6 +80,12 @@ export class Decider {
   /** Returns the smallest confidence that is accepted with a predicted class; null where none is. */
   findThreshold(label) {
     return this.policy.groups.length ? this.policy.groups[label].threshold : this.policy.threshold;
+  }
+
+  /** Returns why a picture is rejected, in a word; "" if it is accepted, or if the file does not tell. */
+  explainRejection({ accept, familiarity }) {
+    if (accept.data[0] || !familiarity) return "";
+    return familiarity.data[0] < this.policy.familiarity.limit ? "unfamiliar" : "unsure";
   }
 
   /** Returns the guarantee in words, as the library states it; null where nothing is guaranteed. */

@@ -24,6 +24,9 @@ OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
 SUM_TOLERANCE = 1e-3
 """Probabilities of classifiers in half precision can be this far from summing to 1."""
 
+GEN_EXPONENT, GEN_CLASSES = 0.1, 100
+"""Exponent of the generalized entropy of probabilities, and the largest number of leading classes that it counts."""
+
 PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
 """What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
 
@@ -44,6 +47,15 @@ def sigmoid(values: Float64Array) -> Float64Array:
     """Return 1 / (1 + exp(-v)) of each value. Same shape"""
     with np.errstate(over="ignore"):  # exp(-values) may become infinite, and the sigmoid 0
         return 1 / (1 + np.exp(-values))
+
+
+def exact_interval(found: int, images: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the exact (Clopper-Pearson) interval of the probability of what was found in some of the images."""
+    from scipy.special import betaincinv  # takes time to import
+
+    tail, others = (1 - level) / 2, images - found
+    low = float(betaincinv(found, others + 1, tail)) if found else 0.0
+    return low, float(betaincinv(found + 1, others, 1 - tail)) if others else 1.0
 
 
 def top_classes(values: Float64Array, top_k: int) -> IntArray:

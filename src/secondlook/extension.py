@@ -5,6 +5,8 @@ proves it for the clients in this package. Importing it loads no framework, no i
 type checkers take an imported name for an exported one.
 """
 
+from secondlook.arrays import GEN_CLASSES as GEN_CLASSES
+from secondlook.arrays import GEN_EXPONENT as GEN_EXPONENT
 from secondlook.arrays import PROBABILITY_FLOORS as PROBABILITY_FLOORS
 from secondlook.arrays import Array as Array
 from secondlook.arrays import Output as Output
@@ -18,6 +20,7 @@ from secondlook.classifiers import OnnxFile as OnnxFile
 from secondlook.classifiers import Preprocessing as Preprocessing
 from secondlook.classifiers import SklearnClassifier as SklearnClassifier
 from secondlook.classifiers import TorchClassifier as TorchClassifier
+from secondlook.decisions import Answer as Answer
 from secondlook.decisions import Decisions as Decisions
 from secondlook.decisions import ExportedFile as ExportedFile
 from secondlook.decisions import ExportRecord as ExportRecord
@@ -61,6 +64,7 @@ from secondlook.imports import import_extra as import_extra
 from secondlook.imports import lazy_attributes as lazy_attributes
 from secondlook.monitoring import SCORE_METADATA as SCORE_METADATA
 from secondlook.monitoring import find_class as find_class
+from secondlook.monitoring import name_label as name_label
 from secondlook.operations import Axis as Axis
 from secondlook.operations import Blur as Blur
 from secondlook.operations import Border as Border

@@ -1,4 +1,4 @@
-"""The simulation of adaptive guarantees tells the truth about rules, and notices rules that break their guarantee."""
+"""Simulated guarantees hold, and the simulations notice rules that break their guarantee."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ import pytest
 
 import guarantee as benchmark
 import secondlook as sl
-from secondlook.policies import Guarantee, Policy
+from secondlook.metrics import rank
+from secondlook.policies import Guarantee, Policy, largest_certified_count
 from secondlook.predictions import PredictFrom
 
 
@@ -94,3 +95,37 @@ def test_rules_that_break_their_guarantee_are_counted_and_told_with_their_interv
     *_, line = benchmark.format_adaptive_table([{**row, "coverage": "0.791", "looks": "1.82"}]).splitlines()
     failures = "65 of 2,000: 3.2 % [2.5, 4.1] | 0 of 2,000: 0.0 % [0.0, 0.2]"
     assert line == f"| small | views | 2 % | 5 % | {failures} | 79.1 % | 1.82 of 13 |"
+
+
+@pytest.mark.parametrize("name", benchmark.UNKNOWN_WORLDS)
+def test_guarantee_and_bound_hold_with_a_limit_of_familiarity(name: str) -> None:
+    row = benchmark.simulate_unknown(benchmark.UnknownWorld.make(name), draws=300, seed=0)
+    assert int(str(row["certified"])) == 300 or name == "misleading familiarity"
+    for kind in ("broken", "bound_broken"):
+        assert int(str(row[kind])) <= int(str(row[f"{kind}_allowed_by_chance"]))
+
+
+class LuckyWorld(benchmark.UnknownWorld):
+    def certify(self, preds: sl.Predictions, examples: sl.Predictions) -> Policy:
+        """Choose the limit that certifies most, on the images that are certified on."""
+        policy = super().certify(preds, examples)
+        judged = preds.select(images=np.arange(benchmark.ADAPTIVE_TUNING, preds.n_images))
+        familiarity, values = policy.compute_familiarity(judged), policy.confidence(judged)
+        assert familiarity is not None
+        assert policy.familiarity is not None
+        best, found = 0, dict[str, object](guarantee=None)
+        for limit in np.quantile(familiarity, np.linspace(0, 0.95, 39)):
+            kept = familiarity >= limit
+            ranking, guarantee = rank(judged.correct()[kept], values[kept]), benchmark.UNKNOWN_GUARANTEE
+            accepted = largest_certified_count(ranking, guarantee.risk, guarantee.delta) or 0
+            if accepted > best:
+                best, threshold = accepted, ranking.confidences[np.searchsorted(ranking.accepted, accepted)]
+                familiar = policy.familiarity.model_copy(update={"limit": float(limit)})
+                found = {"threshold": float(threshold), "guarantee": guarantee, "familiarity": familiar}
+        return policy.model_copy(update=found)
+
+
+def test_a_limit_that_is_chosen_on_certified_images_breaks_the_guarantee() -> None:
+    world = LuckyWorld.make("misleading familiarity")
+    row = benchmark.simulate_unknown(world, draws=200, seed=0)
+    assert int(str(row["broken"])) > int(str(row["broken_allowed_by_chance"])), "the attack"

@@ -88,15 +88,20 @@ def test_labels_come_back_from_label_studio(here: Here) -> None:
     here.ok(*LABEL, "--max-labels", "150", "--next", "tasks.json")
     tasks = json.loads(Path("tasks.json").read_text())
     assert "predictions" not in tasks[0] or not tasks[0]["predictions"]
-    assert '<Choice value="7"/>' in Path("tasks-config.xml").read_text()
+    answers = ["none of these", "cannot tell", "bad image"]
+    for text in ("7", *answers):
+        assert f'<Choice value="{text}"/>' in Path("tasks-config.xml").read_text()
     for place, task in enumerate(tasks[:21]):
-        found = true_class(task["data"]["id"]) if place else "none of these"
+        found = true_class(task["data"]["id"]) if place >= len(answers) else answers[place]
         choice = {"type": "choices", "value": {"choices": [found]}}
         task["annotations"] = [{"result": [choice]}]
     Path("export.json").write_text(json.dumps(tasks))
     words = ("--max-labels", "150", "--labels", "export.json", "--next", "more.json", "--json")
     told = here.ok(*LABEL, *words).json["progress"]
-    assert (told["labels"], told["errors"]) == (21, 1)
+    assert (told["labels"], told["errors"]) == (21, len(answers))
+    with Path("more.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "label"), (tasks[0]["data"]["id"], "bad image")])
+    here.refuse(*LABEL, *words, "--labels", "more.csv", "--force", told=["more.csv", "another label"])
 
 
 def test_page_resumes_after_an_interruption_and_stops_when_finished(

@@ -108,7 +108,8 @@ def test_a_node_dies_while_images_are_scored_from_s3_to_s3(
     connected: Any, folder: Path, bucket: Callable[[str], str], s3: Callable[[str], Any], tmp_path: Path
 ) -> None:
     classifier = make_slow_classifier()
-    policy = make_policy(classifier)
+    limit = {"limit": 0.5, "budget": 0.02, "images": 100, "given_up": 2}
+    policy = make_policy(classifier).replace(familiarity=limit)
     options: dict[str, Any] = {"classifier": classifier, "progress": False}
     score(policy, f"folder:{folder}", tmp_path / "local.parquet", on_error="skip", **options)
     spec, results = bucket("pictures"), s3("scores")
@@ -116,6 +117,7 @@ def test_a_node_dies_while_images_are_scored_from_s3_to_s3(
     engine = EventfulEngine(lambda: connected.remove_node(doomed, allow_graceful=False), part_size=4)
     summary = score(policy, spec, "s3://scores/today", engine=engine, **options)
     rows = read_rows("scores/today", filesystem=results)
+    assert set(rows["rejection"].to_pylist()) == {None, "unfamiliar"}
     assert rows.equals(read_rows(tmp_path / "local.parquet"))
     assert [id_ for id_, _ in summary.skipped] == [BROKEN]
     assert summary.to_dict()["computed"] == IMAGES

@@ -13,14 +13,14 @@ from PIL import Image
 
 from secondlook.arrays import Array, softmax
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Plan, ScoreSummary, compile_policy
+from secondlook.decisions import Plan, compile_policy
 from secondlook.policies import Policy, Schedule
 from tests.policy_maker import attach, score
 
 LOOKS = ("identity", "shift:1,0", "hflip", "brightness:1.2", "shift:0,1")
 """Views in the order of looks."""
 
-Score = Callable[..., tuple[ScoreSummary, list[dict[str, Any]]]]
+Score = Callable[..., tuple[Any, list[dict[str, Any]]]]
 """What the fixture `score_into` is."""
 
 

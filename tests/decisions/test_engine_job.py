@@ -13,7 +13,7 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import Review, ScoreSummary
+from secondlook.decisions import Review
 from secondlook.errors import ClassifierError, DecisionError, PredictionsError, SourceError
 from secondlook.policies import Policy
 from secondlook.predictions import ComputedChunk, Execution
@@ -25,7 +25,7 @@ from tests.policy_maker import score
 IMAGES = 30
 BROKEN = "Dark/Shot 3.PNG"
 
-Score = Callable[..., ScoreSummary]
+Score = Callable[..., Any]
 
 
 class EventfulEngine(PickledEngine):
@@ -45,7 +45,7 @@ class EventfulEngine(PickledEngine):
 @pytest.fixture
 def score_into(policy: Policy, classifier: Classifier, images: Array) -> Score:
 
-    def run(out: str | Path, data: Any = images, policy: Policy = policy, **options: Any) -> ScoreSummary:
+    def run(out: str | Path, data: Any = images, policy: Policy = policy, **options: Any) -> Any:
         return score(policy, data, out, **{"classifier": classifier, "progress": False, **options})
 
     return run

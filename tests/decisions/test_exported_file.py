@@ -23,7 +23,7 @@ from tests.decisions.decider_files import COLORS, make_bright_policy, open_file,
 from tests.onnx_export.conftest import make_images, write_network
 from tests.policy_maker import score
 
-EXACT = ("id", "label", "labels", "class", "accept", "looks", "reason", "view_labels")
+EXACT = ("id", "label", "labels", "class", "accept", "rejection", "looks", "reason", "view_labels")
 COUNT = 50
 
 
@@ -55,6 +55,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         "plain": certify(preds, "mean", risk=0.1, delta=0.1),
         "float32": certify(preds, "mean", risk=0.1, delta=0.1),
         "adaptive": certify(preds, "mean", risk=0.1, delta=0.1, adaptive=True),
+        "familiar": certify(preds, "mean", risk=0.1, delta=0.1, unknown_budget=0.3),
+        "familiar, adaptive": certify(preds, "mean", risk=0.1, delta=0.1, unknown_budget=0.3, adaptive=True),
         "top-2": top_2.model_copy(update={"threshold": float(np.median(top_2.confidence(preds)))}),
         "ensemble": Policy(threshold=0.5, method="mean", predict_from="views"),
     }
@@ -67,7 +69,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     return made
 
 
-KINDS = pytest.mark.parametrize("kind", ["plain", "float32", "adaptive", "top-2", "ensemble"])
+KINDS = pytest.mark.parametrize(
+    "kind", ["plain", "float32", "adaptive", "familiar", "familiar, adaptive", "top-2", "ensemble"]
+)
 
 
 @KINDS
@@ -84,8 +88,10 @@ def test_decisions_are_those_of_the_policy(exported: dict[str, Exported], kind: 
         for name, expected in vars(mine).items():
             close = pytest.approx(expected, abs=1e-5) if isinstance(expected, float | tuple) else expected
             assert getattr(theirs, name) == close, name
-    looks = {decider.decide(image).looks for image in images}
-    assert len(looks) > 1 if kind == "adaptive" else looks == {len(policy.views)}
+    decisions = [decider.decide(image) for image in images]
+    looks = {one.looks for one in decisions}
+    assert len(looks) > 1 if "adaptive" in kind else looks == {len(policy.views)}
+    assert ("unfamiliar" in {one.rejection for one in decisions}) == ("familiar" in kind)
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float32"])
@@ -112,7 +118,7 @@ def test_pixels_become_those_of_the_file_and_batches_do_not_matter(exported: dic
             np.testing.assert_array_equal(other.view_outputs, whole.view_outputs)
         for size in (1, 5, 100):
             found = decider.decide_images(images, batch_size=size)
-            for name in whole._fields:
+            for name in whole._fields[:-1]:
                 np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-5)
         with pytest.raises(sl.SecondLookError, match="0"):
             decider.decide_images(images, batch_size=0)
@@ -210,7 +216,9 @@ def test_rows_are_those_of_the_policy(exported: dict[str, Exported], tmp_path: P
     assert {**theirs.to_dict(), "out": ""} == {**mine.to_dict(), "out": ""}
     assert str(theirs).replace("theirs", "mine") == str(mine)
     assert 0 < theirs.accepted < COUNT
-    if kind == "adaptive":
+    if "familiar" in kind:
+        assert theirs.unfamiliar == sum(row["rejection"] == "unfamiliar" for row in rows) > 0
+    if "adaptive" in kind:
         assert len({row["looks"] for row in rows}) > 1
         assert theirs.mean_looks < len(policy.views)
 

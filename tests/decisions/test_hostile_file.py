@@ -167,6 +167,22 @@ def test_invalid_results_are_an_error(file: Path, fault: str) -> None:
     check_not_opened(file, loads=[lambda path: open_file(path).decide_images(COLORS)])
 
 
+@pytest.mark.parametrize(
+    "fault", ["Sub(zero, one)", "Identity(not_a_number)", "Identity(number)", "Cast<to = 1>(one)", ""]
+)
+def test_invalid_familiarity_is_an_error(file: Path, fault: str) -> None:
+    """It accepts unfamiliar images, or its familiarity is not a number, has another shape or type, or is not there."""
+    policy = make_bright_policy().replace(familiarity={"limit": 0.5, "budget": 0.1, "images": 9, "given_up": 0})
+    outputs: dict[str, Any] = {"familiarity": (TensorProto.DOUBLE, ["batch"])}
+    options: dict[str, Any] = {"outputs": outputs, "constants": {"number": np.array([1.0])}}
+    write_decider(file, policy, nodes=f"{NUMBERS}familiarity = Add(zero, one)", **options)
+    assert {one.rejection for one in map(load_policy(file).decide, COLORS)} == {None, "unsure"}
+    if not fault:
+        options["outputs"] = {}
+    write_decider(file, policy, nodes=f"{NUMBERS}familiarity = {fault or 'Add(zero, one)'}", **options)
+    check_not_opened(file, loads=[lambda path: open_file(path).decide_images(COLORS)])
+
+
 def test_loading_and_endless_loops_end_at_the_timeout(file: Path) -> None:
     """ONNX Runtime computes what is constant while it loads a file, here products of large matrices."""
     products = "\n".join(f"p{number} = MatMul(p{number - 1}, p{number - 1})" for number in range(1, 60))

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Looking, LookStream, Plan, make_decisions
+from secondlook.decisions import LookStream, Plan, make_decisions
+from secondlook.decisions.looking import Looking
 from secondlook.policies import Policy
+from secondlook.predictions import Predictions
 from secondlook.views import View, apply_view
 from tests.decisions.conftest import Counting, compile_plan, count_colors, make_adaptive_rule, make_colors, make_policy
 
@@ -24,6 +26,16 @@ RULES = {
     "max_looks": st.integers(1, 5),
     "predict_from": st.sampled_from(["image", "views"]),
     "top_k": st.sampled_from([1, 2]),
+    "familiarity": st.none()
+    | st.fixed_dictionaries(
+        {
+            "limit": st.floats(0.0, 0.6),
+            "weights": st.sampled_from([(), (1.0, 0.1, -0.05, 0.0)]),
+            "budget": st.just(0.02),
+            "images": st.just(100),
+            "given_up": st.just(1),
+        }
+    ),
 }
 
 
@@ -54,14 +66,16 @@ def look_slowly(classifiers: Sequence[Classifier], image: Array, rule: Policy) -
     def log_odds(confidence: float) -> float:
         return math.log(confidence / (1 - confidence))
 
-    looks = 0
+    first = [Predictions(probabilities=each(views[0])[:, None], views="identity") for each in classifiers]
+    limit, looks = rule.familiarity, 0
+    is_familiar = limit is None or np.mean([limit.compute(one) for one in first]) >= limit.limit
     while True:
         looks += 1
         mean = sum(outputs[:looks]) / looks
         leading = np.argsort(-(outputs[0] if rule.predict_from == "image" else mean), kind="stable")[: rule.top_k]
         estimate = log_odds(float(mean[leading].sum())) + schedule.changes[looks - 1]
         distance = abs(estimate - log_odds(rule.threshold))
-        if looks == len(views) or distance > schedule.margin * schedule.spreads[looks - 1]:
+        if looks == len(views) or not is_familiar or distance > schedule.margin * schedule.spreads[looks - 1]:
             return Looked(looks, 1 / (1 + math.exp(-estimate)), tuple(map(int, leading)))
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, Ensemble, load_classifier
-from secondlook.decisions import Looking, LookStream, load_policy
+from secondlook.decisions import LookStream, load_policy
+from secondlook.decisions.looking import Looking
 from secondlook.policies import Policy
 from secondlook.predictions import Execution
 from secondlook.sources import object_sources

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.decisions import LabelStudio, Review
+from secondlook.decisions import Answer, LabelStudio, Review
 from secondlook.decisions.review import make_file_name, name_class_folders
 from secondlook.errors import DecisionError
 from secondlook.policies import Policy
@@ -153,6 +154,15 @@ def test_many_classes_become_a_list() -> None:
     assert 'layout="select"' in LabelStudio.format_interface(tuple(map(str, range(21))))
     assert "layout" not in LabelStudio.format_interface(tuple(map(str, range(20))))
     assert '<Choice value="a &lt; b &amp; c"/>' in LabelStudio.format_interface(("a < b & c",))
+
+
+@pytest.mark.parametrize(("names", "left_out"), [(("cat", "none"), []), (("Bad image", "cat"), [Answer.BAD_IMAGE])])
+def test_other_answers_are_offered_unless_a_class_has_the_name(names: tuple[str, ...], left_out: list[Answer]) -> None:
+    offered = Answer.list_offered(names)
+    assert set(offered) == set(Answer) - set(left_out)
+    choices = [choice.get("value") for choice in fromstring(LabelStudio.format_interface(names)).iter("Choice")]
+    assert choices == [*names, *(answer.text for answer in offered)]
+    assert [Answer.find(answer.text.upper()) for answer in offered] == list(offered)
 
 
 def test_logarithms_are_no_scores(classifier: Classifier, images: Array, tmp_path: Path, score_into: Score) -> None:

@@ -17,13 +17,13 @@ from secondlook.estimators import (
     compute_look_statistics,
     confidence,
     confidence_interval,
-    plurality_confidence,
     predicted_class_mass,
 )
 from secondlook.estimators.bootstrap import (
     BLOCK_BYTES,
     bootstrap_confidences,
     default_resamples,
+    plurality_confidence,
     plurality_order,
     view_resampling_counts,
 )

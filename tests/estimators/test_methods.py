@@ -28,7 +28,7 @@ from tests.estimators.conftest import make_options, make_predictions
 
 FORMS = {
     *("msr", "mean", "view:TEXT", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
-    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "energy", "blend", "learned"),
+    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "blend", "gen", "learned"),
 }
 MEANS = sorted(name for name in METHODS if METHODS[name].is_mean_over_views)
 OTHERS = sorted(name for name in METHODS if not METHODS[name].is_mean_over_views and METHODS[name].parameter is None)
@@ -47,7 +47,7 @@ def test_the_registered_methods_are_these_and_no_name_is_registered_twice() -> N
         assert record.summary
         assert "\n" not in record.summary
     assert METHODS["bootstrap"].options == ("resamples", "window", "seed")
-    assert {name for name, record in METHODS.items() if record.is_mean_over_views} == {"mean", "blend", "learned"}
+    assert MEANS == ["blend", "gen", "learned", "mean"]
     assert {name for name, record in METHODS.items() if record.fitted} == {"learned", "max-logit-pnorm"}
     with pytest.raises(ConfidenceError, match="'mean'"):
 
@@ -144,7 +144,7 @@ def test_invalid_requests_are_rejected_in_one_sentence(
 
 
 def test_missing_logits_labels_and_views_and_plain_arrays_are_rejected() -> None:
-    for name in ("mean-logit", "max-logit-pnorm", "energy"):
+    for name in ("mean-logit", "max-logit-pnorm"):
         for members in (0, 2):
             with pytest.raises(ConfidenceError, match=f"'{name}'.*logits"):
                 confidence(make_predictions(logits=False, members=members), name)

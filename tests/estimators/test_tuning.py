@@ -15,12 +15,11 @@ from secondlook.estimators import (
     confidence,
     default_method,
     fit_method,
-    fit_temperature,
     needs_fitting,
     tuning_positions,
 )
 from secondlook.estimators.fitting import describe_shortage
-from secondlook.estimators.probability_mass import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature
+from secondlook.estimators.probability_mass import MAX_TEMPERATURE, MIN_TEMPERATURE, apply_temperature, fit_temperature
 from secondlook.predictions import Predictions
 from tests.estimators.conftest import make_predictions
 

@@ -275,9 +275,12 @@ def test_rows_of_another_policy_or_classifier_are_an_error(policy: Policy) -> No
             Monitor(policy).update(table)
 
 
-def test_image_that_is_audited_twice_is_an_error(monitor: Monitor) -> None:
-    with pytest.raises(MonitoringError, match=monitor.audited[0].id):
-        monitor.update(make_rows(400))
+@pytest.mark.parametrize("accept", [True, False])
+def test_image_that_is_to_be_reviewed_twice_is_an_error(monitor: Monitor, accept: bool) -> None:
+    audited = {audit.id for audit in monitor.audited}
+    row = next(row for row in make_rows(400) if (row["id"] in audited if accept else row["id"] in monitor.labels))
+    with pytest.raises(MonitoringError, match=row["id"]):
+        monitor.update([row])
 
 
 def test_policy_without_a_reference_is_an_error() -> None:

@@ -1,6 +1,7 @@
 """A fresh guarantee from reviewed images."""
 
 import contextlib
+import itertools
 import math
 import warnings
 from pathlib import Path
@@ -289,3 +290,30 @@ def test_unusable_input_is_an_error() -> None:
         with pytest.raises((MonitoringError, DecisionError), match=offending) as error:
             recertify(POLICY, tables, labels, **options)
         assert isinstance(error.value, DecisionError) == (offending in ("risk=2", "0 of 0 reviewed"))
+
+
+def test_answers_count_as_errors_or_as_not_reviewed() -> None:
+    """Unknown and bad images are wrong wherever they are accepted, so the guarantee covers them."""
+    rows, labels = make_rows(POLICY, SPREAD, rate=0.5)
+    audited = [row["id"] for row in rows if row["audit"]]
+    rejected = [row["id"] for row in rows if not row["accept"]]
+    changed = audited[::40] + rejected[::40]
+    texts = ("none of these", "bad image", "cannot tell")
+    answers = dict(zip(changed, itertools.cycle(texts), strict=False))
+    result = recertify(POLICY, [rows], labels | answers)
+    expected = recertify(POLICY, [rows], labels | dict.fromkeys(changed, 1))
+    assert result.policy.threshold == expected.policy.threshold
+    assert result.policy.calibration is not None
+    assert expected.policy.calibration is not None
+    unclear = sum(text == "cannot tell" for text in answers.values())
+    unknown = [id_ for id_, text in answers.items() if text == "none of these"]
+    assert (result.reviewed, expected.reviewed) == (len(labels) - unclear, len(labels))
+    assert (result.none_of_these, expected.none_of_these) == (len(unknown), 0)
+    confidence = {row["id"]: row["confidence"] for row in rows}
+    for policy, accepted in ((POLICY, result.accepted_before), (result.policy, result.accepted_now)):
+        assert accepted == sum(confidence[id_] >= policy.threshold for id_ in unknown)
+    assert result.accepted_before > 0
+    assert result.to_dict()["none_of_these"] == len(unknown)
+    assert str(result).splitlines()[-1].startswith(f"reviewed: {result.reviewed:,} images")
+    with pytest.raises(DecisionError):
+        recertify(POLICY, [rows], labels | dict.fromkeys(audited, "none of these"))

@@ -152,12 +152,17 @@ def test_labels_are_delivered_again_with_more_lines(folder: Path) -> None:
     first = monitor()
     audits = [audit.id for audit in first.monitor.audited]
     assert Path("monitor/to_review.csv").read_text().splitlines() == ["id,label", *(f"{id_}," for id_ in audits)]
-    rejected = next(row["id"] for row in make_rows(300) if not row["accept"] and row["reason"] is None)
+    read = [row for row in make_rows(300) if row["reason"] is None]
+    rejected = next(row["id"] for row in read if not row["accept"])
+    other = next(row["id"] for row in read if row["accept"] and not row["audit"])
     half = len(audits) // 2
-    lines = ["id,label", *(f"{id_},cat" for id_ in audits[:half]), f"{rejected},dog", f"{audits[-1]},"]
+    given = [f"{rejected},None of these", f"{other},dog", f"{audits[-1]},"]
+    lines = ["id,label", *(f"{id_},cat" for id_ in audits[:half]), *given]
     Path("labels.csv").write_text("\n".join(lines))
     result = monitor(reviewed="labels.csv")
-    assert (result.new_labels, result.ignored_labels) == (half, 1)
+    assert (result.new_labels, result.ignored_labels) == (half + 1, 1)
+    assert result.status.unknown is not None
+    assert result.status.unknown.none_of_these == 1
     assert result.status.audit is not None
     assert (result.status.audit.labels, result.status.audit.pending) == (half, len(audits) - half)
     assert result.queue is not None

@@ -29,6 +29,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "max-logit-pnorm": [{"p": 3}, {"p": 0.5, "on": "views"}, {"p": "none", "on": "views", "temperature": 2.0}],
     "blend": [{}],
     "learned": [LEARNED_WEIGHTS],
+    "gen": [{}],
 }
 """Options of each method to try."""
 
@@ -89,7 +90,7 @@ def test_confidence_equals_the_estimator(method: str, kind: str, predict_from: P
     st.integers(1, 9),
     st.integers(2, 6),
     st.integers(2, 7),
-    st.sampled_from(["mean", "blend", "msr", "entropy", "margin"]),
+    st.sampled_from(["mean", "blend", "msr", "entropy", "margin", "gen"]),
 )
 def test_extreme_outputs_equal_the_estimator(seed: int, n: int, v: int, c: int, method: str) -> None:
     """Saturated outputs, ties and equal rows: float32 would lose the digits that decide."""

@@ -143,7 +143,7 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     assert list(content) == [
         *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
         *("predict_from", "top_k", "threshold", "guarantee", "average_risk", "calibration", "class_names", "schedule"),
-        *("grouped_by", "groups", "compared", "reference", "shifts", "checksum"),
+        *("grouped_by", "groups", "familiarity", "unknown", "compared", "reference", "shifts", "checksum"),
     ]
     assert content["format"] == "secondlook policy"
     assert content["version"] == 1

@@ -159,7 +159,7 @@ def test_section_stands_after_the_operating_points(write: Write, preds: Predicti
     assert "same 600 images" in section
     assert "200 other images. The operating points above count these, too. Above, the methods share" in section
     assert "chosen beforehand" in section
-    assert section.count("<tr") == 1 + len(adaptive.points)
+    assert section.count("<tr") == 1 + len(adaptive.frontier.certified_points)
     assert section.count("default tolerance)</th>") == section.count('class="selected"') == 1
     bare = write(preds, **TERMS)
     assert bare.data["adaptive"]["most_looks"] == [], "no images are available"
@@ -168,17 +168,17 @@ def test_section_stands_after_the_operating_points(write: Write, preds: Predicti
 
 def test_curve_has_each_certified_point_once_and_sentences_tell_what_is_lost(adaptive: AdaptiveLooking) -> None:
     frontier = adaptive.frontier
-    chosen, uncertified = adaptive.chosen, adaptive.chosen._replace(margin=0.0, coverage=0.0)
+    chosen, uncertified = adaptive.frontier.chosen, adaptive.frontier.chosen._replace(margin=0.0, coverage=0.0)
     larger = chosen._replace(margin=chosen.margin + 1)
     points = (uncertified, chosen, larger, frontier.all_looks._replace(margin=64.0))
-    assert replace(adaptive, frontier=replace(frontier, points=points)).points == (chosen, frontier.all_looks)
+    assert replace(frontier, points=points).certified_points == (chosen, frontier.all_looks)
     full = adaptive.frontier.all_looks._replace(coverage=0.729)
     for coverage, told in (
         (0.723, "72.3 % instead of 72.9 % of the images."),
         (0.729, "72.9 % of the images, as all looks do."),
         (0.72901, "72.901 % instead of 72.900 % of the images."),
     ):
-        other = adaptive.chosen._replace(looks=1.93, coverage=coverage)
+        other = adaptive.frontier.chosen._replace(looks=1.93, coverage=coverage)
         shown = replace(adaptive, frontier=replace(adaptive.frontier, points=(other,), all_looks=full))
         assert shown.sentence == f"1.9 looks on average instead of 4 certify {told}"
     singular = "Of 3 images, 1 is decided after one look, and 1 needs all 4."

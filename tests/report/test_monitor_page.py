@@ -1,5 +1,6 @@
 """The page of a monitor: what it says, what it shows, and that it is self-contained and safe."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,23 @@ def test_nothing_is_fetched_and_ids_are_escaped(tmp_path: Path) -> None:
     assert "<b>fish" not in text
     assert "default-src 'none'" in text.replace("&#39;", "'")
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+
+
+def test_page_shows_what_reviewers_found_besides_the_classes(tmp_path: Path) -> None:
+    monitor = Monitor(make_policy())
+    monitor.update(make_rows(1000, audit=0.2))
+    answers = itertools.cycle(("none of these", "bad image", "cannot tell", "cat"))
+    assert monitor.add_labels(dict(zip(monitor.labels, answers, strict=False))) > 300
+    page, unknown = write(monitor, tmp_path), monitor.status().unknown
+    assert unknown is not None
+    assert unknown.share is not None
+    for number in (f"{unknown.none_of_these} of {unknown.reviewed} reviewed", f"{unknown.bad_images} bad images"):
+        assert number in page.text
+    assert "label none of these" in page.text or "✗ wrong:</b> none of these" in page.text
+    assert 'id="unknown-plot"' in page.text
+    shares = [window["unknown"] for window in page.data["windows"]]
+    assert all(abs(share - unknown.share) < 0.1 for share in shares)
+    assert 'id="unknown-plot"' not in write_rows(make_rows(300), tmp_path).text
 
 
 def test_worst_images_are_shown_if_their_source_is_given(alarmed: Monitor, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Desk:
     def lease(self, count: int = 1) -> Any:
         return self.post("lease", count=count)
 
-    def label(self, item: Any, label: int | None = None) -> Any:
+    def label(self, item: Any, label: int | str | None = None) -> Any:
         return self.post(f"{item['number']}/label", label=self.truth[item["id"]] if label is None else label)
 
     def read_labels(self) -> dict[str, int]:

@@ -42,6 +42,8 @@ class Digits:
 
     policy: Path
     adaptive_policy: Path
+    limited_policy: Path
+    """An adaptive one with a limit of familiarity, which rejects some confident images."""
     files: tuple[bytes, ...]
     """PNG files."""
     labels: tuple[int, ...]
@@ -56,8 +58,10 @@ def make_digits(folder: Path) -> Digits:
     classifier = sl.load_classifier(f"onnx:{folder / 'digits.onnx'}")
     source = sl.open_source(images[known], labels=labels[known], class_names=[str(digit) for digit in range(10)])
     preds = sl.collect(classifier, source, VIEWS, execution=sl.Execution(progress=False))
-    for name, adaptive in (("policy.json", False), ("adaptive.json", True)):
-        rule = sl.certify(preds, risk=0.05, delta=0.1, adaptive=adaptive)
+    kinds: dict[str, dict[str, Any]] = {"policy": {}, "adaptive": {"adaptive": True}}
+    kinds["limited"] = {"adaptive": True, "unknown_budget": 0.02}
+    for name, settings in kinds.items():
+        rule = sl.certify(preds, risk=0.05, delta=0.1, **settings)
         attach(
             rule,
             classifier=classifier,
@@ -65,9 +69,10 @@ def make_digits(folder: Path) -> Digits:
             data=source.spec,
             data_digest=source.digest,
             class_names=preds.class_names,
-        ).save(folder / name)
+        ).save(folder / f"{name}.json")
     files = tuple(make_png(images[place]) for place in new)
-    return Digits(folder / "policy.json", folder / "adaptive.json", files, tuple(labels[new].tolist()))
+    policy, adaptive, limited = (folder / f"{name}.json" for name in kinds)
+    return Digits(policy, adaptive, limited, files, tuple(labels[new].tolist()))
 
 
 def make_png(pixels: Array) -> bytes:

@@ -6,7 +6,7 @@ from http.cookies import SimpleCookie
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -39,7 +39,7 @@ class Site:
         self.tokens = options.open_tokens()
         self.database = open_database(data_dir)
         self.access = Access(options, self.tokens, self.database)
-        self.reviews, self.labeling = Mock(), None
+        self.reviews, self.live, self.labeling = Mock(), MagicMock(), None
         self.changes: list[Principal] = []
         self.app = FastAPI()
         self.app.state.service = self

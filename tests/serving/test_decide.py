@@ -18,7 +18,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.errors import SecondLookError, ServingError
-from secondlook.policies import AuditPlan
+from secondlook.policies import AuditPlan, read_policy
 from secondlook.serving import ServiceOptions, request_images
 from secondlook.serving import serve as serve_policy
 from secondlook.serving.database import DatabaseReadError, StorageError
@@ -241,16 +241,28 @@ def bench(digits: Digits, tmp_path: Path) -> Iterator[Bench]:
 
 
 class TestDecisions:
-    @pytest.mark.parametrize("adaptive", [False, True])
-    def test_decisions_are_those_of_score(self, digits: Digits, tmp_path: Path, adaptive: bool) -> None:
-        policy = digits.adaptive_policy if adaptive else digits.policy
-        files = digits.files[:60]
+    @pytest.mark.parametrize("kind", ["policy", "adaptive_policy", "limited_policy"])
+    def test_decisions_are_those_of_score(self, digits: Digits, tmp_path: Path, kind: str) -> None:
+        policy = getattr(digits, kind)
+        files = (*digits.files[:60], *(make_noise(seed=seed) for seed in range(3)))
         with open_bench(policy, tmp_path) as bench:
             made = bench.decide_files(files)
             expected = sl.SelectiveClassifier(bench.model, policy).decide(
                 np.stack([read_image(file)[:, :, :1] for file in files])
             )
             metrics = bench.service.metrics.render().decode()
+            monitor = sl.Monitor(read_policy(policy))
+            for _, table in bench.service.decisions.iter_score_tables(monitor.policy, {1: None}):
+                monitor.update(table)
+        assert monitor.describe().images == len(files), "what is stored has the columns of score files"
+        rejections = [expected.find_rejection(place) for place in range(len(files))]
+        assert [one.rejection for one in made] == rejections
+        assert ("unfamiliar" in rejections) == (expected.familiarity is not None) == (kind == "limited_policy")
+        found = [one.familiarity for one in made]
+        if expected.familiarity is None:
+            assert set(found) == {None}
+        else:
+            np.testing.assert_allclose(found, expected.familiarity, atol=1e-6)
         for name, values in (("label", expected.labels), ("accept", expected.accept), ("looks", expected.looks)):
             assert [getattr(one, name) for one in made] == values.tolist()
         np.testing.assert_allclose([one.confidence for one in made], expected.confidence, atol=1e-6)

@@ -189,8 +189,9 @@ def test_any_document_is_parsed_or_refused(document: object) -> None:
 
 def test_outputs_are_json_by_default_or_bytes() -> None:
     first = {"id": "a", "deployment": 3, "label": 2, "class_name": "kø", "confidence": 0.75, "low": 0.5, "high": 0.875}
-    first |= {"accept": True, "looks": 13}
+    first |= {"accept": True, "looks": 13, "rejection": None, "familiarity": 0.25}
     second = first | {"id": "b", "class_name": None, "low": None, "high": None, "accept": False, "looks": 1}
+    second |= {"rejection": "unsure", "familiarity": None}
     decisions: Any = [SimpleNamespace(**values) for values in (first, second)]
     headers, body = format_inference_response(
         decisions, InferenceRequest([], [], "request 1", dict.fromkeys(OUTPUT_TENSORS, False))
@@ -204,6 +205,8 @@ def test_outputs_are_json_by_default_or_bytes() -> None:
         "class": ("BYTES", [2], ["kø", ""]),
         "confidence": ("FP64", [2], [0.75, 0.75]),
         "accept": ("BOOL", [2], [True, False]),
+        "rejection": ("BYTES", [2], ["", "unsure"]),
+        "familiarity": ("FP64", [2], [0.25, None]),
         "low": ("FP64", [2], [0.5, None]),
         "high": ("FP64", [2], [0.875, None]),
         "looks": ("INT64", [2], [13, 1]),
@@ -245,7 +248,7 @@ def test_lengths_that_do_not_fit_the_body_are_errors_and_not_counted() -> None:
             parse(document, content)
 
 
-OUTPUTS = ("label", "class", "confidence", "accept", "low", "high", "looks", "id")
+OUTPUTS = ("label", "class", "confidence", "accept", "rejection", "familiarity", "low", "high", "looks", "id")
 
 
 def connect(url: str) -> Any:
@@ -317,10 +320,12 @@ def test_files_are_decided_alike(
     assert shown == {"id": "request 7", "model_name": "secondlook", "model_version": "1"}
     found = read_outputs(result)
     expected = [send(f"{url}/v1/decisions/{id_.replace(' ', '%20')}").json for id_ in ids]
-    for name, key in (("label", "label"), ("confidence", "confidence"), ("accept", "accept"), ("looks", "looks")):
-        assert found[name] == [each[key] for each in expected]
-    texts = [[each.decode() if isinstance(each, bytes) else each for each in found[name]] for name in ("class", "id")]
-    assert texts == [[each["class"] for each in expected], ids]
+    for name in ("label", "confidence", "accept", "looks"):
+        assert found[name] == [each[name] for each in expected]
+    assert np.isnan(found["familiarity"]).all()
+    for name in ("class", "id", "rejection"):
+        texts = [each.decode() if isinstance(each, bytes) else each for each in found[name]]
+        assert texts == [each[name] or "" for each in expected]
     assert [list(pair) for pair in zip(found["low"], found["high"], strict=True)] == [
         each["interval"] for each in expected
     ]
@@ -355,7 +360,7 @@ def test_ids_or_the_key_of_a_request_make_it_safe_to_repeat(running: Server, dig
     client = connect(url)
     files, ids = [make_files(digits.files[:3])], {"ids": ["a", "b", "c"]}
     first, second = (read_outputs(client.infer("secondlook", files, parameters=ids)) for _ in range(2))
-    assert first == second
+    np.testing.assert_equal(first, second)  # NaN is NaN
     assert set(service.decisions.find(["a", "b", "c"])) == {"a", "b", "c"}
     other = [make_files(digits.files[3:4])]
     assert find_status(client.infer, "secondlook", other, parameters={"ids": ["a"]}) == "409"

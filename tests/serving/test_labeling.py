@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import secondlook as sl
+from secondlook.extension import Answer
 from secondlook.serving import ServiceOptions, labeling
 from tests.serving.desk import Desk, make_desk
 from tests.serving.running import send, wait_for
@@ -57,11 +58,11 @@ def test_labels_that_change_or_come_later_change_the_plan(desk: Desk) -> None:
         rows = f"id,label\n{third},{desk.truth[third]}\n".encode()
         assert send(f"{desk.url}/v1/reviews", rows, Content_Type="text/csv").json == {"labels": 1, "new": 1}
         assert plan.labels.keys() == {one["id"], third}
-        desk.label(other, 10)
-        assert plan.labels[other["id"]] is None, "it is none of the classes"
-        assert plan.progress.errors == 1
-        desk.post(f"{other['number']}/undo")
-        refused = json.dumps({"label": 11}).encode()
+        for answer in Answer:
+            desk.label(other, answer.text)
+            assert (plan.labels[other["id"]], plan.progress.errors) == (None, 1), "each counts as wrong"
+            desk.post(f"{other['number']}/undo")
+        refused = json.dumps({"label": 10}).encode()
         reply = send(f"{desk.url}/v1/review/{other['number']}/label", refused, Content_Type="application/json")
         assert (reply.status, plan.progress.errors) == (422, 0)
 
@@ -83,14 +84,15 @@ def test_it_resumes_with_all_labels_and_takes_those_of_a_file(desk: Desk) -> Non
         assert desk.lease()["items"][0]["id"] == plan.ids[5]
         assert plan.progress.labels == 5
         desk.label(desk.lease()["items"][0])
-    given = {id_: desk.truth[id_] for id_ in desk.make_plan().ids[6:]}
+    given = {id_: desk.truth[id_] for id_ in desk.make_plan().ids[6:-1]}
+    given[desk.make_plan().ids[-1]] = Answer.BAD_IMAGE
     desk.url = ""
     with desk.open(given | {"elsewhere": 1}) as plan:
         wait_for(desk.is_running, lambda is_running: not is_running)
         assert plan.progress.labels == len(plan.ids)
         assert desk.url == "", "nothing is left to ask for, so no page is opened"
     expected = desk.make_plan()
-    expected.add({id_: desk.truth[id_] for id_ in expected.ids})
+    expected.add({id_: desk.truth[id_] for id_ in expected.ids[:-1]} | {expected.ids[-1]: None})
     assert plan.policy.decides_like(expected.policy)
 
 

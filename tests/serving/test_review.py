@@ -19,9 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from secondlook.extension import Answer
+from secondlook.policies import read_policy
+from secondlook.serving import Client
 from secondlook.serving.database import images
 from secondlook.serving.label_files import parse_label_file
-from secondlook.serving.responses import RequestError
+from secondlook.serving.responses import RequestError, ServedDecision
 from secondlook.serving.review_routes import find_class_names
 from secondlook.serving.service import Service
 from secondlook.tables import format_csv_row
@@ -93,8 +96,10 @@ class TestRoutes:
         assert len(first["likely"]) == 9
         assert [view["view"] for view in first["views"]] == VIEWS.split()
         assert (first["image"], first["accept"]) == (True, False)
-        assert team.get("anna", "/v1/review/classes").json == {"classes": [str(digit) for digit in range(10)]}
+        offered = {"classes": [str(digit) for digit in range(10)], "answers": [answer.text for answer in Answer]}
+        assert team.get("anna", "/v1/review/classes").json == offered
         page = team.get(HOSTILE, "/review").body.decode()
+        assert page.count('data-answer="') == len(Answer)
         assert HOSTILE not in page
         assert 'data-reviewer="&lt;script&gt;' in page
         assert 'src="/static/review.js' in page
@@ -117,6 +122,20 @@ class TestRoutes:
         assert team.post("anna", f"{number}/skip").json["counts"]["leased"] == 2
         assert team.post(HOSTILE, "release").json["counts"]["leased"] == 1
         assert [item["skips"] for item in team.lease("anna", 3)] == [0, 0, 1]
+
+    def test_a_reviewer_says_something_else_than_a_class(self, team: Team) -> None:
+        number, *_ = team.lease_one()
+        assert team.post("anna", f"{number}/label", label="cannot tell").json["counts"]["done"] == 1
+        assert team.post("anna", f"{number}/label", label="Cannot tell").status == 200, "the same once more"
+        assert team.post("anna", f"{number}/label", label="bad image").code == "already_reviewed"
+        id_ = team.service.reviews.read(number).id
+        served = ServedDecision(**team.get("client", f"/v1/decisions/{id_.replace(' ', '%20')}").json)
+        found = (served.review, served.reviewed_label, served.reviewed_class)
+        assert found == ("done", Answer.CANNOT_TELL, "cannot tell")
+        item = team.post("anna", f"{number}/undo").json["item"]
+        assert (item["review"], item["reviewed_label"]) == ("waiting", None)
+        assert team.post("anna", f"{number}/label", label="none of these").status == 200
+        assert team.service.reviews.labels([1]) == {id_: Answer.NONE_OF_THESE}
 
     def test_only_reviewers_see_the_queue_and_what_does_not_exist_is_an_error(self, team: Team) -> None:
         known, *_ = team.lease_one()
@@ -223,12 +242,14 @@ class TestLabelFiles:
              [("line 2", "a", 0), ("line 4", "c", 1), ("line 6", "d", 2)]),
             *[(make_parquet(id=["a", "b", "c"], label=labels), [("row 1", "a", 1), ("row 3", "c", 3)])
               for labels in ([1, None, 3], ["dog", "", "=1+1"], [1.0, float("nan"), 3.0])],
+            (b"id,label\na,none of these\nb,Bad Image\nc,'=1+1\nd, cannot tell \n",
+             [("line 2", "a", -1), ("line 3", "b", -3), ("line 4", "c", 3), ("line 5", "d", -2)]),
             (make_tasks(make_task("a", ["dog"]), {"data": {"id": "b"}}, make_task("c", ["cat"], was_cancelled=True),
                         make_task("d", ["cat"], ["cat"]),
                         {"data": {"id": "e"}, "annotations": [{"result": [{"type": "textarea"}]}]}),
              [("task 1", "a", 1), ("task 4", "d", 0)]),
         ],
-        ids=["csv", "parquet indices", "parquet names", "parquet floats", "label studio"],
+        ids=["csv", "parquet indices", "parquet names", "parquet floats", "answers", "label studio"],
     )  # fmt: skip
     def test_labels_are_read_by_name_or_index(self, content: bytes, expected: list[tuple[str, str, int]]) -> None:
         assert [tuple(one) for one in parse_label_file(content, CLASSES)] == expected
@@ -331,7 +352,56 @@ class TestExports:
         assert base64.b64decode(encoded) == image.content
         assert tasks["a"]["predictions"][0]["result"][0]["value"]["choices"] == [str(stored.label)]
         config = ElementTree.fromstring(export(url, format="label-studio-config").body)
-        assert [one.get("value") for one in config.iter("Choice")] == [str(digit) for digit in range(10)]
+        answers = [answer.text for answer in Answer]
+        assert [one.get("value") for one in config.iter("Choice")] == [*map(str, range(10)), *answers]
+
+    @pytest.mark.parametrize("first", ["one", "bad image", None])
+    def test_all_labels_come_back_from_every_export(self, digits: Digits, tmp_path: Path, first: str | None) -> None:
+        """Whether classes have names, or one that is also another answer: that is not offered beside it."""
+        (tmp_path / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
+        names = None if first is None else (first, *(f"digit {place}" for place in range(1, 10)))
+        read_policy(digits.policy).model_copy(update={"class_names": names}).save(tmp_path / "policy.json")
+        with serve(tmp_path / "policy.json", tmp_path / "service") as (url, service):
+            seed = 0
+            while service.reviews.counts().waiting < 4:
+                send_image(url, make_noise(seed=seed), f"noise {seed}")
+                seed += 1
+            told = send(f"{url}/v1/review/classes").json
+            answers = ["none of these", "cannot tell"] + ["bad image"] * (first != "bad image")
+            assert (told["classes"], told["answers"]) == (None if names is None else list(names), answers)
+            assert send(f"{url}/review").body.decode().count('data-answer="') == len(answers)
+            waiting = [item for block in service.reviews.iter_items(["waiting"]) for item in block]
+            for item, label in zip(waiting, [*answers, "bad image", 7], strict=False):
+                body = json.dumps({"label": label}).encode()
+                assert send(f"{url}/v1/review/{item.number}/label", body, Content_Type="application/json").status == 200
+            stored = service.reviews.labels([1])
+            assert sorted(stored.values()) == sorted([-2, -1, 0, 7] if first == "bad image" else [-3, -3, -2, -1])
+            for format_ in ("csv", "parquet", "label-studio"):
+                content = export(url, format=format_, state="done").body
+                assert {one.id: one.label for one in parse_label_file(content, names)} == stored
+                reply = send(f"{url}/v1/reviews", content, Content_Type="application/octet-stream")
+                assert reply.json == {"labels": len(stored), "new": 0}
+            rows = read_csv(export(url, format="csv", state="done").body)
+            assert set(answers) <= {row["label"] for row in rows}
+
+    def test_both_conditions_of_a_policy_are_told(self, digits: Digits, tmp_path: Path) -> None:
+        with serve(digits.limited_policy, tmp_path / "service") as (url, service), Client(url) as client:
+            made = {one.id: one for one in client.decide_many([make_noise(seed=seed) for seed in range(20)])}
+            made |= {one.id: one for one in client.decide_many(digits.files[:60])}
+            limit = service.live.deployment.policy.familiarity
+            assert limit is not None
+            assert {one.rejection for one in made.values()} == {None, "unsure", "unfamiliar"}
+            for one in made.values():
+                assert one.familiarity is not None
+                assert one.accept == (one.rejection is None)
+                assert (one.rejection == "unfamiliar") == (one.familiarity < limit.limit)
+            rejected = {id_: (one.rejection, one.familiarity) for id_, one in made.items() if not one.accept}
+            rows = read_csv(export(url).body)
+            assert {row["id"]: (row["rejection"], float(row["familiarity"])) for row in rows} == rejected
+            table = read_parquet(export(url, format="parquet").body).to_pylist()
+            assert {row["id"]: (row["rejection"], row["familiarity"]) for row in table} == rejected
+            items = send(f"{url}/v1/review/lease", b'{"count": 50}', Content_Type="application/json").json["items"]
+            assert {item["id"]: (item["rejection"], item["familiarity"]) for item in items} == rejected
 
     @pytest.mark.parametrize("format_", ["csv", "parquet", "label-studio"])
     def test_labels_that_were_added_to_an_export_come_back(self, queue: Server, format_: str) -> None:

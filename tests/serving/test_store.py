@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from secondlook.errors import ServingError
+from secondlook.extension import Answer
 from secondlook.serving import ServiceOptions
 from secondlook.serving import database as database_module
 from secondlook.serving import store as store_module
@@ -188,6 +189,9 @@ class TestReviews:
         assert queue.add_labels([NewLabel("row 2", "a", 0), NewLabel("row 3", "b", 1)], "import") == 1
         assert queue.add_labels([], "import") == 0
         assert (queue.labels([1]), queue.labels([2])) == ({"a": 0, "b": 1}, {})
+        bad = NewLabel("row 2", "c", Answer.BAD_IMAGE)
+        assert [queue.add_labels([bad], "import") for _ in range(2)] == [1, 0]
+        assert isinstance(queue.labels([1])["c"], Answer)
 
     def test_images_are_removed_a_few_at_once(self, store: DecisionStore, database: Database, clock: Clock) -> None:
         """Decisions are stored in between."""
@@ -247,7 +251,8 @@ class Item:
         return self.label is not None, self.was_lost, self.skips, self.confidence, self.number
 
 
-NAMES, PLACES, LABELS = st.sampled_from([ANNA, BEN, CLEO]), st.integers(0, 5), st.integers(0, 2)
+NAMES, PLACES = st.sampled_from([ANNA, BEN, CLEO]), st.integers(0, 5)
+LABELS = st.sampled_from([0, 1, *Answer])
 
 
 class Reviewers(RuleBasedStateMachine):

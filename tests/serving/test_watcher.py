@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from prometheus_client.parser import text_string_to_metric_families
 
+from secondlook.decisions import Answer
 from secondlook.errors import MonitoringError
-from secondlook.monitoring import monitor_scores
+from secondlook.monitoring import monitor_scores, name_label
 from secondlook.policies import Policy
 from secondlook.serving import watcher
 from secondlook.serving.database import Database, decisions, images, open_database, reviews
+from secondlook.serving.label_files import NewLabel
 from secondlook.serving.store import ReviewStore
 from secondlook.serving.watcher import StreamMonitor
 from tests.monitoring.streams import CLASSES, RISK, Row, make_policy, write_parquet
@@ -64,7 +66,7 @@ def run_monitor(database: Database, parts: list[tuple[list[Row], float]], folder
         write_parquet(folder / f"{place:03d}.parquet", rows, {"secondlook.score": json.dumps(content)})
     known = {row["id"] for rows, _ in parts for row in rows}
     query = sa.select(decisions.c.id, reviews.c.label).join(reviews, reviews.c.number == decisions.c.number)
-    found = [(row.id, CLASSES[row.label]) for row in database.fetch(query) if row.id in known]
+    found = [(row.id, name_label(row.label, CLASSES)) for row in database.fetch(query) if row.id in known]
     with (folder / "labels.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "label"), *found])
     patterns, labels = str(folder / "*.parquet"), folder / "labels.csv"
@@ -90,22 +92,28 @@ def test_numbers_are_those_of_the_monitor_command(watch: Open, sqlite: Database,
     service.refresh()
     service.add(parts[1][0])
     add_rows(sqlite, parts[2][0], first)  # by an instance that did not know it yet
+    answers = [row["id"] for row in parts[0][0] if row["audit"] or not row["accept"]][::9]
+    texts = itertools.cycle(Answer)
+    service.reviews.add_labels([NewLabel("row", id_, next(texts)) for id_ in answers], REVIEWER.name)
     review_all(service, 0.1)
     status = json.loads(json.dumps(service.look()["monitor"]))
     expected = run_monitor(sqlite, parts, tmp_path / "export")
     assert expected["images"] == 1470 + 980 + 196
     assert expected["audit"]["labels"] > 200
     compared = ("images", "accepted", "coverage", "calibration_coverage", "guarantee", "shift", "estimate", "recent")
-    for name in (*compared, "audit", "audited", "auditable", "alarm", "verdict", "next_step"):
+    assert expected["unknown"]["none_of_these"] > 5
+    for name in (*compared, "audit", "audited", "auditable", "unknown", "alarm", "verdict", "next_step"):
         assert status[name] == expected[name], name
     assert status["wrong_images"]
     for image in status["wrong_images"]:
         assert image["predicted"][0] in CLASSES
-        assert image["label"] in CLASSES
+        assert image["label"] in (*CLASSES, "none of these", "bad image")
         assert [image["label"]] != image["predicted"]
     plotted = status["timeline"]["windows"]
     for name, other in (("coverage", "coverage"), ("risk", "estimated_risk"), ("audit_high", "audited_risk_high")):
         assert [one[name] for one in plotted] == [one[other] for one in expected["windows"]]
+    shares = [one["none_of_these"] / one["reviewed"] for one in expected["windows"]]
+    assert [one["unknown"] for one in plotted] == shares
 
 
 def test_many_labels_are_compared_less_often(watch: Open, sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +324,10 @@ def test_metrics_have_the_numbers_of_the_status(watch: Open) -> None:
         "shift_evidence_log10": monitor["shift"]["log10_evidence"],
         "shift_limit_log10": monitor["shift"]["log10_limit"],
         "estimated_risk": monitor["recent"]["risk"],
+        "unknown_share": monitor["unknown"]["share"],
+        "unknown_share_low": monitor["unknown"]["low"],
+        "unknown_share_high": monitor["unknown"]["high"],
+        "unknown_grown": 0.0,
         "audited_risk_low": monitor["audit"]["low"],
         "audited_risk_high": monitor["audit"]["high"],
     }

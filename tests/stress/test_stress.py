@@ -70,7 +70,7 @@ def test_changed_files_are_refused_or_valid(
 
 def test_guarantees_hold_in_simulated_worlds(tmp_path: Path) -> None:
     rows = run_stress(tmp_path, "calibrations", "--count", "150")
-    assert len(rows) == 15
+    assert len(rows) == 17
     assert all(int(row["broken"]) <= int(row["allowed_by_chance"]) for row in rows)
 
 

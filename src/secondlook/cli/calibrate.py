@@ -13,7 +13,7 @@ from typer import Option
 from secondlook.cli import options
 from secondlook.cli.options import Printing
 from secondlook.errors import DecisionError
-from secondlook.policies import DEFAULT_DELTA, Ledger, Policy, Schedule, ShiftModel, read_policy
+from secondlook.policies import DEFAULT_DELTA, Familiarity, Ledger, Policy, Schedule, ShiftModel, read_policy
 from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
 
@@ -64,6 +64,22 @@ def calibrate(
     ] = None,
     max_looks: Annotated[
         int | None, Option(metavar="N", help="With --adaptive: looks per image at most.", show_default="all views")
+    ] = None,
+    unknown: Annotated[
+        str | None,
+        Option(
+            metavar="SPEC",
+            help="Example images of none of the classes, such as folder:others/. Half of them teach the policy to "
+            "reject such images, the other half give a bound on how many it accepts.",
+        ),
+    ] = None,
+    unknown_budget: Annotated[
+        float | None,
+        Option(
+            metavar="B",
+            help="Share of known images that may be given up to reject unfamiliar ones; also without --unknown.",
+            show_default=f"with --unknown {Familiarity.DEFAULT_BUDGET:g}, otherwise none",
+        ),
     ] = None,
     reviewed: Annotated[
         str | None,
@@ -124,18 +140,26 @@ def calibrate(
     if (run is None) == (reviewed is None):
         raise DecisionError("give either --run (labeled images) or --reviewed (reviewed ones), not both or neither.")
     if not shifts:
-        learning = {"--shift-images": images, "--model": model, "--batch-size": batch_size}
-        options.refuse({**learning, "--device": device if device != "auto" else None}, "without --shifts")
+        options.refuse({"--shift-images": images}, "without --shifts")
+    if not shifts and unknown is None:
+        running = {"--model": model, "--batch-size": batch_size, "--device": device if device != "auto" else None}
+        options.refuse(running, "without --shifts or --unknown")
     if run is not None:
         options.refuse({"--policy": policy, "--scores": scores, "--planned-looks": planned_looks}, "without --reviewed")
         opened, settings = open_run(run), _choose_target(risk, delta, average_risk, coverage, method)
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(per_class, class_risk, risk)
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
+        execution = Execution(device, batch_size or "auto", progress=printing.progress)
+        if unknown is not None or unknown_budget is not None:
+            options.refuse(
+                {"--unknown": unknown, "--unknown-budget": unknown_budget} if risk is None else {}, "without --risk"
+            )
+            examples = None if unknown is None else opened.collect_unknown(unknown, model, execution=execution)
+            settings |= {"unknown": examples, "unknown_budget": unknown_budget}
         calibrated = opened.threshold_for(**settings) if risk is None else opened.certify(**settings)
-        accepted = opened.count_accepted_unknowns(calibrated)
+        accepted = None if unknown is not None else opened.count_accepted_unknowns(calibrated)
         changes = [] if accepted is None else [str(accepted)]
         if shifts:
-            execution = Execution(device, batch_size or "auto", progress=printing.progress)
             n_images = images or ShiftModel.DEFAULT_IMAGES
             if not printing.quiet:
                 shown = min(n_images, opened.record.data.images)
@@ -154,6 +178,8 @@ def calibrate(
             "--predict-from": predict_from,
             "--top-k": top_k,
             "--shifts": shifts,
+            "--unknown": unknown,
+            "--unknown-budget": unknown_budget,
         }
         options.refuse(kept, "with --reviewed, which keeps that of the policy")
         terms: dict[str, Any] = {"risk": risk, "delta": delta, "planned_looks": planned_looks}

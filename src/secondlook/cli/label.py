@@ -135,7 +135,7 @@ def label(
         )
         resume = f"Labels are saved in {folder}; run the same command to resume."
     else:
-        plan.add(given)
+        plan.add({id_: None if label < 0 else label for id_, label in given.items()})  # other answers count as wrong
         written = _write_next(next_, plan, preds, task.source, names)
         resume = f"Written: {next_} with {written:,} images to label, most confident first."
     policy, progress = file.update(plan), plan.progress
@@ -243,11 +243,11 @@ class PolicyFile:
         return None
 
 
-def _read_labels(files: list[Path], class_names: tuple[str, ...]) -> dict[str, int | None]:
+def _read_labels(files: list[Path], class_names: tuple[str, ...]) -> dict[str, int]:
     """Return the labels of several files by id, which must agree."""
     from secondlook.serving import ServiceOptions
 
-    labels: dict[str, int | None] = {}
+    labels: dict[str, int] = {}
     for path in files:
         for id_, label in ServiceOptions.read_labels(path, class_names).items():
             if labels.setdefault(id_, label) != label:
@@ -269,9 +269,7 @@ def _make_service_options(folder: Path, host: str, port: int | None) -> "Service
     return ServiceOptions(folder, host=host, port=port)
 
 
-def _open_page(
-    service: "ServiceOptions", labels: dict[str, int | None], *, is_opened: bool, quiet: bool, **task: Any
-) -> None:
+def _open_page(service: "ServiceOptions", labels: dict[str, int], *, is_opened: bool, quiet: bool, **task: Any) -> None:
     """Let people label images on the review page, until labeling is finished or interrupted."""
 
     def announce(url: str) -> None:

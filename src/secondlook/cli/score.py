@@ -109,7 +109,8 @@ def monitor(
     ],
     out: Annotated[Path, Option(metavar="DIR", help="Folder for the page, the numbers and the state.")],
     reviewed: Annotated[
-        Path | None, Option(metavar="FILE.csv", help="Reviewed audits: a CSV file with the columns id,label.")
+        Path | None,
+        Option(metavar="FILE.csv", help="Reviewed audits and rejected images: a CSV file with the columns id,label."),
     ] = None,
     data: Annotated[
         str | None, Option(metavar="SPEC", help=f"The scored images, to show the worst. {options.SOURCES_HELP}")
@@ -117,7 +118,7 @@ def monitor(
     alpha: Annotated[
         float | None,
         Option(
-            help="Probability of a false alarm, over a stream of any length, of either test.",
+            help="Probability of a false alarm, over a stream of any length, of each test.",
             show_default="0.05, or as before",
         ),
     ] = None,

@@ -6,11 +6,10 @@ from secondlook.decisions.decision import Decision, Decisions, FileOutputs, make
 from secondlook.decisions.exported_file import ExportedFile, ExportRecord, PixelType
 from secondlook.decisions.formats import SCORE_FORMATS, ScoreFormat
 from secondlook.decisions.job import RowOptions, make_row_table, score
-from secondlook.decisions.looking import LookedImage, Looking, LookStream
+from secondlook.decisions.looking import LookedImage, LookStream
 from secondlook.decisions.plan import Plan, compile_policy, load_policy
 from secondlook.decisions.policy_classifier import can_load_classifier, resolve_classifier
-from secondlook.decisions.review import EXPORTS, Export, LabelStudio, Review, ReviewImage, encode_png
-from secondlook.decisions.summary import ScoreSummary
+from secondlook.decisions.review import EXPORTS, Answer, Export, LabelStudio, Review, ReviewImage, encode_png
 from secondlook.imports import lazy_attributes
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXPORTS",
     "SCORE_FORMATS",
+    "Answer",
     "Decision",
     "Decisions",
     "Export",
@@ -28,14 +28,12 @@ __all__ = [
     "LabelStudio",
     "LookStream",
     "LookedImage",
-    "Looking",
     "PixelType",
     "Plan",
     "Review",
     "ReviewImage",
     "RowOptions",
     "ScoreFormat",
-    "ScoreSummary",
     "SelectiveClassifier",
     "can_load_classifier",
     "compile_policy",

@@ -124,7 +124,7 @@ class Totals:
     """Counts over the finished chunks of a job."""
 
     def __init__(self) -> None:
-        self.images = self.accepted = self.looks = self.audited = 0
+        self.images = self.accepted = self.looks = self.audited = self.unfamiliar = 0
         self._skipped: dict[int, list[tuple[str, str]]] = {}
 
     def add(self, number: int, rows: "pa.Table") -> None:
@@ -135,6 +135,8 @@ class Totals:
         self.images += len(rows) - len(broken)
         self.accepted += pc.sum(rows["accept"]).as_py() or 0
         self.looks += pc.sum(rows["looks"]).as_py() or 0
+        if "rejection" in rows.column_names:
+            self.unfamiliar += pc.sum(pc.equal(rows["rejection"], "unfamiliar")).as_py() or 0
         if "audit" in rows.column_names:
             self.audited += pc.sum(rows["audit"]).as_py() or 0
         self._skipped[number] = list(zip(broken["id"].to_pylist(), broken["reason"].to_pylist(), strict=True))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ REJECTED_LABEL = -1
 """Predicted label of a rejected image."""
 DEFAULT_LEVEL = 0.95
 """Confidence level of the interval of a decision."""
+
+Rejection = Literal["unsure", "unfamiliar"]
+"""Why an image is rejected: its confidence is too low, or, whatever that is, it looks like none of the known images."""
 
 
 class LookPrediction(NamedTuple):
@@ -51,6 +54,10 @@ class Decision(FrozenRecord):
     """Name of the first predicted class; None if it is unknown."""
     confidence: float
     accept: bool
+    rejection: Rejection | None = None
+    """Why the image is rejected; None if it is accepted."""
+    familiarity: float | None = None
+    """How much the image looks like known ones; None if the policy has no limit for it."""
     looks: int
     """Number of views that the image was looked at."""
     first_look: float
@@ -88,6 +95,10 @@ class Decisions:
     """How much the looks disagree, from 0 to 1; NaN after a single look. float64 [N]"""
     interval: tuple[Float64Array, Float64Array] | None = None
     """Ends of the interval of the confidence over views; NaN after a single look, None if it was not computed."""
+    familiarity: Float64Array | None = None
+    """How much each image looks like known ones; None if the policy has no limit for it. float64 [N]"""
+    is_familiar: BoolArray | None = None
+    """Whether that reaches the limit; None if there is none. bool [N]"""
     class_names: tuple[str, ...] | None = None
     guarantee: Guarantee | None = None
     """What the policy guarantees about accepted images; None if nothing."""
@@ -106,6 +117,12 @@ class Decisions:
         """The first predicted class of each image. int64 [N]"""
         return self.labels if self.labels.ndim == 1 else self.labels[:, 0]
 
+    def find_rejection(self, index: int) -> Rejection | None:
+        """Return why an image is rejected; None if it is accepted."""
+        if self.accept[index]:
+            return None
+        return "unsure" if self.is_familiar is None or self.is_familiar[index] else "unfamiliar"
+
     def make_row(self, index: int, **details: Any) -> Decision:
         """Return the decision about one image, with details that are not in the arrays."""
         labels = np.asarray(self.labels[index]).tolist()
@@ -119,6 +136,8 @@ class Decisions:
             class_name=None if self.class_names is None else self.class_names[label],
             confidence=float(self.confidence[index]),
             accept=bool(self.accept[index]),
+            rejection=self.find_rejection(index),
+            familiarity=None if self.familiarity is None else float(self.familiarity[index]),
             looks=int(self.looks[index]),
             first_look=float(self.first_look[index]),
             disagreement=None if np.isnan(disagreement) else disagreement,
@@ -132,6 +151,10 @@ class Decisions:
         """The columns of rows that every decision has, by their names; null where there is no value."""
         low, high = self.interval or (np.full(len(self), np.nan),) * 2
         names = self.class_names
+        familiar: dict[str, Any] = {}
+        if self.familiarity is not None:
+            rejections = [self.find_rejection(index) for index in range(len(self))]
+            familiar = {"familiarity": self.familiarity, "rejection": rejections}
         return {
             "id": list(self.ids),
             "label": self.first_labels,
@@ -141,6 +164,7 @@ class Decisions:
             "low": as_nullable(low),
             "high": as_nullable(high),
             "accept": self.accept,
+            **familiar,
             "looks": self.looks,
             "first_look": self.first_look,
             "disagreement": as_nullable(self.disagreement),
@@ -150,7 +174,8 @@ class Decisions:
         """Return the columns id, label, confidence, low, high, accept, looks, first_look and disagreement.
 
         For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
-        `high` are null, and after a single look `disagreement` is.
+        `high` are null, and after a single look `disagreement` is. If the policy has a limit of familiarity, the
+        columns familiarity and rejection follow accept.
         """
         import pyarrow as pa
 
@@ -168,8 +193,10 @@ class Decisions:
         order = np.argsort(np.concatenate(positions))
         ids = [id_ for part in parts for id_ in part.ids]
         values: dict[str, Any] = {"ids": tuple(ids[place] for place in order)}
-        for name in ("labels", "confidence", "accept", "looks", "first_look", "disagreement"):
-            values[name] = np.concatenate([getattr(part, name) for part in parts])[order]
+        names = ("labels", "confidence", "accept", "looks", "first_look", "disagreement", "familiarity", "is_familiar")
+        for name in names:
+            columns = [getattr(part, name) for part in parts]
+            values[name] = None if columns[0] is None else np.concatenate(columns)[order]
         intervals = [part.interval for part in parts if part.interval is not None]
         if intervals:
             low, high = np.concatenate(intervals, axis=1)[:, order]
@@ -191,16 +218,21 @@ class FileOutputs(NamedTuple):
     """Outputs of the members for each look, NaN where it was not taken. float32 [N, V, members * classes]"""
     probabilities: Float32Array
     """Mean over looks and members. float32 [N, classes]"""
+    familiarity: Float64Array | None = None
+    """How much each image looks like known ones; None if the policy has no limit for it."""
 
     @classmethod
     def join(cls, parts: "Sequence[FileOutputs]") -> "FileOutputs":
         """Return the outputs for the images of several batches."""
-        return parts[0] if len(parts) == 1 else cls(*map(np.concatenate, zip(*parts, strict=True)))
+        columns = zip(*parts, strict=True)
+        joined: Any = (None if column[0] is None else np.concatenate(column) for column in columns)
+        return cls(*joined)
 
     def select(self, positions: IntArray) -> "FileOutputs":
         """Return the outputs for some of the images. int64 [n]"""
         columns: tuple[Any, ...] = self
-        return FileOutputs(*(values[positions] for values in columns))
+        selected: Any = (None if column is None else column[positions] for column in columns)
+        return FileOutputs(*selected)
 
 
 def make_decisions(
@@ -215,9 +247,11 @@ def make_decisions(
         predicted = preds.predicted(policy.predict_from, policy.top_k)
         confidence = policy.compute_stopped(preds)
         groups = policy.find_first_classes(preds) if policy.grouped_by == "class" else None
-        accept = policy.accept_values(confidence, groups)
+        familiarity = policy.compute_familiarity(preds)
+        accept = policy.accept_values(confidence, groups, familiarity)
     else:
         predicted, confidence, accept = decided.labels, decided.confidence, decided.accept
+        familiarity = decided.familiarity
     first_look, disagreement = compute_look_statistics(preds, policy.top_k)
     return Decisions(
         ids=preds.ids,
@@ -227,6 +261,8 @@ def make_decisions(
         looks=np.full(len(preds), preds.n_views),
         first_look=first_look,
         disagreement=disagreement,
+        familiarity=familiarity,
+        is_familiar=policy.is_familiar(familiarity),
         interval=None if level is None else compute_interval(policy, preds, level, seed),
         class_names=preds.class_names,
         guarantee=policy.guarantee,

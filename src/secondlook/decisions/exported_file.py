@@ -34,7 +34,13 @@ MAX_VIEWS = 1000
 
 PixelType = Literal["uint8", "float32"]
 
-_TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)", "int64": "tensor(int64)", "bool": "tensor(bool)"}
+_TYPES = {
+    "uint8": "tensor(uint8)",
+    "float32": "tensor(float)",
+    "float64": "tensor(double)",
+    "int64": "tensor(int64)",
+    "bool": "tensor(bool)",
+}
 _OUTPUT_FORMS: Mapping[str, tuple[str, int]] = {
     "label": ("int64", 1),
     "confidence": ("float32", 1),
@@ -43,8 +49,10 @@ _OUTPUT_FORMS: Mapping[str, tuple[str, int]] = {
     "looks": ("int64", 1),
     "view_outputs": ("float32", 3),
     "labels": ("int64", 2),
+    "familiarity": ("float64", 1),
 }
-"""Number type and number of axes of each output, in their order; the last one is there for top_k > 1 only."""
+"""Number type and number of axes of each output, in their order; `labels` is there for top_k > 1 only, `familiarity` if
+the policy has a limit for it."""
 
 
 class ExportRecord(FrozenRecord):
@@ -80,7 +88,8 @@ class ExportRecord(FrozenRecord):
     @staticmethod
     def list_outputs(policy: Policy) -> tuple[str, ...]:
         """Return the outputs of a file that a policy is exported to, in their order."""
-        return tuple(_OUTPUT_FORMS)[: None if policy.top_k > 1 else -1]
+        left_out = {"labels": policy.top_k == 1, "familiarity": policy.familiarity is None}
+        return tuple(name for name in _OUTPUT_FORMS if not left_out.get(name))
 
     def describe_input(self) -> str:
         """Return number type and shape of the images that the file takes, in words."""
@@ -221,7 +230,8 @@ class ExportedFile(CompiledPolicy):
     def _run(self, images: Array) -> FileOutputs:
         """Run the file on one batch, and check what it returns. [n, H, W, C]"""
         name = f"decider {str(self.path)!r}"
-        outputs = ["labels" if self.policy.top_k > 1 else "label", *FileOutputs._fields[1:]]
+        fields = FileOutputs._fields[1:] if self.policy.familiarity is not None else FileOutputs._fields[1:-1]
+        outputs = ["labels" if self.policy.top_k > 1 else "label", *fields]
         if self.record.pixels == "uint8":
             pixels = as_pixels(images)
         elif images.dtype == np.float32:
@@ -247,10 +257,10 @@ class ExportedFile(CompiledPolicy):
         top_k, n_outputs = self.policy.top_k, self.record.members * self.record.classes
         labels = (n_images,) if top_k == 1 else (n_images, top_k)
         view_outputs, probabilities = (n_images, len(self.policy.views), n_outputs), (n_images, self.record.classes)
-        expected = (labels, *[(n_images,)] * 3, view_outputs, probabilities)
-        for name, got, shape in zip(found._fields, map(np.shape, found), expected, strict=True):
-            if got != shape:
-                raise self._damaged(f"{name} of shape {list(got)}, expected {list(shape)}")
+        expected = (labels, *[(n_images,)] * 3, view_outputs, probabilities, (n_images,))
+        for name, values, shape in zip(found._fields, found, expected, strict=True):
+            if values is not None and np.shape(values) != shape:
+                raise self._damaged(f"{name} of shape {list(np.shape(values))}, expected {list(shape)}")
 
     def _check_values(self, found: FileOutputs) -> None:
         """Raise for numbers that no policy decides from, so that nothing invalid is handed on."""
@@ -264,6 +274,8 @@ class ExportedFile(CompiledPolicy):
             "an output that is not finite": np.isfinite(found.view_outputs).all(axis=2) | ~is_taken,
             "a probability that is not a number from 0 up": np.isfinite(mean) & (mean >= 0),
         }
+        if found.familiarity is not None:
+            is_valid["a familiarity that is not finite"] = np.isfinite(found.familiarity)
         for fault, valid in is_valid.items():
             if not valid.all():
                 raise self._damaged(f"{fault} for image {int(np.argwhere(~valid)[0][0])} of a batch")
@@ -277,14 +289,21 @@ class ExportedFile(CompiledPolicy):
         values = rounded.astype(np.float64)
         groups = found.labels.reshape(len(values), -1)[:, 0] if self.policy.grouped_by == "class" else None
         thresholds = np.broadcast_to(self.policy.find_thresholds(values.shape, groups), values.shape)
-        differs = (values >= thresholds) != accept
-        is_wrong = differs & ~(np.abs(values - thresholds) <= np.spacing(np.abs(rounded)))
+        familiar = self.policy.is_familiar(found.familiarity)
+        if familiar is None:
+            familiar = np.ones_like(accept)
+        # Whether an unfamiliar image is confident does not matter, so that its confidence stays as it is.
+        reaches = np.where(familiar, accept, values >= thresholds)
+        differs = (values >= thresholds) != reaches
+        is_wrong = differs & ~(np.abs(values - thresholds) <= np.spacing(np.abs(rounded))) | (accept & ~familiar)
         if is_wrong.any():
             place = int(np.flatnonzero(is_wrong)[0])
             decision = "accepted" if accept[place] else "rejected"
             numbers = f"confidence {values[place]:.6g} at a threshold of {thresholds[place]:.6g}"
+            if not familiar[place]:
+                numbers = "a familiarity below its limit"
             raise self._damaged(f"image {place} of the batch as {decision} with {numbers}")
-        return np.where(differs, np.where(accept, thresholds, np.nextafter(thresholds, -np.inf)), values)
+        return np.where(differs, np.where(reaches, thresholds, np.nextafter(thresholds, -np.inf)), values)
 
     def _damaged(self, found: str) -> DecisionError:
         return DecisionError(f"the decider {str(self.path)!r} returned {found}; export the policy again.")

@@ -63,6 +63,8 @@ COLUMN_TYPES: Mapping[str, str] = {
     "low": "double",
     "high": "double",
     "accept": "bool",
+    "familiarity": "double",
+    "rejection": "string",
     "looks": "int64",
     "first_look": "double",
     "disagreement": "double",
@@ -114,6 +116,7 @@ class RowOptions:
         """Names of the columns of the rows."""
         left_out = {
             *(["labels"] if self.policy.top_k == 1 else []),
+            *(["familiarity", "rejection"] if self.policy.familiarity is None else []),
             *(["audit", "audit_probability"] if self.audit is None else []),
             *([] if self.per_view else ["view_labels", "view_probabilities"]),
         }
@@ -303,6 +306,7 @@ def score(
         is_adaptive=schedule is not None,
         use=use,
         audited=None if audit is None else totals.audited,
+        unfamiliar=None if plan.policy.familiarity is None else totals.unfamiliar,
     )
 
 

@@ -203,9 +203,13 @@ class Looking:
         if looks.min() < most:  # looks that were not taken yet are as the first, so that they are valid outputs
             taken = np.arange(most) < looks[:, None]
             outputs = np.where(taken[:, :, None], outputs, outputs[:, :1])
-        policy = self._plan.policy
-        running = policy.compiled.running(self._plan.make_predictions(outputs))[np.arange(len(positions)), looks - 1]
-        self._is_open[positions] = self._schedule.is_open(looks, running, policy.threshold)
+        policy, preds = self._plan.policy, self._plan.make_predictions(outputs)
+        running = policy.compiled.running(preds)[np.arange(len(positions)), looks - 1]
+        is_open = self._schedule.is_open(looks, running, policy.threshold)
+        familiar = policy.is_familiar(policy.compute_familiarity(preds)) if looks.min() == 1 else None
+        if familiar is not None:  # that of the first look decides
+            is_open &= familiar
+        self._is_open[positions] = is_open
 
 
 Key = TypeVar("Key")

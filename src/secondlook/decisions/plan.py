@@ -76,7 +76,7 @@ class CompiledPolicy(ABC):
     ) -> None:
         policy.check_transfers()
         self.given, self.described, self.mismatch, self.kinds = policy, described, mismatch, kinds
-        self.policy = policy if mismatch is None else policy.model_copy(update={"guarantee": None})
+        self.policy = policy if mismatch is None else policy.model_copy(update={"guarantee": None, "unknown": None})
         self._names = names
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
@@ -159,9 +159,8 @@ class Plan(CompiledPolicy):
         self.views = policy.parse_views()
         if policy.schedule is None:  # otherwise the number of looks is not known
             self.progress_per_image = len(self.views)
-        self._decides_blocks = (
-            self.policy.schedule is None and self.policy.grouped_by is None and self.policy.compiled.takes_blocks
-        )
+        others = (policy.schedule, policy.grouped_by, policy.familiarity)
+        self._decides_blocks = all(one is None for one in others) and policy.compiled.takes_blocks
         self._fitting_shape: tuple[int, ...] | None = None
         """Shape of an image that was used as it is: most images have that of the one before."""
         self._inference: tuple[object, Inference | None] = None, None

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from urllib.parse import quote
@@ -36,6 +37,33 @@ LOCAL_FILES = "/data/local-files/?d="
 
 MAX_NAME_LENGTH = 60
 CONFIG_SUFFIX = "-config.xml"
+
+
+class Answer(IntEnum):
+    """What a reviewer may say of an image instead of a class; negative numbers, since classes count from 0."""
+
+    NONE_OF_THESE = -1
+    """It shows none of the classes: an unknown image. A prediction of it is wrong."""
+    CANNOT_TELL = -2
+    """The reviewer does not know. For statistics the image is not reviewed, and counts as the worse of both cases."""
+    BAD_IMAGE = -3
+    """It is unusable, such as black or blurred. A prediction of it is wrong, but it is not an unknown image."""
+
+    @property
+    def text(self) -> str:
+        """The answer in words, as in exports and on pages, such as `none of these`."""
+        return self.name.lower().replace("_", " ")
+
+    @classmethod
+    def find(cls, text: str) -> "Answer | None":
+        """Return the answer with a text, in any case; None if it is no answer."""
+        return next((one for one in cls if one.text == text.strip().lower()), None)
+
+    @classmethod
+    def list_offered(cls, class_names: Iterable[str]) -> "tuple[Answer, ...]":
+        """Return the answers beside classes: those that no class is named like, which would be mistaken for it."""
+        taken = set(map(cls.find, class_names))
+        return tuple(one for one in cls if one not in taken)
 
 
 @dataclass(frozen=True)
@@ -297,9 +325,6 @@ class ExportFile:
 class LabelStudio:
     """The files of Label Studio: a JSON list of tasks, and the labeling interface next to it."""
 
-    NO_CLASS: ClassVar = "none of these"
-    """The choice for images of none of the classes, where images are labeled for a policy."""
-
     @staticmethod
     def write(path: Path, queue: ReviewQueue, locations: ImageLocations) -> None:
         """Write the images of a queue as tasks, and the labeling interface."""
@@ -318,7 +343,7 @@ class LabelStudio:
                 url = f"data:image/png;base64,{base64.b64encode(encode_png(source.read(image.position))).decode()}"
             return LabelStudio.make_task(image, url) | {"predictions": []}
 
-        LabelStudio._write_tasks(path, map(make_task, images), (*class_names, LabelStudio.NO_CLASS))
+        LabelStudio._write_tasks(path, map(make_task, images), class_names)
 
     @staticmethod
     def _write_tasks(path: Path, tasks: Iterable[dict[str, object]], class_names: tuple[str, ...]) -> None:
@@ -328,9 +353,10 @@ class LabelStudio:
 
     @staticmethod
     def format_interface(class_names: tuple[str, ...]) -> str:
-        """Return the labeling interface: one image, and a single choice among the classes."""
+        """Return the labeling interface: one image, and a single choice among the classes and other answers."""
         layout = ' layout="select"' if len(class_names) > 20 else ""  # a drop-down list instead of buttons
-        choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in class_names)
+        texts = (*class_names, *(answer.text for answer in Answer.list_offered(class_names)))
+        choices = "\n".join(f"    <Choice value={quoteattr(text)}/>" for text in texts)
         return (
             '<View>\n  <Image name="image" value="$image"/>\n'
             f'  <Choices name="class" toName="image" choice="single"{layout}>\n{choices}\n  </Choices>\n</View>\n'

@@ -155,9 +155,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         is set apart for that, and the threshold is chosen on the others. Of copies of
         images, only errors count, so that the guarantee holds whether or not a copy is another independent draw.
 
-        If a policy was given, its settings are calibrated again on these images, and one with a schedule gets a new
-        schedule for its views. If the risk cannot be guaranteed, the message of the error has the smallest risk that
-        can be.
+        If a policy was given, its settings are calibrated again on these images, and one with a schedule or a limit
+        of familiarity gets a new one. If the risk cannot be guaranteed, the message of the error has the smallest risk
+        that can be.
         """
         policy = self._load_policy()
         views: ViewsLike = self.views
@@ -175,6 +175,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             settings |= {"risk": guarantee.risk, "delta": guarantee.delta}
             if policy.schedule is not None:
                 settings |= {"adaptive": True, "tolerance": policy.schedule.tolerance}
+            if policy.familiarity is not None:
+                settings |= {"unknown_budget": policy.familiarity.budget}
             if policy.groups:
                 settings |= {"groups": "class", "risk": {group.value: group.risk for group in policy.groups}}
         classifier = classifier.on_device(self.execution.device)

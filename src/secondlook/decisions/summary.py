@@ -91,6 +91,8 @@ class ScoreSummary:
     """What the workers of an engine did; None if the images were scored in this process."""
     audited: int | None = None
     """Number of accepted images that are marked for review; None without an audit."""
+    unfamiliar: int | None = None
+    """Rejected images that look like none of the known ones; None if the policy has no limit of familiarity."""
 
     @property
     def images(self) -> int:
@@ -109,6 +111,7 @@ class ScoreSummary:
             "images": self.images,
             "accepted": self.accepted,
             "rejected": self.rejected,
+            **({} if self.unfamiliar is None else {"unfamiliar": self.unfamiliar}),
             **({} if self.audited is None else {"audited": self.audited}),
             "skipped": [{"id": id_, "reason": reason} for id_, reason in self.skipped],
             "mean_looks": self.mean_looks,
@@ -127,7 +130,10 @@ class ScoreSummary:
     def _list_lines(self) -> Iterator[str]:
         percentage = 100 * self.accepted / max(1, self.images)
         accepted = f"{self.accepted:,} accepted ({percentage:.4g} %)"
-        yield f"{self.images:,} images: {accepted}, {self.rejected:,} rejected, {len(self.skipped):,} skipped"
+        rejected = f"{self.rejected:,} rejected"
+        if self.unfamiliar is not None:
+            rejected += f" ({self.unfamiliar:,} of them unfamiliar)"
+        yield f"{self.images:,} images: {accepted}, {rejected}, {len(self.skipped):,} skipped"
         if self.audited is not None:
             yield f"audit: {self.audited:,} of the accepted images are to be reviewed"
         if self.is_adaptive:

@@ -1,7 +1,8 @@
 """Estimators: from predictions to one confidence per image, an interval around it, and a ranking of the images."""
 
 from secondlook.estimators import black_box, view_means  # noqa: F401 -- register their methods
-from secondlook.estimators.bootstrap import confidence_interval, plurality_confidence
+from secondlook.estimators.bootstrap import confidence_interval
+from secondlook.estimators.familiarity import compute_familiarity, fit_familiarity
 from secondlook.estimators.fitting import (
     FittedMethods,
     fit_method,
@@ -22,7 +23,6 @@ from secondlook.estimators.probability_mass import (
     Block,
     compare_looks,
     compute_look_statistics,
-    fit_temperature,
     iter_view_statistics,
     predicted_class_mass,
 )
@@ -36,18 +36,18 @@ __all__ = [
     "compare_looks",
     "compile_method",
     "compute_embeddings",
+    "compute_familiarity",
     "compute_look_statistics",
     "compute_mc_dropout_passes",
     "confidence",
     "confidence_interval",
     "default_method",
     "find_method",
+    "fit_familiarity",
     "fit_method",
-    "fit_temperature",
     "iter_view_statistics",
     "method",
     "needs_fitting",
-    "plurality_confidence",
     "predicted_class_mass",
     "resolve_tuning",
     "tuning_positions",

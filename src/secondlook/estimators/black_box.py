@@ -1,4 +1,4 @@
-"""Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR, norms and energy."""
+"""Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR and norms."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -159,25 +159,6 @@ def mean_logit(
     for rows, logits in _iter_mean_logits(preds):
         values[rows] = sum_over_classes(apply_temperature(softmax(logits), scale), classes[rows])
     return values
-
-
-@method(
-    "energy",
-    symbol="logsumexp(z)",
-    summary="negative energy: log of the summed exponentials of the logits, averaged over the views",
-    needs=("logits",),
-)
-def energy(preds: Predictions, *, on: PredictFrom = "views") -> Float64Array:
-    """Return the mean of log sum_c exp(z_c) over members and views; it does not depend on the predicted class. [N]"""
-    selected = _select_views(preds, on)
-    rows, values = selected.block_rows, np.zeros(preds.n_images)
-    members = list_members(selected)
-    for member in members:
-        for block_rows, logits in member.logit_blocks(rows):
-            largest = logits.max(axis=2, keepdims=True)
-            sums = largest[..., 0] + np.log(np.exp(logits - largest).sum(axis=2))
-            values[block_rows] += sums.mean(axis=1)
-    return values / len(members)
 
 
 def fit_exponent(

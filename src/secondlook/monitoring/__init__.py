@@ -4,7 +4,7 @@ from secondlook.monitoring.estimates import AccuracyEstimate, count_looks, learn
 from secondlook.monitoring.monitor import Monitor
 from secondlook.monitoring.monitor_folder import monitor_scores
 from secondlook.monitoring.recertification import recertify
-from secondlook.monitoring.scores import SCORE_METADATA, find_class
+from secondlook.monitoring.scores import SCORE_METADATA, find_class, name_label
 from secondlook.monitoring.status import MonitorStatus
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "find_class",
     "learn_shifts",
     "monitor_scores",
+    "name_label",
     "recertify",
 ]

@@ -53,12 +53,13 @@ class ShiftAlarm:
     ranks (conformal p-values) are independent and uniform. Capital is bet against that, and much capital is evidence of
     a shift: it reaches 1 / alpha with a probability of at most `alpha`, however long the stream.
 
-    The confidence and the disagreement are tested, each with half of alpha; if the policy is adaptive, the first look
-    alone. If the method was chosen from several on the calibration images, they share alpha. `seed` breaks ties.
+    Tested are confidence and disagreement, or the first look alone if the policy is adaptive, and the familiarity if
+    the policy has a limit for it; these share alpha equally. If the method was chosen from several on the calibration
+    images, these share alpha, too. `seed` breaks ties.
     """
 
     def __init__(self, reference: Reference, *, is_adaptive: bool, alpha: float = 0.05, seed: int = 0) -> None:
-        names = ["first_look"] if is_adaptive else ["confidence", "disagreement"]
+        names = [*(["first_look"] if is_adaptive else ["confidence", "disagreement"]), "familiarity"]
         self._histograms = {name: getattr(reference, name) for name in names if getattr(reference, name) is not None}
         self._log_share = -math.log(len(self._histograms))
         self._seed = seed
@@ -73,16 +74,21 @@ class ShiftAlarm:
         """The state after the last image, for `resume`."""
 
     def update(
-        self, confidence: Float64Array, first_look: Float64Array, disagreement: Float64Array | None
+        self,
+        confidence: Float64Array,
+        first_look: Float64Array,
+        disagreement: Float64Array | None,
+        familiarity: Float64Array | None = None,
     ) -> Float64Array:
         """Add images to the stream and return the log of the evidence after each. float64 [n] each
 
-        An image whose disagreement is NaN is left out of that statistic. The result does not depend on how the stream
-        is divided into updates.
+        An image whose disagreement or familiarity is NaN is left out of that statistic. The result does not depend on
+        how the stream is divided into updates.
         """
         n_images, before = len(confidence), self.state
-        missing = np.full(n_images, np.nan) if disagreement is None else disagreement
-        values = {"confidence": confidence, "first_look": first_look, "disagreement": missing}
+        values = {"confidence": confidence, "first_look": first_look}
+        for name, given in (("disagreement", disagreement), ("familiarity", familiarity)):
+            values[name] = np.full(n_images, np.nan) if given is None else given
         # Numbers inside (0, 1) that break ties: each image of the stream has its own.
         bits = np.random.PCG64(self._seed).advance(before.images).random_raw(n_images) >> np.uint64(12)
         uniforms = (bits.astype(np.float64) + 0.5) * 2.0**-52

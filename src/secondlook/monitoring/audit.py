@@ -35,7 +35,7 @@ class AuditedImage(NamedTuple):
     probability: float
     """Probability with which it was marked."""
     wrong: bool | None
-    """Whether the prediction is wrong; None if the image was not reviewed yet."""
+    """Whether the prediction is wrong; None if the image was not reviewed yet, or nobody could tell."""
 
 
 class AuditVerdict(FrozenRecord):
@@ -52,6 +52,8 @@ class AuditVerdict(FrozenRecord):
     """Reviewed audits."""
     pending: Count
     """Audits that were not reviewed yet."""
+    cannot_tell: Count = 0
+    """Audits of which a reviewer could not tell whether they are right; they count as not reviewed."""
     more_labels: Count | None = None
     """About how many more labels decide, if errors continue as before; None if they never would, or it is decided."""
     broken_at: Count | None = None

@@ -320,7 +320,7 @@ def score_images(policy: Policy, preds: Predictions) -> LabeledScores:
     looked = policy.look(preds)
     predicted = looked.predicted.reshape(preds.n_images, -1)
     groups = policy.find_first_classes(preds) if policy.grouped_by == "class" else None
-    accept = policy.accept_values(looked.confidence, groups)
+    accept = policy.accept_values(looked.confidence, groups, policy.compute_familiarity(preds))
     correct = (predicted == preds.labels[:, None]).any(axis=1)
     return LabeledScores(looked.confidence, predicted[:, 0], accept, correct, preds.labels)
 

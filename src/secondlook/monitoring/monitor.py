@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,13 +11,15 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from secondlook.arrays import Float64Array, is_number, is_whole_number
+from secondlook.decisions import Answer
 from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.files import Count, FrozenRecord, PositiveCount, SealedRecord, describe_invalid, write_bytes_atomically
 from secondlook.monitoring.alarm import AlarmState, ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, AuditVerdict, judge_audits
 from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator, get_reference
-from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class
+from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, name_label
 from secondlook.monitoring.status import MonitorStatus, ShiftStatus, TimelineWindow
+from secondlook.monitoring.unknown import Label, RejectedImage, UnknownShare, find_cuts, judge_unknown
 from secondlook.policies import Policy
 
 MAX_DOUBTFUL = 24
@@ -54,8 +56,9 @@ class StreamImage(FrozenRecord):
         content = {"wrong": self.wrong, **self.model_dump(mode="json")}
         if class_names is not None:
             content["predicted"] = [class_names[one] for one in content["predicted"]]
-            if content.get("label") is not None:
-                content["label"] = class_names[content["label"]]
+        label = content.get("label")
+        if label is not None and (label < 0 or class_names is not None):
+            content["label"] = name_label(label, class_names)
         return content
 
 
@@ -65,13 +68,13 @@ class AuditRecord(StreamImage):
     accepted: PositiveCount
     """Which of the accepted images that could have been marked it is, counted from 1."""
     probability: float = Field(gt=0, le=1)
-    label: Count | None = None
-    """The class that a person found; None until the image is reviewed."""
+    label: Label | None = None
+    """What a person found; None until the image is reviewed."""
 
     @property
     def wrong(self) -> bool | None:
-        """Whether none of the predicted classes is the label; None until the image is reviewed."""
-        return None if self.label is None else self.label not in self.predicted
+        """Whether none of the predicted classes is the label; None if nobody reviewed the image, or could tell."""
+        return None if self.label in (None, Answer.CANNOT_TELL) else self.label not in self.predicted
 
 
 class ReadFile(FrozenRecord):
@@ -125,7 +128,7 @@ class MonitorState(SealedRecord):
     """All that a monitor remembers, as it is stored in a file."""
 
     format: Literal["secondlook monitor"] = "secondlook monitor"
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     policy: str
     """Checksum of the policy."""
     alpha: float = Field(gt=0, lt=1)
@@ -140,6 +143,7 @@ class MonitorState(SealedRecord):
     """Images per window by now; windows are merged in pairs when there are too many."""
     windows: tuple[WindowSums, ...]
     audited: tuple[AuditRecord, ...]
+    rejected: tuple[RejectedImage, ...]
     doubtful: tuple[StreamImage, ...]
     files: tuple[ReadFile, ...] = ()
     """The files of scores that were read, if the stream came from files."""
@@ -160,7 +164,8 @@ class Monitor:
     policy
         The policy that the images are scored with. It needs a reference.
     alpha
-        Probability of a false alarm over a stream of any length, at most: of the shift alarm, and of the audits.
+        Probability of a false alarm over a stream of any length, at most: of the shift alarm, of the audits, and of the
+        alarm that unknown images became more frequent, each.
     window
         Images per window of the timeline. Windows are merged in pairs when there are more than 400.
     burn_in, seed
@@ -186,6 +191,8 @@ class Monitor:
         self._windows: list[WindowSums] = []
         self._smallest_probability: float | None = None
         self._audited: dict[str, AuditRecord] = {}
+        self._cuts = find_cuts(reference, policy.threshold)
+        self._rejected: dict[str, RejectedImage] = {}
         self._doubtful: list[StreamImage] = []
 
     @property
@@ -203,6 +210,16 @@ class Monitor:
         """The accepted images that were marked for review, in the order of the stream."""
         return tuple(self._audited.values())
 
+    @property
+    def labels(self) -> dict[str, int | None]:
+        """What people found by the id of each audit and each rejected image; None until it is reviewed."""
+        return {image.id: image.label for image in self._iter_due()}
+
+    def _iter_due(self) -> Iterator[AuditRecord | RejectedImage]:
+        """Yield the images that are to be reviewed."""
+        yield from self._audited.values()
+        yield from self._rejected.values()
+
     # ---- What goes in
 
     def update(self, rows: object) -> MonitorStatus:
@@ -211,15 +228,15 @@ class Monitor:
         Rows are an Arrow table, a pandas data frame, `Decisions`, or a list of dictionaries with the columns of scores.
         """
         scored = ScoreRows.read(rows, self.policy)
-        for id_ in itertools.compress(scored.ids, scored.audit):
-            if id_ in self._audited:
+        for id_ in itertools.compress(scored.ids, scored.audit | ~scored.accept):
+            if id_ in self._audited or id_ in self._rejected:
                 raise MonitoringError(f"an image {id_!r} was already in the stream; pass every image once.")
         self.skipped += scored.skipped
         if scored.smallest_probability is not None:
             self._smallest_probability = min(scored.smallest_probability, self._smallest_probability or 1.0)
         if len(scored):
             self._remember(scored)
-            evidence = self._shift.update(scored.confidence, scored.first_look, scored.disagreement)
+            evidence = self._shift.update(scored.confidence, scored.first_look, scored.disagreement, scored.familiarity)
             self._add_to_windows(scored, evidence)
         return self.describe()
 
@@ -247,7 +264,7 @@ class Monitor:
             start = stop
 
     def _remember(self, rows: ScoreRows) -> None:
-        """Remember the audits and the most doubtful images of rows that are not in the windows yet."""
+        """Remember what is to be reviewed, and the most doubtful images, of rows that are not in the windows yet."""
         images = self.images
 
         def describe(place: int) -> dict[str, Any]:
@@ -264,6 +281,10 @@ class Monitor:
         for place in np.flatnonzero(rows.audit).tolist():
             probability, accepted = float(rows.audit_probability[place]), int(positions[place])
             self._audited[rows.ids[place]] = AuditRecord(**describe(place), accepted=accepted, probability=probability)
+        parts = np.searchsorted(self._cuts, rows.confidence, side="right")
+        for place in np.flatnonzero(~rows.accept).tolist():
+            id_ = rows.ids[place]
+            self._rejected[id_] = RejectedImage(id_, images + place + 1, int(parts[place]))
         order = np.lexsort((rows.confidence, -np.nan_to_num(rows.disagreement, nan=0.0)))
         found = [StreamImage(**describe(place)) for place in order[rows.accept[order]][:MAX_DOUBTFUL].tolist()]
         both = [*self._doubtful, *found]
@@ -275,36 +296,42 @@ class Monitor:
         self.files = (*self.files, ReadFile(name=name, size=size, digest=digest, images=images))
 
     def add_labels(self, labels: Labels) -> int:
-        """Add what people found when they reviewed audits, and return how many labels are new.
+        """Add what people found when they reviewed audits and rejected images, and return how many labels are new.
 
-        Labels are the class of each image by its id, an index or a name; or the path of a CSV file with the columns id
-        and label. They may be given again.
+        Labels are the class of each image by its id, an index or a name, or 'none of these', 'bad image' or 'cannot
+        tell'; or the path of a CSV file with the columns id and label. They may be given again.
         """
-        reviewed = {}
-        names = self.policy.class_names
+        names, new = self.policy.class_names, {}
         for id_, given in collect_labels(labels).items():
-            label, audit = find_class(given, names, id_), self._find_audit(id_)
-            if audit.label not in (None, label):
-                before, now = (names[one] if names else one for one in (audit.label, label))
+            label, known = int(find_class(given, names, id_)), self._find_label(id_)
+            if known not in (None, label):
+                before, now = (name_label(one, names) for one in (known, label))
                 fault = f"image {id_!r} has two labels, {before!r} before and {now!r} now"
                 raise MonitoringError(fault, repair="correct the new one, or start a new monitor")
-            reviewed[id_] = audit.model_copy(update={"label": label})
-        new = sum(self._audited[id_].label is None for id_ in reviewed)
-        self._audited |= reviewed
-        return new
+            if known is None:
+                new[id_] = label
+        self._set_labels(new)
+        return len(new)
 
     def remove_labels(self, ids: Iterable[str]) -> int:
-        """Take labels of audits back, as if they had never been added, and return how many there were."""
-        audits = [self._find_audit(id_) for id_ in dict.fromkeys(ids)]
-        known = [audit for audit in audits if audit.label is not None]
-        self._audited |= {audit.id: audit.model_copy(update={"label": None}) for audit in known}
+        """Take labels back, as if they had never been added, and return how many there were."""
+        known = [id_ for id_ in dict.fromkeys(ids) if self._find_label(id_) is not None]
+        self._set_labels(dict.fromkeys(known))
         return len(known)
 
-    def _find_audit(self, id_: str) -> AuditRecord:
-        audit = self._audited.get(id_)
-        if audit is None:
-            raise MonitoringError(f"there is no audited image {id_!r} in the stream; pass labels of audits only.")
-        return audit
+    def _find_label(self, id_: str) -> int | None:
+        image = self._audited.get(id_) or self._rejected.get(id_)
+        if image is None:
+            fault = f"there is no image {id_!r} in the stream that is to be reviewed"
+            raise MonitoringError(fault, repair="pass labels of audits and of rejected images only")
+        return image.label
+
+    def _set_labels(self, labels: Mapping[str, int | None]) -> None:
+        for id_, label in labels.items():
+            if id_ in self._audited:
+                self._audited[id_] = self._audited[id_].model_copy(update={"label": label})
+            else:
+                self._rejected[id_] = self._rejected[id_]._replace(label=label)
 
     # ---- What comes out
 
@@ -342,6 +369,7 @@ class Monitor:
             audit=self._judge(),
             audited=len(self._audited),
             auditable=self._count("auditable"),
+            unknown=self._judge_unknown(),
             burn_in=self.burn_in,
         )
 
@@ -352,7 +380,16 @@ class Monitor:
         if not auditable or guarantee is None or smallest is None:
             return None
         audited = [AuditedImage(one.accepted, one.probability, one.wrong) for one in self._audited.values()]
-        return judge_audits(auditable, audited, risk=guarantee.risk, alpha=self.alpha, smallest=smallest)
+        verdict = judge_audits(auditable, audited, risk=guarantee.risk, alpha=self.alpha, smallest=smallest)
+        cannot_tell = sum(one.label == Answer.CANNOT_TELL for one in self._audited.values())
+        return verdict.model_copy(update={"cannot_tell": cannot_tell, "pending": verdict.pending - cannot_tell})
+
+    def _judge_unknown(self) -> UnknownShare | None:
+        """Return what reviewers found besides the classes; None without any label."""
+        if all(image.label is None for image in self._iter_due()):
+            return None
+        audited = (audit.label for audit in self._audited.values())
+        return judge_unknown(tuple(self._rejected.values()), audited, alpha=self.alpha)
 
     def _estimate(self, windows: Sequence[WindowSums]) -> AccuracyEstimate | None:
         if not windows:
@@ -365,7 +402,12 @@ class Monitor:
         bounds = self.audit_path()
         ends = [image for image, _, _ in bounds]
         windows, start = [], 0
-        for sums in self._windows:
+        stops = np.cumsum([sums.images for sums in self._windows])
+        counts = np.zeros((len(stops), 2), dtype=np.int64)  # judged images, and those of none of the classes
+        for image in self._iter_due():
+            if image.label not in (None, Answer.CANNOT_TELL):
+                counts[np.searchsorted(stops, image.image)] += (1, image.label == Answer.NONE_OF_THESE)
+        for sums, (reviewed, unknown) in zip(self._windows, counts.tolist(), strict=True):
             known = bisect.bisect_right(ends, start + sums.images)
             _, low, high = bounds[known - 1] if known else (None, None, None)
             window = TimelineWindow(
@@ -378,6 +420,8 @@ class Monitor:
                 log10_evidence=sums.evidence / LOG_10,
                 audit_low=low,
                 audit_high=high,
+                reviewed=reviewed,
+                none_of_these=unknown,
             )
             windows.append(window)
             start += sums.images
@@ -415,6 +459,7 @@ class Monitor:
             window_size=self._window_size,
             windows=tuple(self._windows),
             audited=self.audited,
+            rejected=tuple(self._rejected.values()),
             doubtful=tuple(self._doubtful),
             files=self.files,
         )
@@ -440,6 +485,7 @@ class Monitor:
         monitor._smallest_probability = state.smallest_probability
         monitor._window_size, monitor._windows = state.window_size, list(state.windows)
         monitor._audited = {audit.id: audit for audit in state.audited}
+        monitor._rejected = {image.id: image for image in state.rejected}
         monitor._doubtful = list(state.doubtful)
         return monitor
 

@@ -31,7 +31,7 @@ class MonitoredScores:
     new_files: int
     new_labels: int
     ignored_labels: int
-    """Reviewed labels of images that were not audited, which say nothing about the accepted images as a whole."""
+    """Labels of accepted images that were not audited, which say nothing about the accepted images as a whole."""
     queue: Path | None
     """CSV file of the audits that nobody reviewed yet, to be filled in; None if there are none."""
 
@@ -43,7 +43,7 @@ class MonitoredScores:
     def __str__(self) -> str:
         lines = [str(self.status), "", f"New score files: {self.new_files:,}"]
         if self.new_labels or self.ignored_labels:
-            ignored = f" ({self.ignored_labels:,} of images that were not audited are not used)"
+            ignored = f" ({self.ignored_labels:,} of accepted images that were not audited are not used)"
             lines.append(f"New labels: {self.new_labels:,}{ignored if self.ignored_labels else ''}")
         if self.queue is not None:
             lines.append(f"To review: {self.queue}")
@@ -79,7 +79,8 @@ def monitor_scores(
     out
         The folder of the state and of the result, which need not exist.
     reviewed
-        A CSV file with the columns id and label, with what people found when they reviewed audits.
+        A CSV file with the columns id and label, with what people found when they reviewed audits and rejected images:
+        a class, 'none of these', 'bad image' or 'cannot tell'.
     alpha, window, burn_in, seed
         Options of `Monitor`, by default its own, or those that the folder was started with.
     shuffle
@@ -160,12 +161,12 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
 
 
 def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:
-    """Add reviewed labels of audits; return how many are new, and how many are of other images.
+    """Add labels of audits and of rejected images; return how many are new, and how many are of other images.
 
     Those of other images are ignored: people choose which of these they look at, and no weights make up for it.
     """
-    audited = {audit.id for audit in monitor.audited}
-    others = [id_ for id_ in labels if id_ not in audited]
+    due = monitor.labels
+    others = [id_ for id_ in labels if id_ not in due]
     for id_ in others:
         find_class(labels[id_], monitor.policy.class_names, id_)
     unknown = dict.fromkeys(others)
@@ -177,7 +178,7 @@ def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequen
         many = f" and {len(more):,} others" if more else ""
         fault = f"there are labels for image {first!r}{many}, which the scores do not have"
         raise MonitoringError(fault, repair="pass the score files with these images, or correct the ids")
-    new = monitor.add_labels({id_: label for id_, label in labels.items() if id_ in audited})
+    new = monitor.add_labels({id_: label for id_, label in labels.items() if id_ in due})
     return new, len(others)
 
 

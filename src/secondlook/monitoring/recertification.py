@@ -15,6 +15,7 @@ import numpy as np
 
 from secondlook import __version__
 from secondlook.arrays import BoolArray, Float64Array, is_whole_number
+from secondlook.decisions import Answer
 from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.file_systems import is_url
 from secondlook.monitoring.audit import log_capital_below
@@ -36,14 +37,24 @@ class Recertification:
     policy: Policy
     coverage_before: float
     """Fraction of the new images that the policy before accepted."""
+    reviewed: int
+    """Images that people judged."""
+    none_of_these: int
+    """Images of none of the classes among these."""
+    accepted_before: int
+    """Images of none of the classes, among the reviewed ones, that the policy before accepted."""
+    accepted_now: int
+    """The same of the fresh policy."""
 
     def __str__(self) -> str:
         old, new = self.before.threshold, self.policy.threshold
         change = "unchanged" if old == new else "higher" if new > old else "lower"
         coverage = f"{100 * self.coverage_before:.4g} % before, {100 * self.policy.coverage:.4g} % now"
+        accepted = f"{self.accepted_before:,} accepted before, {self.accepted_now:,} now"
         return (
             f"threshold: {old:.6g} before, {new:.6g} now ({change})\ncoverage of these images: {coverage}\n"
-            f"guarantee before: {self.before.guarantee_text}\nguarantee now: {self.policy.guarantee_text}"
+            f"guarantee before: {self.before.guarantee_text}\nguarantee now: {self.policy.guarantee_text}\n"
+            f"reviewed: {self.reviewed:,} images, {self.none_of_these:,} of none of the classes ({accepted})"
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -52,8 +63,10 @@ class Recertification:
             "threshold": (self.before.threshold, self.policy.threshold),
             "coverage": (self.coverage_before, self.policy.coverage),
             "guarantee": (self.before.guarantee_text, self.policy.guarantee_text),
+            "accepted_none_of_these": (self.accepted_before, self.accepted_now),
         }
-        return {name: {"before": before, "now": now} for name, (before, now) in changes.items()}
+        compared = {name: {"before": before, "now": now} for name, (before, now) in changes.items()}
+        return {**compared, "reviewed": self.reviewed, "none_of_these": self.none_of_these}
 
 
 def recertify(
@@ -83,8 +96,9 @@ def recertify(
         Scores of all images of the stream in their order: Parquet files (paths, patterns such as 'scores/*.parquet',
         folders or URLs of parts), or tables such as those that `Monitor.update` takes.
     labels
-        The class of each reviewed image by its id, an index or a name; or the path of a CSV file with the columns id
-        and label. Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
+        The class of each reviewed image by its id, an index or a name, or 'none of these', 'bad image' (of both, every
+        prediction is wrong) or 'cannot tell' (not reviewed); or the path of a CSV file with the columns id and label.
+        Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
     planned_looks
@@ -135,7 +149,7 @@ def recertify(
         )
     if passing is None:
         raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
-    above = rows.confidence >= thresholds[passing]
+    above = stream.is_above(thresholds[passing])
     calibration = Calibration(
         images=len(rows),
         accepted=int(above.sum()),
@@ -148,6 +162,7 @@ def recertify(
     # How the images look, with errors estimated from the reviewed ones.
     disagreement = None if np.isnan(rows.disagreement).any() or policy.schedule else rows.disagreement
     weights = np.where(errors, 1 / stream.probability, 0.0)
+    familiarity = None if policy.familiarity is None else rows.familiarity
     changes: dict[str, Any] = {
         "made": "",
         "secondlook": __version__,
@@ -155,10 +170,19 @@ def recertify(
         "guarantee": guarantee,
         "calibration": calibration,
         "compared": (),
-        "reference": Reference.make(rows.confidence, rows.first_look, disagreement, weights),
+        "unknown": None,
+        "reference": Reference.make(rows.confidence, rows.first_look, disagreement, weights, familiarity),
         "shifts": None,
     }
-    return Recertification(policy, policy.model_copy(update=changes), float(rows.accept.mean()))
+    return Recertification(
+        before=policy,
+        policy=policy.model_copy(update=changes),
+        coverage_before=float(rows.accept.mean()),
+        reviewed=int(stream.is_reviewed.sum()),
+        none_of_these=int(stream.is_unknown.sum()),
+        accepted_before=int(np.sum(stream.is_unknown & rows.accept)),
+        accepted_now=int(np.sum(stream.is_unknown & above)),
+    )
 
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
@@ -200,14 +224,23 @@ class _Stream(NamedTuple):
     probability: Float64Array
     """Probability of being reviewed."""
     is_reviewed: BoolArray
+    is_unknown: BoolArray
+    """Whether the image was reviewed and shows none of the classes."""
     is_wrong: BoolArray
     """Whether a due image is wrong, or was not reviewed."""
     smallest: float
     """Smallest probability that an image could have."""
+    is_familiar: BoolArray | None
+    """Which images are familiar enough to be accepted; None if the policy has no limit for it."""
+
+    def is_above(self, threshold: float) -> BoolArray:
+        """Return which images a threshold accepts: those that are familiar. bool [n]"""
+        reaches: BoolArray = self.rows.confidence >= threshold
+        return reaches if self.is_familiar is None else reaches & self.is_familiar
 
     def compute_p_value(self, threshold: float, risk: float) -> float:
         """Return the p-value of an error rate of at least `risk` among the images that a threshold accepts."""
-        above = self.rows.confidence >= threshold
+        above = self.is_above(threshold)
         errors = self.probability[above & self.is_wrong]
         return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
 
@@ -215,7 +248,7 @@ class _Stream(NamedTuple):
         """Return the same by an exact binomial test; 1 for thresholds that accept images of several probabilities."""
         from scipy.special import bdtr
 
-        above = self.rows.confidence >= threshold
+        above = self.is_above(threshold)
         probabilities = np.unique(self.probability[above])
         if len(probabilities) > 1 and self.rows.accept[above].all():
             fault = "exact tests need the same probability of an audit for all accepted images, got"
@@ -240,15 +273,18 @@ def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _S
     for place in np.flatnonzero(np.isnan(probability)):
         fault = f"image {rows.ids[place]!r} was accepted without an audit probability, so reviews say nothing about it"
         raise MonitoringError(fault, repair=Repair("score with {audit}", of="score", audit=ANY))
-    is_reviewed, is_right = np.zeros(len(rows), dtype=np.bool_), np.zeros(len(rows), dtype=np.bool_)
+    is_reviewed, is_unknown, is_right = np.zeros((3, len(rows)), dtype=np.bool_)
     for id_, label in collect_labels(labels).items():
         if id_ not in known:
             raise MonitoringError(f"a label is given for image {id_!r}, which the scores do not have; pass all scores.")
-        is_reviewed[known[id_]] = True
-        is_right[known[id_]] = find_class(label, policy.class_names, id_) in rows.predicted[known[id_]]
+        row, found = known[id_], find_class(label, policy.class_names, id_)
+        is_reviewed[row], is_unknown[row] = found != Answer.CANNOT_TELL, found == Answer.NONE_OF_THESE
+        is_right[row] = found in rows.predicted[row]
     is_due = ~rows.accept | rows.audit
     smallest = 1.0 if rows.smallest_probability is None else rows.smallest_probability
-    return _Stream(rows, is_due, probability, is_reviewed & is_due, is_due & ~is_right, smallest)
+    is_familiar = policy.is_familiar(rows.familiarity)
+    reviews = (is_reviewed & is_due, is_unknown & is_due, is_due & ~is_right)
+    return _Stream(rows, is_due, probability, *reviews, smallest, is_familiar)
 
 
 def list_thresholds(policy: Policy) -> tuple[list[float], list[int]]:
@@ -288,7 +324,7 @@ def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Gua
     """Return why no test passed at the thresholds that the tests start at, and how many reviews would be enough."""
     prospects = []
     for threshold in starts:
-        above = stream.rows.confidence >= threshold
+        above = stream.is_above(threshold)
         reviewed = above & stream.is_reviewed
         labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
         accepted = int(np.sum(above & (stream.is_reviewed | ~stream.is_due)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number, is_whole_number
+from secondlook.decisions import Answer
 from secondlook.errors import MonitoringError
 from secondlook.file_systems import is_url, open_location
 from secondlook.policies import AuditPlan, Policy
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 
 COLUMNS = ("id", "label", "confidence", "accept", "first_look", "disagreement")
 """Columns that every row needs; several predicted classes per image need `labels`, and audits their probability."""
-READ_COLUMNS = (*COLUMNS, "labels", "reason", "audit", "audit_probability")
+READ_COLUMNS = (*COLUMNS, "labels", "familiarity", "reason", "audit", "audit_probability")
 SCORE_METADATA = b"secondlook.score"
 """Metadata of a Parquet file of scores: JSON with the policy."""
 SUFFIX = ".parquet"
 OTHER_POLICY = "pass the policy that the rows were scored with"
 
 Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
-"""The class of each image by its id, an index or a name; or the path of a CSV file with the columns id and label."""
+"""What people found by the id of each image: the index or the name of a class, or an `Answer` or its text; or the path
+of a CSV file with the columns id and label."""
 
 
 # ---- Files
@@ -103,6 +105,8 @@ class ScoreRows:
     """The predicted classes. int64 [n, k]"""
     confidence: Float64Array
     accept: BoolArray
+    familiarity: Float64Array
+    """How much an image looks like known ones; NaN if the policy has no limit for it. float64 [n]"""
     first_look: Float64Array
     """Probability of the predicted class after the first look. float64 [n]"""
     disagreement: Float64Array
@@ -132,7 +136,9 @@ class ScoreRows:
         table = _make_table(rows)
         rate = _read_metadata(table, policy).get("audit")
         has_audits = "audit" in table.column_names
-        expected = [*COLUMNS, *["labels"] * (policy.top_k > 1), *["audit_probability"] * has_audits]
+        is_limited = policy.familiarity is not None
+        expected = [*COLUMNS, *["labels"] * (policy.top_k > 1), *["familiarity"] * is_limited]
+        expected += ["audit_probability"] * has_audits
         missing = [repr(name) for name in expected if name not in table.column_names]
         if missing:
             raise MonitoringError(f"the rows have no column {', '.join(missing)}; expected {', '.join(expected)}.")
@@ -141,7 +147,8 @@ class ScoreRows:
         read = partial(_read_numbers, kept, ids)
         confidence, first_look, accept = read("confidence"), read("first_look"), read("accept") > 0
         predicted = _read_predicted(kept, policy, ids)
-        _check_accept(policy, ids, confidence, accept, predicted)
+        familiarity = read("familiarity") if is_limited else np.full(len(ids), np.nan)
+        _check_accept(policy, ids, confidence, accept, predicted, familiarity)
         audit, probability = np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
         if has_audits:
             kind = "a number above 0 and at most 1 for every accepted image; keep it as it was scored"
@@ -153,17 +160,19 @@ class ScoreRows:
         probabilities = probability[np.isfinite(probability)].tolist()
         if is_number(rate) and 0 < rate <= 1:
             probabilities.append(AuditPlan(policy.reference, policy.threshold, rate).smallest)
-        numbers = (confidence, accept, first_look, disagreement, audit, probability)
+        numbers = (confidence, accept, familiarity, first_look, disagreement, audit, probability)
         return cls(ids, predicted, *numbers, min(probabilities, default=None), len(table) - len(kept))
 
     @classmethod
     def join(cls, parts: Sequence["ScoreRows"]) -> "ScoreRows":
         """Return the rows of one or more tables as one."""
-        arrays = ("predicted", "confidence", "accept", "first_look", "disagreement", "audit", "audit_probability")
+        arrays = ("predicted", "confidence", "accept", "familiarity", "first_look", "disagreement", "audit")
         known = [part.smallest_probability for part in parts if part.smallest_probability is not None]
         return cls(
             ids=tuple(id_ for part in parts for id_ in part.ids),
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
+            **{
+                name: np.concatenate([getattr(part, name) for part in parts]) for name in (*arrays, "audit_probability")
+            },
             smallest_probability=min(known, default=None),
             skipped=sum(part.skipped for part in parts),
         )
@@ -258,15 +267,24 @@ def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> 
 
 
 def _check_accept(
-    policy: Policy, ids: tuple[str, ...], confidence: Float64Array, accept: BoolArray, predicted: IntArray
+    policy: Policy,
+    ids: tuple[str, ...],
+    confidence: Float64Array,
+    accept: BoolArray,
+    predicted: IntArray,
+    familiarity: Float64Array,
 ) -> None:
     """Raise for decisions that are not those of the policy: of all that rows hold, only these show another policy."""
-    expected = policy.accept_values(confidence, predicted[:, 0] if policy.grouped_by == "class" else None)
+    expected = policy.accept_values(confidence, predicted[:, 0] if policy.grouped_by == "class" else None, familiarity)
     differing = np.flatnonzero(expected != accept)
     if differing.size:
         place = int(differing[0])
         decision = f"{'accepted' if accept[place] else 'rejected'} with confidence {confidence[place]:.6g}"
         fault = f"image {ids[place]!r} was {decision}, but the policy has the threshold {policy.threshold:.6g}"
+        if policy.familiarity is not None:
+            fault += (
+                f" and rejects a familiarity below {policy.familiarity.limit:.6g}, which is {familiarity[place]:.6g}"
+            )
         raise MonitoringError(fault, repair=OTHER_POLICY)
 
 
@@ -302,16 +320,26 @@ def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
 
 
 def find_class(label: object, class_names: tuple[str, ...] | None, id_: str) -> int:
-    """Return the index of a class, given by its name or its index, as a number or as text.
+    """Return the index of a class, given by its name or its index, as a number or as text, or another `Answer`.
 
-    A text that is the name of a class is one, even if it looks like a number.
+    A text that is the name of a class is one, even if it looks like a number or another answer.
     """
     names = class_names or ()
     if isinstance(label, str) and label in names:
         return names.index(label)
+    answer = Answer.find(label) if isinstance(label, str) else label
+    if isinstance(answer, Answer):
+        return answer
     index = int(label) if is_whole_number(label) or (isinstance(label, str) and label.isdecimal()) else -1
     if index < 0 or (names and index >= len(names)):
         known = f"one of the {len(names)} class names or an index below {len(names)}" if names else "a class index"
         hint = did_you_mean(label, names) if isinstance(label, str) else ""
         raise MonitoringError(f"label {label!r} of image {id_!r} is no class of the policy; expected {known}.{hint}")
     return index
+
+
+def name_label(label: int, class_names: Sequence[str] | None) -> str:
+    """Return a class by its name, or its index if there are no names, or another `Answer` by its text."""
+    if label < 0:
+        return Answer(label).text
+    return class_names[label] if class_names else str(label)

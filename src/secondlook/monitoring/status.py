@@ -5,6 +5,7 @@ from typing import Any
 
 from secondlook.monitoring.audit import AuditVerdict
 from secondlook.monitoring.estimates import AccuracyEstimate
+from secondlook.monitoring.unknown import UnknownShare
 from secondlook.policies import Guarantee
 from secondlook.tables import format_html, format_power_of_ten, format_rate
 
@@ -55,6 +56,10 @@ class TimelineWindow:
     audit_low: float | None
     audit_high: float | None
     """Bounds of the risk from the audits up to its end; None without any."""
+    reviewed: int
+    """Rejected images and audits that people judged."""
+    none_of_these: int
+    """Images of none of the classes among these."""
 
     @property
     def coverage(self) -> float:
@@ -70,6 +75,8 @@ class TimelineWindow:
             **{f"estimated_{end}": None if self.estimate is None else getattr(self.estimate, end) for end in ends},
             "audited_risk_low": self.audit_low,
             "audited_risk_high": self.audit_high,
+            "reviewed": self.reviewed,
+            "none_of_these": self.none_of_these,
         }
 
 
@@ -98,6 +105,8 @@ class MonitorStatus:
     """Accepted images that were marked for review."""
     auditable: int
     """Accepted images that could have been marked: those scored with audits."""
+    unknown: UnknownShare | None
+    """What people found besides the classes when they reviewed rejected images and audits; None without any label."""
     burn_in: int
 
     @property
@@ -107,8 +116,16 @@ class MonitorStatus:
 
     @property
     def alarm(self) -> bool:
-        """Whether something is wrong: the images have changed, or the guarantee is broken."""
-        return self.shift.raised or (self.audit is not None and self.audit.verdict == "broken")
+        """Whether something is wrong: images have changed, more are unknown, or the guarantee is broken."""
+        return self.shift.raised or self._is_broken or self._growth != ""
+
+    @property
+    def _is_broken(self) -> bool:
+        return self.audit is not None and self.audit.verdict == "broken"
+
+    @property
+    def _growth(self) -> str:
+        return "" if self.unknown is None else self.unknown.growth
 
     @property
     def in_burn_in(self) -> bool:
@@ -117,7 +134,14 @@ class MonitorStatus:
 
     @property
     def verdict(self) -> str:
-        """Whether the guarantee still holds, in a sentence."""
+        """Whether the guarantee still holds, and whether unknown images became more frequent, in a sentence or two."""
+        if not self._growth:
+            return self._judgement
+        # Without another alarm, the judgement says that nothing has changed.
+        return f"{self._judgement} {self._growth}" if self.shift.raised or self._is_broken else self._growth
+
+    @property
+    def _judgement(self) -> str:
         guaranteed = "" if self.guarantee is None else f"at most {format_rate(self.guarantee.risk)}"
         audited = None if self.audit is None else self.audit.verdict
         if self.audit is not None and audited == "broken":
@@ -145,7 +169,16 @@ class MonitorStatus:
 
     @property
     def next_step(self) -> str:
-        """What to do next, in a sentence."""
+        """What to do next, in a sentence or two."""
+        if not self._growth:
+            return self._action
+        look = (
+            "Look at the images of none of the classes: add a class for them, or calibrate with them as unknown images."
+        )
+        return f"{self._action} {look}" if self.shift.raised or self._is_broken else look
+
+    @property
+    def _action(self) -> str:
         raised, audit = self.shift.raised, self.audit
         if audit is not None and audit.verdict == "broken":
             return "Do not rely on accepted predictions; calibrate again with the reviewed images."
@@ -178,6 +211,7 @@ class MonitorStatus:
             "audit": None if self.audit is None else self.audit.model_dump(mode="json", exclude={"path"}),
             "audited": self.audited,
             "auditable": self.auditable,
+            "unknown": None if self.unknown is None else self.unknown.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -202,7 +236,8 @@ class MonitorStatus:
                     rates = [format_rate(getattr(self.recent, f"{name}{end}")) for end in ("", "_low", "_high")]
                     found = f"{rates[0]}, {rates[1]} to {rates[2]} ({AccuracyEstimate.MEANING}{scope})"
                     lines.append(f"{what} of the latest {self.recent_images:,} images: {found}")
-        return [*lines, f"audits: {self._describe_audits()}"]
+        lines.append(f"audits: {self._describe_audits()}")
+        return lines if self.unknown is None else [*lines, f"none of the classes: {self.unknown}"]
 
     def _describe_audits(self) -> str:
         audit = self.audit
@@ -210,8 +245,9 @@ class MonitorStatus:
             return "none; score with audits to check the guarantee with few labels"
         if audit is None:
             return f"{self.audited:,} marked for review, but nothing is guaranteed that they could confirm"
+        unclear = f", {audit.cannot_tell:,} nobody could tell" if audit.cannot_tell else ""
         more = "" if audit.more_labels is None else f", about {audit.more_labels:,} more labels"
         return (
             f"{audit.verdict}{more}; error rate among accepted {format_rate(audit.low)} to "
-            f"{format_rate(audit.high)}; {audit.labels:,} reviewed, {audit.pending:,} to review"
+            f"{format_rate(audit.high)}; {audit.labels:,} reviewed, {audit.pending:,} to review{unclear}"
         )

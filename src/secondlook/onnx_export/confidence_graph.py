@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from secondlook.extension import (
+    GEN_CLASSES,
+    GEN_EXPONENT,
     METHODS,
     PROBABILITY_FLOORS,
     ExportError,
@@ -94,6 +96,23 @@ def add_confidence(outputs: LookOutputs) -> Tensor:
     compiled = compile_method(outputs.policy.method, outputs.policy.options)
     values = CONFIDENCES[compiled.method.name](outputs, *compiled.parameter, **compiled.options)
     return outputs.graph.op("Clip", values, 0.0, 1.0) if compiled.method.is_probability else values
+
+
+def add_familiarity(outputs: LookOutputs) -> Tensor:
+    """Add the familiarity of the policy: of all looks, with a schedule of the first. -> float64 [n]"""
+    limit, graph = outputs.policy.familiarity, outputs.graph
+    assert limit is not None, "the policy has a limit"
+
+    def summarize(values: Sequence[Tensor]) -> Tensor:
+        return _average_looks(values) if outputs.policy.schedule is None else outputs.take_view(_average(values), 0)
+
+    found = summarize(_list_gen(outputs))
+    if not limit.weights:
+        return found
+    pairs = zip(outputs.probabilities, outputs.floors, strict=True)
+    logs = summarize([graph.op("Log", graph.op("Max", values, floor)) for values, floor in pairs])
+    weights = graph.constant(limit.weights[1:], np.float64)
+    return found * limit.weights[0] + (logs * weights).reduce("Sum", 1)
 
 
 def check_method(policy: Policy) -> None:
@@ -232,6 +251,19 @@ def _average_looks(values: Sequence[Tensor]) -> Tensor:
     return _average(values).reduce("Mean", VIEWS)
 
 
+def _list_gen(outputs: LookOutputs) -> list[Tensor]:
+    """Return one minus the generalized entropy of each look. float64 [n, views] per member"""
+    graph, found = outputs.graph, []
+    for values in outputs.probabilities:
+        leading = values
+        if outputs.n_classes > GEN_CLASSES:
+            count, dtypes = graph.constant([GEN_CLASSES], np.int64), [None, np.int64]
+            leading = graph.op_with_outputs("TopK", values, count, dtypes=dtypes, axis=CLASSES)[0]
+        spread = graph.op("Max", leading * (1.0 - leading), 0.0)
+        found.append(1.0 - (spread**GEN_EXPONENT).reduce("Mean", CLASSES))
+    return found
+
+
 def _add_log_features(outputs: LookOutputs) -> tuple[Tensor, Tensor]:
     """Return the log-odds of mean probabilities, and the mean of log margins. float64 [n] each"""
     graph, (own, other, largest) = outputs.graph, _list_statistics(outputs)
@@ -275,5 +307,6 @@ CONFIDENCES: Mapping[str, Callable[..., Tensor]] = {
     "max-logit-pnorm": _add_logit_norm,
     "blend": _add_blend,
     "learned": _add_learned,
+    "gen": lambda outputs: _average_looks(_list_gen(outputs)),
 }
 """Methods that can be exported, by name: (outputs, *parameter, **options) -> float64 [n]"""

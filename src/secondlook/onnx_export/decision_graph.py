@@ -13,13 +13,19 @@ from onnx import checker, helper
 
 from secondlook import __version__
 from secondlook.extension import ExportRecord, Frame, Plan, Policy, SklearnClassifier
-from secondlook.onnx_export.confidence_graph import LookOutputs, add_confidence, add_sigmoid, add_top_classes
+from secondlook.onnx_export.confidence_graph import (
+    LookOutputs,
+    add_confidence,
+    add_familiarity,
+    add_sigmoid,
+    add_top_classes,
+)
 from secondlook.onnx_export.graph import Graph, Tensor, describe_value
 from secondlook.onnx_export.image_graph import ImageShape, add_fit, add_normalization, add_view
 from secondlook.onnx_export.networks import embed_network, get_versions
 
-Looked = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-"""The top-k classes, best first, confidence, mean probabilities, number of looks, and outputs of looks."""
+Looked = tuple[LookOutputs, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Looks, the top-k classes, best first, confidence, mean probabilities, number of looks, and outputs of looks."""
 
 
 class DecisionGraph:
@@ -68,21 +74,26 @@ class DecisionGraph:
         """Add everything from images [N, H, W, C] at the input size to the decision, and return the outputs by name."""
         policy = self.policy
         looked = self._add_all_looks(graph, images) if policy.schedule is None else self._add_loop(graph, images)
-        classes, confidence, probabilities, looks, view_outputs = looked
+        seen, classes, confidence, probabilities, looks, view_outputs = looked
         label = graph.op("Gather", classes, graph.constant(0, np.int64), axis=1)
         if policy.groups:
             thresholds = graph.constant([group.threshold for group in policy.groups], np.float64)
             threshold = graph.op("Gather", thresholds, label)
         else:
             threshold = graph.constant(policy.threshold, np.float64)
+        accept, others = confidence >= threshold, {}
+        if policy.familiarity is not None:
+            others["familiarity"] = add_familiarity(seen)
+            accept = accept & (others["familiarity"] >= policy.familiarity.limit)
         return {
             "label": label,
             "confidence": confidence.cast(np.float32),
-            "accept": confidence >= threshold,
+            "accept": accept,
             "probabilities": probabilities.cast(np.float32),
             "looks": looks,
             "view_outputs": view_outputs,
             "labels": classes,
+            **others,
         }
 
     def _add_networks(self, graph: Graph, images: Tensor) -> Tensor:
@@ -108,7 +119,7 @@ class DecisionGraph:
         seen = self._read_outputs(graph, view_outputs)
         confidence = add_confidence(seen)
         looks = graph.op("Expand", graph.constant([len(views)], np.int64), graph.op("Shape", images, start=0, end=1))
-        return seen.classes, confidence, seen.mean, looks, view_outputs
+        return seen, seen.classes, confidence, seen.mean, looks, view_outputs
 
     # --- With a schedule ---
 
@@ -137,7 +148,7 @@ class DecisionGraph:
         probabilities = known.reduce("Sum", 1) / graph.op("Unsqueeze", looks, [1]).cast(np.float64)
         from_image = self.policy.predict_from == "image"
         classes = add_top_classes(seen.first if from_image else probabilities, self.policy.top_k)
-        return classes, confidence, probabilities, looks, view_outputs
+        return seen, classes, confidence, probabilities, looks, view_outputs
 
     def _build_round(self, graph: Graph, images: Tensor) -> onnx.GraphProto:
         """Return the body of the loop: one look at the images that are open, and which of them stay open."""
@@ -159,7 +170,10 @@ class DecisionGraph:
         outputs = graph.op("ScatterND", outputs, graph.op("Concat", rows, columns, axis=1), new)
         end = graph.op("Unsqueeze", place + 1, [0])
         seen = graph.op("Slice", graph.op("Gather", outputs, is_next, axis=0), [0], end, [1])
-        estimate, is_open = self._estimate(graph, add_confidence(self._read_outputs(graph, seen)), place)
+        read = self._read_outputs(graph, seen)
+        estimate, is_open = self._estimate(graph, add_confidence(read), place)
+        if self.policy.familiarity is not None:
+            is_open = is_open & (add_familiarity(read) >= self.policy.familiarity.limit)
         confidence = graph.op("ScatterElements", confidence, is_next, estimate, axis=0)
         taken = graph.op("Expand", place + 1, graph.op("Shape", is_next))
         looks = graph.op("ScatterElements", looks, is_next, taken, axis=0)

@@ -50,8 +50,13 @@ BLOCK_IMAGES = 128
 MAX_KEPT, MAX_LISTED = 1000, 20
 """Differing images that are kept, and that are printed: the ones that are hardest to explain."""
 
-Cause = Literal["decision", "class", "looks"]
-CLOSE_TO: dict[Cause, str] = {"decision": "threshold", "class": "tie of classes", "looks": "limit to look again"}
+Cause = Literal["decision", "class", "looks", "familiarity"]
+CLOSE_TO: dict[Cause, str] = {
+    "decision": "threshold",
+    "class": "tie of classes",
+    "looks": "limit to look again",
+    "familiarity": "limit of familiarity",
+}
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,9 @@ class DifferingImage:
     threshold_distance: float
     """Distance of the library's confidence from the threshold; infinite where the class accepts nothing."""
     cause: Cause
-    """What differs first: the number of looks, on which the class depends, on which the decision depends."""
+    """What differs first: familiarity, the number of looks, on which the class depends, or the decision."""
     distance: float
-    """How far the library was from the other result: from the threshold, a tie of classes, or a limit of a look."""
+    """How far the library was from the other result: from the threshold, a tie of classes, or a limit."""
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values; a distance that is infinite is None."""
@@ -183,9 +188,9 @@ def verify_export(
     """Compare what an exported file and the library decide about images.
 
     It passes if no confidence or probability differs by more than `tolerance`, and every image with another class,
-    decision or number of looks is within `tolerance` of a tie of classes, of the threshold, or of a limit of its
-    schedule. A file that takes float32 does not round the pixels of views, as the library does for uint8 images, so
-    that such files are to be compared on float32 images.
+    decision or number of looks is within `tolerance` of a tie of classes, of the threshold, or of a limit of
+    familiarity or of its schedule. A file that takes float32 does not round the pixels of views, as the library does
+    for uint8 images, so that such files are to be compared on float32 images.
 
     Parameters
     ----------
@@ -281,27 +286,38 @@ class _Differences:
         self.confidences.append(np.abs(library.confidence - decided.confidence)[~labels & ~looks])
         probabilities = np.abs(_compute_mean(preds) - decided.probabilities)[~looks]
         self.largest_probability = max(self.largest_probability, float(probabilities.max(initial=0.0)))
-        differing = []
+        differing, to_limit = [], self._measure_familiarity(library, decided)
         for position in np.flatnonzero(labels | looks | decisions).tolist():
             values = ([one[position].tolist() for one in _list_compared(each)] for each in (library, decided))
             mine, theirs = (ComparedDecision(*each) for each in values)
-            differing.append(self._explain(preds.select(images=[position]), mine, theirs))
+            differing.append(self._explain(preds.select(images=[position]), mine, theirs, to_limit[position]))
         self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
         self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
 
-    def _explain(self, preds: Predictions, mine: ComparedDecision, theirs: ComparedDecision) -> DifferingImage:
+    def _measure_familiarity(self, library: Decisions, decided: FileOutputs) -> Array:
+        """Return how far images were from the limit of familiarity, NaN where both are on the same side. float64 [n]"""
+        if self.policy.familiarity is None or library.familiarity is None:
+            return np.full(len(library), np.nan)
+        is_other = library.is_familiar != self.policy.is_familiar(decided.familiarity)
+        return np.where(is_other, np.abs(library.familiarity - self.policy.familiarity.limit), np.nan)
+
+    def _explain(
+        self, preds: Predictions, mine: ComparedDecision, theirs: ComparedDecision, to_limit: float
+    ) -> DifferingImage:
         """Return an image whose decisions differ, and how far the library was from the other one."""
         first = np.ravel(mine.label)[:1]
         threshold = self.policy.find_thresholds((1,), first if self.policy.grouped_by == "class" else None)
         to_threshold = float(np.abs(mine.confidence - np.asarray(threshold)).min())
         cause: Cause = "decision"
         distance = to_threshold
-        if mine.looks != theirs.looks:
-            cause, distance = "looks", self._measure_limit(preds, min(mine.looks, theirs.looks))
-        elif mine.label != theirs.label:
+        if mine.looks == theirs.looks and mine.label != theirs.label:
             means = _compute_mean(preds, slice(0, 1) if self.policy.predict_from == "image" else slice(None))[0]
             tie = means[np.ravel(mine.label)] - means[np.ravel(theirs.label)]
             cause, distance = "class", float(np.abs(tie).max())
+        elif not np.isnan(to_limit):
+            cause, distance = "familiarity", float(to_limit)
+        elif mine.looks != theirs.looks:
+            cause, distance = "looks", self._measure_limit(preds, min(mine.looks, theirs.looks))
         return DifferingImage(preds.ids[0], mine, theirs, to_threshold, cause, distance)
 
     def _measure_limit(self, preds: Predictions, looks: int) -> float:

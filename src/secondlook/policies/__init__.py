@@ -1,13 +1,13 @@
 """Policies: thresholds with a guaranteed error rate, and the files that store them."""
 
 from secondlook.policies.certification import (
-    CertifiedPoint,
     Frontier,
     as_methods,
     certify,
     certify_confidence,
     threshold_for,
 )
+from secondlook.policies.familiarity import Familiarity
 from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.labeling import LabelingPlan, LabelingProgress
@@ -22,8 +22,8 @@ __all__ = [
     "AuditPlan",
     "Binding",
     "Calibration",
-    "CertifiedPoint",
     "CountedImages",
+    "Familiarity",
     "Frontier",
     "Guarantee",
     "LabelingPlan",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number
-from secondlook.errors import ANY, DecisionError, MetricError, Repair
+from secondlook.errors import ANY, DecisionError, MetricError, PredictionsError, Repair
 from secondlook.estimators import (
     FittedMethods,
     compile_method,
@@ -22,6 +22,7 @@ from secondlook.estimators import (
 )
 from secondlook.evaluation import select_groups
 from secondlook.metrics import Ranking, rank
+from secondlook.policies.familiarity import Candidates, Familiarity, UnknownBound
 from secondlook.policies.fixed_sequence import (
     CountedImages,
     count_without_errors,
@@ -67,6 +68,8 @@ EXTERNAL = "external"
 """Method of a policy whose confidences were computed elsewhere."""
 MIN_REFERENCE_IMAGES = 10
 """With fewer images there is nothing to compare others with."""
+MIN_EXAMPLES = 20
+"""Fewer example unknown images bound nothing."""
 PLANNED_COVERAGE = 0.5
 """Coverage that a schedule is planned for where the error rate among tuning images exceeds the risk at any coverage."""
 
@@ -85,6 +88,8 @@ def certify(
     adaptive: Adaptive = False,
     tolerance: float = Schedule.DEFAULT_TOLERANCE,
     max_looks: int | None = None,
+    unknown: Predictions | None = None,
+    unknown_budget: float | None = None,
     **options: object,
 ) -> Policy:
     """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
@@ -94,7 +99,7 @@ def certify(
     `certified` is False and `shortfall` tells what would have been possible.
 
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
-    A method or schedule that has to be fitted is fitted on images that are set apart (a quarter of the images, at most
+    A method, schedule or limit of familiarity is fitted on images that are set apart (a quarter of the images, at most
     1,000, unless `tuning` says which) and certified on the others. With `groups`, every group has a threshold of its
     own, and all guarantees hold at once with probability 1 - `delta`.
 
@@ -128,6 +133,13 @@ def certify(
     adaptive
         Whether to look at an image again only while its decision is open. True fits a schedule with `tolerance` and
         `max_looks`; a given one (`fit_schedule`) must have been fitted to other images than those certified on.
+    unknown
+        Predictions for example images of none of the classes. The familiarity and its limit are fitted to one half of
+        them (drawn at random), and the other half gives the bound `policy.unknown`: how many of such images are
+        accepted at most, with 95 % confidence.
+    unknown_budget
+        Largest fraction of images that are given up to reject unfamiliar ones, on tuning images; by default
+        0.02 with `unknown`, and otherwise no image is rejected for that.
     """
     if not preds.has_labels:
         fault = "a guarantee needs labeled images, but these predictions have no labels"
@@ -135,9 +147,14 @@ def certify(
     check_probability("delta", delta)
     grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     guarantee = grouping.guarantee(delta) if grouping else Guarantee.model_validate({"risk": risk, "delta": delta})
+    examples = UnknownExamples.split(preds, unknown, unknown_budget)
+    if unknown is not None and grouping and grouping.grouped_by == "label":
+        fault = "has no groups, so it is not known which thresholds accept them"
+        raise DecisionError(fault, argument="unknown", repair=Repair("omit it, or {groups}", groups="class"))
     candidates = score_candidates(
         *(preds, guarantee.risk, None, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks),
         duplicates=duplicates,
+        examples=examples,
     )
     share, policies = delta / len(candidates), []
     for one in candidates:
@@ -159,7 +176,8 @@ def certify(
         for place, (one, made) in enumerate(zip(candidates, policies, strict=True))
     )
     reference = candidates[best].describe_reference(policy.threshold, len(policies))
-    policy = policy.model_copy(update={"compared": compared, "reference": reference})
+    bound = None if examples is None or not policy.certified else examples.bound_accepted(policy)
+    policy = policy.model_copy(update={"compared": compared, "reference": reference, "unknown": bound})
     if preds.ledger is None:
         return policy
     others: list[object] = []
@@ -168,6 +186,8 @@ def certify(
     if isinstance(adaptive, Schedule):
         others.append(adaptive)
         tolerance, max_looks = adaptive.tolerance, adaptive.max_looks
+    if policy.familiarity is not None:
+        others.append(policy.familiarity)
     apart = None if tuning is None else resolve_tuning(tuning, preds.n_images)
     source = (preds.members or (preds,))[0].origin
     assert source is not None, "stored predictions know where they come from"
@@ -405,16 +425,17 @@ def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -
     members, correct = np.array([grouping.members[id_] for id_ in scored.preds.ids]), scored.correct()
     counted = [
         CountedImages.count(correct[own], scored.confidence[own], scored.is_copy[own]) if own.any() else None
-        for own in (members == index for index in range(len(grouping.names)))
+        for own in (scored.is_familiar & (members == index) for index in range(len(grouping.names)))
     ]
+    unfamiliar = np.bincount(members[scored.is_rejected], minlength=len(grouping.names)).tolist()
     counts = find_joint_counts(counted, grouping.risks, delta)
     rankings = [None if images is None else images.ranking for images in counted]
     # What a group with too few images would have had: an equal share.
     share = delta / len(rankings)
-    known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, strict=True)
-    groups = tuple(_describe_group(*group, share) for group in known_groups)
+    known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, unfamiliar, strict=True)
+    groups = tuple(_describe_group(*group, share=share) for group in known_groups)
     accepted, errors = sum(group.accepted for group in groups), sum(group.errors for group in groups)
-    n_counted = sum(ranking.n_images for ranking in rankings if ranking is not None)
+    n_counted = sum(group.images for group in groups)
     left_out = len(members) - n_counted
     calibration = Calibration(images=n_counted, accepted=accepted, errors=errors, duplicates=left_out)
     threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
@@ -435,9 +456,10 @@ def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -
 
 
 def _describe_group(
-    name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, share: float
+    name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, unfamiliar: int, *, share: float
 ) -> GroupThreshold:
     """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
+    n_images = unfamiliar + (0 if ranking is None else ranking.n_images)
     known: dict[str, Any] = {"threshold": math.inf, "accepted": 0, "errors": 0}
     if ranking is None:
         known["additional_images"] = count_without_errors(risk, share) + 1
@@ -446,7 +468,7 @@ def _describe_group(
     else:
         threshold, errors = find_cut(ranking, count)
         known = {"threshold": threshold, "accepted": count, "errors": errors}
-    return GroupThreshold(name=name, value=value, risk=risk, images=0 if ranking is None else ranking.n_images, **known)
+    return GroupThreshold(name=name, value=value, risk=risk, images=n_images, **known)
 
 
 # --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
@@ -478,6 +500,18 @@ class Frontier:
     points: tuple[CertifiedPoint, ...]
     """By increasing margin; those that certify nothing are included."""
     all_looks: CertifiedPoint
+
+    @property
+    def chosen(self) -> CertifiedPoint:
+        """The point of the default tolerance."""
+        return next(point for point in self.points if point.margin == self.schedule.margin)
+
+    @property
+    def certified_points(self) -> tuple[CertifiedPoint, ...]:
+        """The points at which something is certified, each once, from few looks to all of them."""
+        # Of equal points the last one counts: the chosen one, or else all looks.
+        found = (*self.points, self.all_looks, self.chosen)
+        return tuple(sorted({(point.looks, point.coverage): point for point in found if point.coverage}.values()))
 
     @classmethod
     def compute(
@@ -534,6 +568,8 @@ class ScoredImages:
     """Which images are copies of others. bool [N]"""
     confidence: Float64Array
     """With a schedule, the largest threshold at which each image is accepted. float64 [N]"""
+    familiarity: Float64Array | None = None
+    """None if the policy has no limit for it. float64 [N]"""
     schedule: Schedule | None = None
     running: Float64Array = field(default_factory=lambda: np.empty((0, 0)))
     """Confidence after 1, 2, ... looks in the order of the schedule, up to all V looks. float64 [N, V]"""
@@ -583,9 +619,35 @@ class ScoredImages:
         result: BoolArray = (correct[:, : accepting.shape[1]] | ~accepting).all(axis=1)
         return result
 
+    @cached_property
+    def is_familiar(self) -> BoolArray:
+        """Which images may be accepted: all of them without a limit of familiarity. bool [N]"""
+        familiar = self.settings.is_familiar(self.familiarity)
+        return np.ones(self.preds.n_images, dtype=np.bool_) if familiar is None else familiar
+
+    @cached_property
+    def is_rejected(self) -> BoolArray:
+        """Which images are rejected at any threshold and counted; correct copies of others are not. bool [N]"""
+        return ~self.is_familiar & ~(self.is_copy & self.correct())
+
     def certify(self, risk: float, delta: float) -> Policy:
-        """Return the threshold with the largest coverage that is certified on these images."""
-        return certify_confidence(self.correct(), self.confidence, risk=risk, delta=delta, is_copy=self.is_copy)
+        """Return the threshold with the largest coverage that is certified on these images.
+
+        Which of them are familiar was fixed before, so these are draws of familiar images, and what is certified on
+        them is the error rate among accepted images.
+        """
+        familiar = self.is_familiar
+        arrays = (self.correct()[familiar], self.confidence[familiar])
+        chosen = certify_confidence(*arrays, risk=risk, delta=delta, is_copy=self.is_copy[familiar])
+        counts = chosen.calibration
+        assert counts is not None, "certify_confidence counts images"
+        images = counts.images + int(self.is_rejected.sum())
+        added = {"images": images, "duplicates": len(familiar) - images}
+        return chosen.model_copy(update={"calibration": counts.model_copy(update=added)})
+
+    def look(self, schedule: Schedule, threshold: float) -> tuple[IntArray, Float64Array]:
+        """Return how often the images are looked at, int64 [N], and their confidence then, float64 [N]."""
+        return schedule.look(self.running, threshold, self.is_familiar)
 
     def complete(self, chosen: Policy, delta: float) -> Policy:
         """Return the settings with a chosen threshold and the schedule."""
@@ -603,8 +665,10 @@ class ScoredImages:
 
     def _count_looks(self, schedule: Schedule, threshold: float, delta: float) -> dict[str, float]:
         """Return the mean looks at a threshold and a bound on the decisions that differ, for the calibration."""
-        looks, _ = schedule.look(self.running, threshold)
-        accepted, final = self.confidence >= threshold, self.running[:, -1] >= threshold
+        looks, _ = self.look(schedule, threshold)
+        accepted, final = (
+            self.is_familiar & (values >= threshold) for values in (self.confidence, self.running[:, -1])
+        )
         # Where looking stops, also the class of an accepted image may differ from that with all looks.
         place = np.minimum(looks, self.predicted.shape[1]) - 1
         stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
@@ -630,9 +694,9 @@ class ScoredImages:
         confidence, compared = self.confidence, disagreement if self.preds.n_outputs > 1 else None
         if self.schedule is not None:
             # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
-            (_, confidence), compared = self.schedule.look(self.running, threshold), None
+            (_, confidence), compared = self.look(self.schedule, threshold), None
         wrong = ~self.correct() if self.preds.has_labels else None
-        return Reference.make(confidence, first_look, compared, wrong, methods=methods)
+        return Reference.make(confidence, first_look, compared, wrong, self.familiarity, methods=methods)
 
 
 def bound_differing(differing: int, n_images: int, delta: float) -> float:
@@ -664,10 +728,12 @@ def score_candidates(
     max_looks: int | None = None,
     *,
     duplicates: Collection[str] = (),
+    examples: "UnknownExamples | None" = None,
 ) -> list[ScoredImages]:
     """Fit methods, or the default one, on images set apart, and compute each confidence of the others.
 
-    A schedule is fitted for a risk or a coverage; the other arguments are those of `certify`.
+    A schedule and a limit of familiarity are fitted for a risk or a coverage; the other arguments are those of
+    `certify`.
     """
     given: object = adaptive  # whatever callers without a type checker pass
     if not isinstance(given, bool | Schedule):
@@ -679,6 +745,8 @@ def score_candidates(
         check_counts(preds.n_views, len(resolve_tuning(tuning, preds.n_images)))
         for text in names:
             check_adaptive_method(text, options)
+    if examples is not None and tuning is None:
+        tuning = tuning_positions(preds.n_images)
     fitted = FittedMethods.fit(
         *(preds, names),
         tuning=tuning,
@@ -703,14 +771,78 @@ def score_candidates(
         settings.check_transfers()
         one = ScoredImages(text, settings, judged, len(fitted.tuning), is_copy, np.empty(0))
         schedule = adaptive
-        if schedule is True:
+        if examples is not None and not len(fitted.fitting):
+            repair = Repair("pass {tuning} with some of them", tuning=ANY)
+            raise DecisionError("no images are set apart, which the limit of familiarity is chosen on", repair=repair)
+        if schedule is True or examples is not None:
             apart = preds.select(images=fitted.fitting)
             on_tuning = replace(one, preds=apart, confidence=fitted.compute(apart, text))
             planned = settings.model_copy(update={"threshold": _plan_threshold(on_tuning, risk, coverage)})
-            schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)
+            if schedule is True:
+                schedule = fit_schedule(apart, planned, tolerance=tolerance, max_looks=max_looks)
+            if examples is not None:
+                one = examples.limit_familiarity(one, on_tuning, planned.threshold, schedule or None)
         one = one.adapt(schedule) if schedule else replace(one, confidence=fitted.compute(judged, text))
         scored.append(one)
     return scored
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownExamples:
+    """What a limit of familiarity is chosen from: a budget, and halves of example unknown images if there are any."""
+
+    budget: float
+    choosing: Predictions | None = None
+    judging: Predictions | None = None
+    """The other half, on which nothing is chosen."""
+
+    @classmethod
+    def split(cls, preds: Predictions, unknown: Predictions | None, budget: float | None) -> Self | None:
+        """Check the arguments of `certify`, and divide the examples at random; None if familiarity does not matter."""
+        if budget is None and unknown is None:
+            return None
+        budget = Familiarity.DEFAULT_BUDGET if budget is None else budget
+        if not is_number(budget) or not 0 < budget < 1:
+            expected = "is out of range; expected a fraction of the images in (0, 1), such as 0.02"
+            raise DecisionError(expected, argument="unknown_budget", value=budget)
+        if unknown is None:
+            return cls(budget)
+        try:
+            preds.concatenate(unknown)
+        except PredictionsError as error:
+            raise DecisionError(f"does not match the predictions: {error}", argument="unknown") from None
+        if unknown.n_images < MIN_EXAMPLES:
+            fault = f"has {unknown.n_images} images; expected at least {MIN_EXAMPLES}, half of which give the bound"
+            raise DecisionError(fault, argument="unknown")
+        order = np.random.default_rng(0).permutation(unknown.n_images)
+        choosing, judging = (unknown.select(images=np.sort(half)) for half in np.array_split(order, 2))
+        return cls(budget, choosing, judging)
+
+    def limit_familiarity(
+        self, scored: ScoredImages, tuning: ScoredImages, threshold: float, schedule: Schedule | None
+    ) -> ScoredImages:
+        """Return scored images with a limit, chosen on tuning images and examples that the threshold accepts."""
+
+        def look(preds: Predictions, confidence: Float64Array) -> Candidates:
+            return Candidates(preds if schedule is None else preds.select(views="identity"), confidence >= threshold)
+
+        unknown, examples = None, self.choosing
+        if examples is not None:
+            unknown = look(examples, tuning.settings.compiled.confidence(examples))
+        limit = Familiarity.choose(look(tuning.preds, tuning.confidence), unknown, self.budget)
+        familiarity = limit.compute(scored.preds if schedule is None else scored.preds.select(views="identity"))
+        if familiarity.max() < limit.limit:
+            fault = "no labeled image is as familiar as the tuning images, so nothing can be certified"
+            raise DecisionError(fault, repair="draw the tuning images from all images at random")
+        settings = scored.settings.model_copy(update={"familiarity": limit})
+        return replace(scored, settings=settings, familiarity=familiarity)
+
+    def bound_accepted(self, policy: Policy) -> UnknownBound | None:
+        """Return how many images like the examples a policy accepts at most; None without examples."""
+        if self.judging is None:
+            return None
+        data = "" if self.judging.origin is None else self.judging.origin.data
+        return UnknownBound.count(policy.accept(self.judging), data)
 
 
 def _plan_threshold(scored: ScoredImages, risk: float | None, coverage: float | None) -> float:

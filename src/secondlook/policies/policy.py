@@ -30,6 +30,7 @@ from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import METHODS, CompiledMethod, compile_method, find_method, needs_fitting
 from secondlook.files import SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.policies.familiarity import Familiarity, UnknownBound
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
     MAX_LISTED_GROUPS,
@@ -88,7 +89,7 @@ def _describe_classifier(classifier: object) -> object:
 
 
 class Policy(SealedRecord):
-    """Accept a prediction if its confidence is at least `threshold`.
+    """Accept a prediction if its confidence is at least `threshold`, and its familiarity at least the limit if any.
 
     `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
     threshold. A stored policy has a checksum; one that was changed since has no guarantee.
@@ -127,6 +128,10 @@ class Policy(SealedRecord):
     grouped_by: GroupedBy | None = None
     groups: tuple[GroupThreshold, ...] = ()
     """The threshold of each predicted class, in the order of the outputs, or of each group; empty if all share one."""
+    familiarity: Familiarity | None = None
+    """The second condition: how familiar an image must look to be accepted; None if any is familiar enough."""
+    unknown: UnknownBound | None = None
+    """How many images like the example unknown images are accepted at most; None without examples."""
     compared: tuple[ComparedMethod, ...] = ()
     """The methods that were certified together, of which `method` is the best."""
     reference: Reference | None = Field(default=None, repr=False)
@@ -165,7 +170,7 @@ class Policy(SealedRecord):
             fault = "was changed after it was written (its checksum is wrong or missing), so nothing is guaranteed"
             warnings.warn(PolicyWarning(f"{where} {fault}", repair="restore it, or calibrate again"), stacklevel=4)
             # In place, since a constructor returns its own instance whatever a validator returns.
-            for name in ("guarantee", "average_risk"):
+            for name in ("guarantee", "average_risk", "unknown"):
                 object.__setattr__(policy, name, None)
             policy._was_changed = True
         return policy
@@ -300,8 +305,26 @@ class Policy(SealedRecord):
             looks = np.full(preds.n_images, preds.n_views)
             return LookedImages(looks, self.compiled.confidence(preds), preds.predicted(self.predict_from, self.top_k))
         looked_at = select_schedule_views(preds, self.schedule)
-        looks, confidence = self.schedule.look(self.compiled.running(looked_at), self.threshold)
+        looks, confidence = self.schedule.look(
+            self.compiled.running(looked_at), self.threshold, self.is_familiar(self.compute_familiarity(looked_at))
+        )
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
+
+    def compute_familiarity(self, preds: Predictions) -> Float64Array | None:
+        """Compute the familiarity of images: of all looks, with a schedule of the first; None without a limit. [N]"""
+        if self.familiarity is None:
+            return None
+        return self.familiarity.compute(preds if self.schedule is None else preds.select(views="identity"))
+
+    def is_familiar(self, familiarity: Float64Array | None) -> BoolArray | None:
+        """Return which images are familiar enough to be accepted; None without a limit. float64 [N] -> bool [N]"""
+        if self.familiarity is None:
+            return None
+        if familiarity is None:
+            repair = "pass predictions, from which it is computed"
+            raise DecisionError("the policy also needs the familiarity of the images", repair=repair)
+        familiar: BoolArray = familiarity >= self.familiarity.limit
+        return familiar
 
     def compute_stopped(self, preds: Predictions) -> Float64Array:
         """Compute the confidence after looks at all views of `preds` and no others, estimated with a schedule. [N]"""
@@ -333,9 +356,10 @@ class Policy(SealedRecord):
         groups
             For a policy with groups: their label for each image, [N]; predicted classes are known from predictions.
         """
+        familiarity = None
         if isinstance(preds, Predictions):
             chosen = preds.select(views=list(self.views)) if self.views and self.schedule is None else preds
-            values = self.confidence(chosen)
+            values, familiarity = self.confidence(chosen), self.compute_familiarity(chosen)
             if self.grouped_by == "class":
                 groups = self.find_first_classes(chosen)
         elif method is None:
@@ -346,12 +370,15 @@ class Policy(SealedRecord):
             raise DecisionError(fault, repair="pass predictions, whose confidence is computed here")
         else:
             values = _as_confidences(preds)
-        return self.accept_values(values, groups)
+        return self.accept_values(values, groups, familiarity)
 
-    def accept_values(self, values: Float64Array, groups: ArrayLike | None = None) -> BoolArray:
-        """Return whether confidences of the policy's method are accepted. float64 [N] -> bool [N]"""
+    def accept_values(
+        self, values: Float64Array, groups: ArrayLike | None = None, familiarity: Float64Array | None = None
+    ) -> BoolArray:
+        """Return whether confidences of the policy's method are accepted, with the familiarity. float64 [N] -> [N]"""
         accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
-        return accepted
+        familiar = self.is_familiar(familiarity)
+        return accepted if familiar is None else accepted & familiar
 
     def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
         """Return the threshold of each image, float64 [N], or that of all; `groups` are those of `accept`."""
@@ -564,6 +591,10 @@ class Policy(SealedRecord):
         if len(self.compared) > 1:
             shared = "which share delta equally, so that the guarantee holds for whichever is chosen"
             lines.append(f"method: the best of {len(self.compared)}, {shared}")
+        if self.familiarity is not None:
+            lines.append(f"familiarity: {self.familiarity}")
+        if self.unknown is not None:
+            lines.append(f"unknown images: {self.unknown}")
         if self.calibration is not None:
             lines += _format_calibration(self.calibration, self.schedule)
         lines += map(str, self.list_tables())
@@ -577,9 +608,11 @@ class Policy(SealedRecord):
 
     def describe_threshold(self) -> str:
         """Return what is accepted, in words."""
-        if self.grouped_by is None:
-            return f"accept where {self.method} >= {self.threshold:.6g}"
-        return f"accept where {self.method} >= the threshold of the {GROUP_NOUNS[self.grouped_by]}"
+        threshold = f"{self.threshold:.6g}"
+        if self.grouped_by is not None:
+            threshold = f"the threshold of the {GROUP_NOUNS[self.grouped_by]}"
+        second = "" if self.familiarity is None else f" and familiarity >= {self.familiarity.limit:.6g}"
+        return f"accept where {self.method} >= {threshold}{second}"
 
     def list_tables(self) -> list[TextTable]:
         """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
@@ -677,7 +710,7 @@ def _format_calibration(counts: Calibration, schedule: Schedule | None) -> list[
         )
     if counts.tuning:
         apart = f"{counts.tuning:,} other images were set apart"
-        lines.append(f"tuning: {apart} to choose views or fit the method or schedule")
+        lines.append(f"tuning: {apart} to choose views or fit the method, schedule or limit")
     if schedule is not None and counts.mean_looks is not None:
         full = schedule.full_looks
         saved = f"{100 * (1 - counts.mean_looks / full):.1f} % fewer than all {full}"

@@ -77,11 +77,13 @@ class Reference(FrozenRecord):
     """The probability of the predicted class after the first look."""
     disagreement: BinCounts | None
     """None with a single view, or if images are looked at until they are decided."""
+    familiarity: BinCounts | None = None
+    """None if the policy has no limit for it."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
-        for histogram in (self.confidence, self.first_look, self.disagreement or self.confidence):
-            if sum(histogram.counts) != self.images:
+        for histogram in (self.confidence, self.first_look, self.disagreement, self.familiarity):
+            if histogram is not None and sum(histogram.counts) != self.images:
                 raise ValueError(f"expected {self.images} images in each histogram, got {sum(histogram.counts)}")
         if self.errors is not None:
             counts = self.confidence.counts
@@ -98,6 +100,7 @@ class Reference(FrozenRecord):
         first_look: Float64Array,
         disagreement: Float64Array | None,
         wrong: BoolArray | Float64Array | None,
+        familiarity: Float64Array | None = None,
         *,
         methods: int = 1,
     ) -> Self:
@@ -121,6 +124,7 @@ class Reference(FrozenRecord):
             errors=errors,
             first_look=BinCounts.count(first_look),
             disagreement=None if disagreement is None else BinCounts.count(disagreement[order]),
+            familiarity=None if familiarity is None else BinCounts.count(familiarity[order]),
         )
 
 

@@ -116,14 +116,19 @@ class Schedule(FrozenRecord):
         before = np.maximum.accumulate(thresholds, axis=1)[:, :-1]
         return np.concatenate([np.ones((len(thresholds), 1), dtype=np.bool_), thresholds[:, 1:] > before], axis=1)
 
-    def look(self, running: Float64Array, threshold: float) -> tuple[IntArray, Float64Array]:
+    def look(
+        self, running: Float64Array, threshold: float, is_familiar: BoolArray | None = None
+    ) -> tuple[IntArray, Float64Array]:
         """Return how often to look at a threshold, int64 [N], given the confidence after each look, [N, L or more].
 
         And the estimate of the confidence with all looks then, float64 [N]; accepted if it reaches the threshold.
+        Images that are not familiar, bool [N], are looked at once, since they are rejected.
         """
         lows, highs = self._bound_all(running)
         is_open = (lows < threshold) & (highs >= threshold)
         is_open[:, -1] = False
+        if is_familiar is not None:
+            is_open &= is_familiar[:, None]
         looks = is_open.argmin(axis=1) + 1
         confidence = np.empty(len(running))
         for count in np.unique(looks):

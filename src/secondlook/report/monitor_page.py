@@ -10,7 +10,7 @@ import numpy as np
 from secondlook.arrays import as_pixels
 from secondlook.classifiers import Preprocessing
 from secondlook.errors import SecondLookError
-from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus
+from secondlook.monitoring import AccuracyEstimate, Monitor, MonitorStatus, name_label
 from secondlook.policies import Policy
 from secondlook.report.page import (
     IMAGE_QUALITY,
@@ -59,7 +59,7 @@ def write_monitor_page(
         scripts="arrays chart tables timeline monitor",
         data=plots["timeline"],
         filters={
-            "classes": lambda classes: ", ".join(str(one) if names is None else names[one] for one in classes),
+            "classes": lambda classes: ", ".join(name_label(one, names) for one in classes),
             "share": lambda share: "–" if share is None else use_unbroken_spaces(format_rate(share)),
             "evidence": format_power_of_ten,
             "mean": lambda value: "–" if value is None else f"{value:.3g}",
@@ -80,6 +80,7 @@ def write_monitor_page(
         guarantee=policy.guarantee_text,
         facts={
             "policy": f"{policy.method} ≥ {policy.threshold:.6g}, made {policy.made}",
+            **({} if policy.familiarity is None else {"smallest familiarity": f"{policy.familiarity.limit:.6g}"}),
             "policy checksum": policy.checksum,
             "classifier": policy.known_classifier.name,
             "views": " ".join(policy.views),
@@ -107,6 +108,7 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
             "coverage": status.calibration_coverage,
             "confidence": _mean(reference.confidence.edges, reference.confidence.counts),
             "disagreement": None if compared is None else _mean(compared.edges, compared.counts),
+            "unknown": None,
         },
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
@@ -114,6 +116,7 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
             {
                 **{name: getattr(window, name) for name in WINDOW_FIELDS},
                 "evidence": window.log10_evidence,
+                "unknown": window.none_of_these / window.reviewed if window.reviewed else None,
                 **{name: getattr(window.estimate, name, None) for name in ("risk", "risk_low", "risk_high")},
             }
             for window in monitor.timeline()
@@ -158,6 +161,7 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
         "coverage": "A falling coverage sends more images to review; a rising one may mean overconfident predictions.",
         "confidence": "Mean over the images of each window.",
         "disagreement": "Mean over the images of each window that had more than one look.",
+        "unknown": "Share of the reviewed images of each window, rejected images and audits.",
     }
 
 

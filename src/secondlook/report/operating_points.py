@@ -13,7 +13,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import compile_method, find_method, tuning_positions
 from secondlook.metrics import Ranking
-from secondlook.policies import CertifiedPoint, CountedImages, Frontier, Policy, largest_certified_count
+from secondlook.policies import CountedImages, Frontier, Policy, largest_certified_count
 from secondlook.report.study import SECOND_LOOK_METHODS, Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
@@ -166,21 +166,9 @@ class AdaptiveLooking:
     """The images that are looked at more than once: most looks first, then the closest to the threshold. int64 [n]"""
 
     @property
-    def chosen(self) -> CertifiedPoint:
-        """The point of the default tolerance."""
-        return next(point for point in self.frontier.points if point.margin == self.frontier.schedule.margin)
-
-    @property
-    def points(self) -> tuple[CertifiedPoint, ...]:
-        """The points at which something is certified, each once, from few looks to all of them."""
-        # Of equal points the last one counts: the chosen one, or else all looks.
-        found = (*self.frontier.points, self.frontier.all_looks, self.chosen)
-        return tuple(sorted({(point.looks, point.coverage): point for point in found if point.coverage}.values()))
-
-    @property
     def sentence(self) -> str:
         """What the default tolerance costs and gives, for any reader."""
-        chosen, full = self.chosen, self.frontier.all_looks
+        chosen, full = self.frontier.chosen, self.frontier.all_looks
         certified = f"{format_pair(chosen.coverage, full.coverage, 1, ' %')} of the images"
         if chosen.coverage == full.coverage:
             certified = f"{100 * chosen.coverage:.1f} % of the images, as all looks do"

@@ -173,12 +173,12 @@ def _pack_fields(record: object, *names: str) -> dict[str, dict[str, str]]:
 
 
 def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, Picture]) -> dict[str, object]:
-    ends = {"chosen": adaptive.chosen, "all_looks": adaptive.frontier.all_looks}
+    ends = {"chosen": adaptive.frontier.chosen, "all_looks": adaptive.frontier.all_looks}
     places = {index: place for place, index in enumerate(images)}
     shown = [index for index in adaptive.ranked.tolist() if index in places][:MAX_MOST_LOOKS]
     return {
-        "looks": [point.looks for point in adaptive.points],
-        "coverage": [point.coverage for point in adaptive.points],
+        "looks": [point.looks for point in adaptive.frontier.certified_points],
+        "coverage": [point.coverage for point in adaptive.frontier.certified_points],
         **{name: {"looks": point.looks, "coverage": point.coverage} for name, point in ends.items()},
         "most_looks": [
             {"picture": places[index], "looks": int(adaptive.looks[index]), "accepted": bool(adaptive.accepted[index])}

@@ -334,8 +334,8 @@ def _draw_adaptive_looking(findings: Findings) -> "Figure":
     if isinstance(adaptive, str):
         axes.set_title(f"not shown: {adaptive}", loc="left", wrap=True)
         return figure
-    chosen = adaptive.chosen
-    looks, coverage = zip(*((point.looks, point.coverage) for point in adaptive.points), strict=True)
+    chosen = adaptive.frontier.chosen
+    looks, coverage = zip(*((point.looks, point.coverage) for point in adaptive.frontier.certified_points), strict=True)
     axes.axhline(adaptive.frontier.all_looks.coverage, label="all looks", **DOTTED)
     axes.plot(looks, coverage, color=COLORS[1], marker="s", ms=4, lw=1.6, label=adaptive.method)
     axes.plot(chosen.looks, chosen.coverage, "o", color=COLORS[0], ms=9, label="default tolerance")

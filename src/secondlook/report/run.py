@@ -32,7 +32,7 @@ from secondlook.files import (
 )
 from secondlook.monitoring import learn_shifts
 from secondlook.policies import DEFAULT_DELTA, Ledger, Policy, Schedule, ShiftModel, as_methods, certify, threshold_for
-from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
+from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions, collect
 from secondlook.report.study import EvaluationSettings, build_study
 from secondlook.report.unknown import AcceptedUnknowns, describe_accepted_unknowns
 from secondlook.report.writer import check_page_path, write_study
@@ -298,18 +298,21 @@ class Run:
         adaptive: bool = False,
         tolerance: float = Schedule.DEFAULT_TOLERANCE,
         max_looks: int | None = None,
+        unknown: Predictions | None = None,
+        unknown_budget: float | None = None,
         progress: bool = True,
         **options: Any,
     ) -> Policy:
         """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
-        best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs that,
-        and the schedule of an adaptive policy, and are not certified on. `groups="class"` gives every predicted class a
-        threshold of its own; this, `adaptive`, `tolerance` and `max_looks` are as in `certify`. Of copies of images,
-        only errors count. Every calibration is recorded in the run: another one on the same images warns how probable
-        it is that one of their guarantees fails. Warnings of the run are repeated. Raises `DecisionError` where no
-        threshold can be certified; the message says what could be.
+        best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs
+        that, and the schedule of an adaptive policy, and are not certified on. `groups="class"` gives every predicted
+        class a threshold of its own; this, `adaptive`, `tolerance`, `max_looks`, `unknown` (such as
+        `unknown_predictions`, or those of `collect_unknown`) and `unknown_budget` are as in `certify`. Of copies of
+        images, only errors count. Every calibration is recorded in the run: another one on the same images warns how
+        probable it is that one of their guarantees fails. Warnings of the run are repeated. Raises `DecisionError`
+        where no threshold can be certified; the message says what could be.
         """
         methods = None if method is None else as_methods(method)
         given: object = groups  # whatever callers without a type checker pass
@@ -333,6 +336,8 @@ class Run:
                 adaptive=adaptive,
                 tolerance=tolerance,
                 max_looks=max_looks,
+                unknown=unknown,
+                unknown_budget=unknown_budget,
                 **options,
             )
         if not policy.certified:
@@ -374,6 +379,26 @@ class Run:
                 **options,
             )
         return self._complete(policy)
+
+    def collect_unknown(
+        self, data: Any, classifier: Any = None, *, execution: Execution = DEFAULT_EXECUTION
+    ) -> Predictions:
+        """Return predictions for example unknown images, such as 'folder:others/', with the views of the run.
+
+        The classifier is by default loaded from its local file. Predictions are kept in the folder of the run, so that
+        an interrupted call resumes, and those that are there are not computed again.
+        """
+        source = open_source(data, on_error=execution.on_error).without_labels()
+        known = self.record.unknown
+        if known is not None and known.digest == source.digest:
+            assert self.unknown_predictions is not None, "the run has unknown images"
+            return self.unknown_predictions
+        policy = Policy(threshold=0, classifier=self.record.classifier)
+        loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
+        store = self.path / UNKNOWN_PREDICTIONS
+        return collect(
+            loaded.on_device(execution.device), source, self.predictions.views, store=store, execution=execution
+        )
 
     def learn_shifts(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from secondlook.arrays import IntArray
+from secondlook.arrays import IntArray, exact_interval
 from secondlook.estimators import find_method
 from secondlook.evaluation import Comparison
 from secondlook.metrics import Interval
@@ -42,12 +42,7 @@ class AcceptedUnknowns:
     @property
     def interval(self) -> Interval:
         """The interval of the share."""
-        from scipy.special import betaincinv
-
-        tail, rejected = (1 - self.level) / 2, self.images - self.accepted
-        low = betaincinv(self.accepted, rejected + 1, tail) if self.accepted else 0.0
-        high = betaincinv(self.accepted + 1, rejected, 1 - tail) if rejected else 1.0
-        return Interval(float(low), float(high))
+        return Interval(*exact_interval(self.accepted, self.images, self.level))
 
     def __str__(self) -> str:
         return f"accepts {self.accepted:,} of {self.images:,} unknown images ({format_percent(self.share, 1)})"

@@ -244,8 +244,8 @@ def _operating_point_rows(findings: Findings) -> Rows:
 def _adaptive_rows(findings: Findings) -> Rows:
     if isinstance(findings.adaptive, str):
         return
-    for point in findings.adaptive.points:
-        yield *point, point == findings.adaptive.chosen
+    for point in findings.adaptive.frontier.certified_points:
+        yield *point, point == findings.adaptive.frontier.chosen
 
 
 def _histogram_rows(findings: Findings) -> Rows:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from secondlook.extension import MissingExtraError, ServingError
 
 DATABASE_FILE = "service.db"
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 BUSY_SECONDS = 30
 """How long a transaction waits for that of another process."""
 POOL_SECONDS = 10
@@ -76,6 +76,8 @@ decisions = sa.Table(
     sa.Column("low", sa.Double),
     sa.Column("high", sa.Double),
     sa.Column("accept", sa.Boolean, nullable=False),
+    sa.Column("familiarity", sa.Double),
+    sa.Column("rejection", sa.Text),
     sa.Column("looks", sa.Integer, nullable=False),
     sa.Column("first_look", sa.Double, nullable=False),
     sa.Column("disagreement", sa.Double),
@@ -107,7 +109,8 @@ reviews = sa.Table(
 )
 """One row per image that people are to review. `likely` are the likeliest classes as [class, probability], `views` the
 view, predicted class and probability of each look; `confidence` is the place in the queue. `label` is what the reviewer
-found; `expired` if the image was removed before anyone reviewed it, or left the queue since its label is not needed."""
+found: a class, or a negative number, an `Answer`; `expired` if the image was removed before anyone reviewed it, or left
+the queue since its label is not needed."""
 
 images = sa.Table(
     "images",

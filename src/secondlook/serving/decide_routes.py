@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from secondlook.extension import name_label
 from secondlook.serving.access import require
 from secondlook.serving.decision_worker import too_many_images
 from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
@@ -92,7 +93,7 @@ def describe_decision(stored: StoredDecision, service: Service) -> dict[str, Any
     return stored._asdict() | {
         "interval": get_interval(stored),
         "review": "waiting" if stored.state == "expired" else stored.state,
-        "reviewed_class": None if names is None or label is None else names[label],
+        "reviewed_class": None if label is None or (names is None and label >= 0) else name_label(label, names),
         "guarantee": None if guarantee is None else guarantee.model_dump() | {"text": str(guarantee)},
         "policy": deployment.checksum,
     }

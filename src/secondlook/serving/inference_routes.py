@@ -41,6 +41,8 @@ OUTPUT_TENSORS = {
     "class": "BYTES",
     "confidence": "FP64",
     "accept": "BOOL",
+    "rejection": "BYTES",
+    "familiarity": "FP64",
     "low": "FP64",
     "high": "FP64",
     "looks": "INT64",
@@ -151,7 +153,7 @@ class _InputTensor(_Strict):
 
 
 class _RequestedOutput(_Strict):
-    name: Literal["label", "class", "confidence", "accept", "low", "high", "looks", "id"]
+    name: Literal["label", "class", "confidence", "accept", "rejection", "familiarity", "low", "high", "looks", "id"]
     parameters: dict[str, Any] | None = None
 
 
@@ -308,7 +310,9 @@ def format_inference_response(
     """Return the headers and the body of a response with the requested outputs."""
     tensors, contents = [], []
     for name, is_binary in request.outputs.items():
-        values = [one.class_name or "" if name == "class" else getattr(one, name) for one in decisions]
+        values = [getattr(one, "class_name" if name == "class" else name) for one in decisions]
+        if OUTPUT_TENSORS[name] == "BYTES":
+            values = [text or "" for text in values]
         tensor: dict[str, Any] = {"name": name, "datatype": OUTPUT_TENSORS[name], "shape": [len(values)]}
         if is_binary:
             contents.append(_encode_values(values, OUTPUT_TENSORS[name]))

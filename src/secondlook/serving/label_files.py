@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secondlook.extension import LabelStudio, MonitoringError, ServingError, find_class, unescape_formula
+from secondlook.extension import MonitoringError, ServingError, find_class, unescape_formula
 from secondlook.serving.request_images import is_id
 from secondlook.serving.responses import RequestError
 
@@ -19,12 +19,13 @@ class NewLabel(NamedTuple):
     """Such as `row 3`."""
     id: str
     label: int
+    """A class, or an `Answer`."""
 
 
 def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> list[NewLabel]:
     """Read labels from a file: CSV or Parquet with the columns id and label, or an export of Label Studio as JSON.
 
-    Images without a label are left out. The classes are given by name or index.
+    Images without a label are left out. The classes are given by name or index, other answers by their texts.
     """
     if content.startswith(b"PAR1"):
         found = _read_parquet(content)
@@ -46,11 +47,10 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
     return list(labels.values())
 
 
-def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int | None]:
-    """Return the labels of a file by id, see `parse_label_file`; None for none of the classes."""
+def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
+    """Return the labels of a file by id, see `parse_label_file`."""
     try:
-        labels = parse_label_file(path.read_bytes(), (*class_names, LabelStudio.NO_CLASS))
-        return {one.id: one.label if one.label < len(class_names) else None for one in labels}
+        return {one.id: one.label for one in parse_label_file(path.read_bytes(), class_names)}
     except OSError as error:
         raise ServingError(f"cannot read the labels {str(path)!r}: {error.strerror}; check the path.") from None
     except RequestError as error:

@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 
 from secondlook import Classifier, LabelingPlan, Predictions, Source
-from secondlook.extension import LabelStudio, Plan, ServingError, encode_png, resolve_classifier
+from secondlook.extension import Plan, ServingError, encode_png, resolve_classifier
 from secondlook.serving import server
 from secondlook.serving.access import check_binding
 from secondlook.serving.label_files import NewLabel
@@ -56,9 +56,7 @@ class LabelingQueue:
 
     def __init__(self, task: LabelingTask, service: Service) -> None:
         self._task, self._service, self._lock = task, service, Lock()
-        n_classes = task.preds.n_classes
-        names = task.preds.class_names or tuple(str(label) for label in range(n_classes))
-        self.class_names = (*names, LabelStudio.NO_CLASS)
+        self.class_names = task.preds.class_names or tuple(map(str, range(task.preds.n_classes)))
         self._ranks = {id_: rank for rank, id_ in enumerate(task.plan.ids)}
         self._positions = {id_: position for position, id_ in enumerate(task.preds.ids)}
         self._indices = {id_: index for index, id_ in enumerate(task.source.ids)}
@@ -75,10 +73,9 @@ class LabelingQueue:
         """Whether labeling is finished for long enough that nobody takes the last label back."""
         return self._finished_at is not None and time.monotonic() > self._finished_at + CLOSING_SECONDS
 
-    def add(self, labels: Mapping[str, int | None], reviewer: str) -> None:
+    def add(self, labels: Mapping[str, int], reviewer: str) -> None:
         """Record labels from a file; those of images that the plan does not ask for are left out."""
-        none = self._task.preds.n_classes
-        known = {id_: none if label is None else label for id_, label in labels.items() if id_ in self._ranks}
+        known = {id_: label for id_, label in labels.items() if id_ in self._ranks}
         self._store(list(known))
         new = [NewLabel("the labels", id_, label) for id_, label in known.items()]
         self._service.reviews.add_labels(new, reviewer)
@@ -88,8 +85,8 @@ class LabelingQueue:
         plan, service = self._task.plan, self._service
         with self._lock:
             found = service.reviews.labels([one.number for one in service.decisions.list_deployments()])
-            none = self._task.preds.n_classes
-            labels = {id_: None if one == none else one for id_, one in found.items() if id_ in self._ranks}
+            # Other answers than classes count as wrong, also where nobody can tell: that is the safe side.
+            labels = {id_: None if one < 0 else one for id_, one in found.items() if id_ in self._ranks}
             skipped = service.reviews.count_skipped()
             if self._goal is None or labels != plan.labels or skipped > self._skipped:
                 plan.labels.clear()
@@ -145,7 +142,7 @@ class LabelingQueue:
 
 
 def serve_labeling(
-    task: LabelingTask, options: ServiceOptions, labels: Mapping[str, int | None], ready: Callable[[str], None]
+    task: LabelingTask, options: ServiceOptions, labels: Mapping[str, int], ready: Callable[[str], None]
 ) -> None:
     """Serve the review page until labeling is finished or a signal comes; the plan has all labels then.
 

@@ -53,17 +53,17 @@ class ServiceOptions:
         """Whether only this machine can reach the service."""
         return self.host in ("::1", "localhost") or self.host.startswith("127.")
 
-    def serve_labeling(self, labels: Mapping[str, int | None], ready: Callable[[str], None], **task: Any) -> None:
+    def serve_labeling(self, labels: Mapping[str, int], ready: Callable[[str], None], **task: Any) -> None:
         """Ask for the labels of a plan on the review page; the arguments are those of `LabelingTask`."""
         from secondlook.serving.labeling import LabelingTask, serve_labeling
 
         serve_labeling(LabelingTask(**task), self, labels, ready)
 
     @staticmethod
-    def read_labels(path: Path, class_names: tuple[str, ...]) -> dict[str, int | None]:
+    def read_labels(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
         """Read a file of labels: CSV or Parquet with the columns id and label, or an export of Label Studio.
 
-        None is the label of images that show none of the classes.
+        They are classes, or an `Answer` for images without one.
         """
         from secondlook.serving.label_files import read_label_file
 

@@ -12,11 +12,18 @@ from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from secondlook.extension import Answer
 from secondlook.serving.access import LOGIN_PAGE, PAGES, SESSION_COOKIE, check_csrf, check_site, is_foreign, require
 from secondlook.serving.responses import RequestError
+from secondlook.serving.review_routes import find_class_names
 from secondlook.serving.service import CurrentService
 from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal
 
+ANSWER_MEANINGS = {
+    Answer.NONE_OF_THESE: "it shows none of the classes",
+    Answer.CANNOT_TELL: "you do not know what it shows",
+    Answer.BAD_IMAGE: "it is unusable, such as black or blurred",
+}
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 router = APIRouter(include_in_schema=False)
@@ -42,7 +49,9 @@ def show_review(
     """Show the page for reviewers; labels that certify a policy are given without knowing the prediction."""
     is_labeling = service.labeling is not None
     links = {} if is_labeling else PAGES
-    return render_page("review.html", principal, request=request, links=links, is_blind=is_labeling)
+    answers = Answer.list_offered(find_class_names(service) or ())
+    shown: dict[str, Any] = {"is_blind": is_labeling, "answers": answers, "meanings": ANSWER_MEANINGS}
+    return render_page("review.html", principal, request=request, links=links, **shown)
 
 
 @router.get("/static/{name}")

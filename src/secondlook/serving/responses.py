@@ -45,6 +45,13 @@ class ServedDecision(BaseModel, frozen=True):
     confidence: float = Field(description="Confidence of the prediction; higher means more confident.")
     interval: tuple[float, float] | None = Field(description="Interval of the confidence; null after a single look.")
     accept: bool = Field(description="Whether the prediction is accepted.")
+    rejection: Literal["unsure", "unfamiliar"] | None = Field(
+        default=None,
+        description="Why it is rejected: the confidence is too low, or the image looks like no known one.",
+    )
+    familiarity: float | None = Field(
+        default=None, description="How much the image looks like known ones; null if the policy has no limit for it."
+    )
     looks: int = Field(description="Number of views that the classifier was given.")
     first_look: float = Field(description="Probability of the predicted class after the first look.")
     disagreement: float | None = Field(description="How much the looks disagree, from 0 to 1; null after one look.")
@@ -52,8 +59,12 @@ class ServedDecision(BaseModel, frozen=True):
     guarantee: ServedGuarantee | None = Field(description="What the policy guarantees about accepted images, if any.")
     policy: str = Field(description="Checksum of the policy that decided.")
     decided_at: datetime.datetime = Field(description="When the decision was stored, UTC.")
-    reviewed_label: int | None = Field(default=None, description="Index of the class that a reviewer found.")
-    reviewed_class: str | None = Field(default=None, description="Its name, if it is known.")
+    reviewed_label: int | None = Field(
+        default=None, description="Index of the class that a reviewer found; negative for another answer."
+    )
+    reviewed_class: str | None = Field(
+        default=None, description="Its name, if it is known; or the other answer, such as `none of these`."
+    )
     reviewer: str | None = None
     reviewed_at: datetime.datetime | None = None
 

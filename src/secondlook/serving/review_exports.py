@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from secondlook.extension import LabelStudio, ReviewImage, format_csv_row
+from secondlook.extension import LabelStudio, ReviewImage, format_csv_row, name_label
 from secondlook.serving.responses import RequestError
 from secondlook.serving.store import QueueState, StoredDecision, get_interval
 
@@ -92,7 +92,7 @@ class ReviewExport:
         return task
 
     def _name(self, label: int) -> str:
-        return str(label) if self.class_names is None else self.class_names[label]
+        return name_label(label, self.class_names)
 
 
 def _make_schema() -> "pa.Schema":
@@ -100,7 +100,8 @@ def _make_schema() -> "pa.Schema":
 
     text, number, flag, time = pa.string(), pa.float64(), pa.bool_(), pa.timestamp("us", tz="UTC")
     types = {"id": text, "label": text, "name": text, "predicted": text, "confidence": number}
-    types |= {"low": number, "high": number, "accept": flag, "audit": flag, "looks": pa.int64(), "disagreement": number}
+    types |= {"low": number, "high": number, "accept": flag, "familiarity": number, "rejection": text, "audit": flag}
+    types |= {"looks": pa.int64(), "disagreement": number}
     types |= {"state": text, "reviewer": text, "reviewed_at": time, "decided_at": time, "policy": text}
     return pa.schema(list(types.items()))
 

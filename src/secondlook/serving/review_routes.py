@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from secondlook import apply_views
-from secondlook.extension import encode_png, find_class, read_image
+from secondlook.extension import Answer, encode_png, find_class, read_image
 from secondlook.serving.access import require
 from secondlook.serving.decide_routes import describe_decision
 from secondlook.serving.label_files import parse_label_file
@@ -39,6 +39,13 @@ class ClassBody(BaseModel):
     label: int = Field(description="Index of the class.")
     class_name: str | None = Field(serialization_alias="class", description="Its name, if it is known.")
     probability: float = Field(description="Probability in one look, or the mean over all looks.")
+
+
+class AnswersBody(BaseModel):
+    """What a reviewer may say of an image."""
+
+    classes: tuple[str, ...] | None = Field(description="Names of all classes; null if unknown.")
+    answers: tuple[str, ...] = Field(description="What can be said instead of a class.")
 
 
 class LookBody(ClassBody):
@@ -96,9 +103,10 @@ Number = Annotated[int, Depends(check_number)]
 
 
 @router.get("/v1/review/classes", dependencies=[check_reviewer])
-def list_classes(service: CurrentService) -> dict[str, tuple[str, ...] | None]:
-    """Return the names of all classes; null if unknown."""
-    return {"classes": find_class_names(service)}
+def list_classes(service: CurrentService) -> AnswersBody:
+    """Return all classes, and the answers that an image may get instead."""
+    names = find_class_names(service)
+    return AnswersBody(classes=names, answers=tuple(answer.text for answer in Answer.list_offered(names or ())))
 
 
 @router.post("/v1/review/lease")
@@ -129,7 +137,10 @@ def label_image(
     reviewer: Reviewer,
     number: Number,
     service: CurrentService,
-    label: Annotated[StrictInt | StrictStr, Body(embed=True, description="Index or name of the class.")],
+    label: Annotated[
+        StrictInt | StrictStr,
+        Body(embed=True, description="Index or name of the class, or another answer, such as `none of these`."),
+    ],
 ) -> ProgressBody:
     """Label an image; may be repeated."""
     found = find_class(label, find_class_names(service), str(number))

@@ -86,11 +86,19 @@ class ServiceMetrics(Collector):
 
 def _list_monitor_metrics(monitor: Mapping[str, Any]) -> Iterator[Metric]:
     shift, recent, audit = monitor["shift"], monitor["recent"] or {}, monitor["audit"]
-    yield _make_gauge("alarm", "Whether images have changed or the guarantee is broken.", int(monitor["alarm"]))
+    yield _make_gauge(
+        "alarm", "Whether images have changed, more are unknown, or the guarantee is broken.", int(monitor["alarm"])
+    )
     yield _make_gauge("stream_images", "Images decided by the policy in force.", monitor["images"])
     yield _make_gauge("stream_coverage", "Share of these images that were accepted.", monitor["coverage"])
     yield _make_gauge("shift_evidence_log10", "Evidence that images have changed.", shift["log10_evidence"])
     yield _make_gauge("shift_limit_log10", "Evidence at which the alarm is raised.", shift["log10_limit"])
+    unknown = monitor["unknown"]
+    if unknown is not None and unknown["share"] is not None:
+        yield _make_gauge("unknown_share", "Share of reviewed images that show none of the classes.", unknown["share"])
+        yield _make_gauge("unknown_share_low", "Lower end of its 95 % interval.", unknown["low"])
+        yield _make_gauge("unknown_share_high", "Upper end of its 95 % interval.", unknown["high"])
+        yield _make_gauge("unknown_grown", "Whether it has grown among rejected images.", int(unknown["raised"]))
     if recent.get("risk") is not None:
         yield _make_gauge("estimated_risk", "Error rate among accepted: an estimate, no guarantee.", recent["risk"])
     if audit is not None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, Field
 
 from secondlook import Decision
-from secondlook.extension import SCORE_METADATA, Policy, Repair, RowOptions, ServingError, make_row_table
+from secondlook.extension import SCORE_METADATA, Answer, Policy, Repair, RowOptions, ServingError, make_row_table
 from secondlook.serving.database import Database, decisions, deployments, images, open_database, reviews
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.options import ServiceOptions
@@ -395,10 +395,10 @@ class ReviewStore:
                 connection.execute(sa.update(reviews).where(others, condition).values(**values))
 
     def labels(self, deployment_numbers: Sequence[int]) -> dict[str, int]:
-        """Return the labels of images that some deployments decided about, by id."""
+        """Return the labels of images that some deployments decided about, by id: classes, or an `Answer`."""
         query = SELECT_STATE.where(decisions.c.deployment.in_(deployment_numbers), IN_STATE["done"])
         columns = query.with_only_columns(decisions.c.id, reviews.c.label).order_by(reviews.c.number)
-        return dict(tuple(row) for row in self._database.fetch(columns))
+        return {id_: label if label >= 0 else Answer(label) for id_, label in self._database.fetch(columns)}
 
     def remove_expired(self, keep: float) -> int:
         """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many.
@@ -470,7 +470,7 @@ class ReviewedService:
     tables: tuple["pa.Table", ...]
     """Rows as in score files, in the order of the stream."""
     labels: dict[str, int]
-    """The class that a reviewer found, by the id of the image."""
+    """The class that a reviewer found, or another `Answer`, by the id of the image."""
     left_out: int
     """Number of images that were decided without audits, which reviews say nothing about."""
     where: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MINUTE = 60
 HISTORY_MINUTES = 60
 LABELS_PER_ROUND = 10_000
-"""All labels are compared in every round, or in every second one if there are more audits than this, and so on."""
+"""All labels are compared in every round, or in every second one if there are more images to review, and so on."""
 ROUND_SECONDS = 2.0
 SAVE_SECONDS = 60.0
 """The state of the monitor is saved after so long; what came later is read from the database again."""
@@ -89,7 +89,7 @@ class Activity:
 
 
 class StreamMonitor:
-    """Feeds all images of a policy and the labels of its audits to a `Monitor`, each once and in their order.
+    """Feeds all images of a policy and the labels of those reviewed to a `Monitor`, each once and in their order.
 
     The file in the folder makes a restart quick and nothing else: without it, everything is read from the database
     again, with the same result.
@@ -118,7 +118,8 @@ class StreamMonitor:
         """Take over labels that were given or taken back."""
         found = self._reviews.labels(list(self._store.find_audits(self._policy)))
         # Images that came since the last block are not known to the monitor yet; their labels are read again.
-        changed = {one.id: found.get(one.id) for one in self.monitor.audited if one.label != found.get(one.id)}
+        known = self.monitor.labels
+        changed = {id_: found.get(id_) for id_, label in known.items() if label != found.get(id_)}
         if changed:
             self.monitor.remove_labels(changed)
             self.monitor.add_labels({id_: label for id_, label in changed.items() if label is not None})
@@ -239,7 +240,7 @@ class Watcher:
                 self._check_storage()
                 self._publish(self._describe())  # after a restart without a state, there may be millions
                 self._save_if_due()
-            if self._round % (1 + len(self._stream.monitor.audited) // LABELS_PER_ROUND) == 0:
+            if self._round % (1 + len(self._stream.monitor.labels) // LABELS_PER_ROUND) == 0:
                 self._stream.read_labels()
         self._round += 1
         self._publish(self._describe())

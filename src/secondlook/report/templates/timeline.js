@@ -227,6 +227,7 @@ const TIMELINE = {
   coverage: (page) => meanTimeline(page, "coverage", { label: "coverage", most: 1, format: percent }),
   confidence: (page) => meanTimeline(page, "confidence", { label: "mean confidence", most: Infinity, format: formatMean }),
   disagreement: (page) => meanTimeline(page, "disagreement", { label: "mean disagreement", most: 1, format: formatMean }),
+  unknown: (page) => meanTimeline(page, "unknown", { label: "none of the classes", most: 1, format: percent }),
 };
 
 // Draws the plots that the page has, and returns a function that draws them again for a stream that has grown.

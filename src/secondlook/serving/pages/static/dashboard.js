@@ -84,12 +84,20 @@ function listGuaranteeFacts(policy, monitor) {
       ? ["Estimated risk", formatRate(recent.risk), `${recent.risk_low === null ? "" : `${formatRange(recent.risk_low, recent.risk_high)}, `}latest ${formatCount(recent.images)} images`, guarantee !== null && (recent.risk_low ?? 0) > guarantee.risk]
       : ["Estimated risk", "–", monitor.images ? "unknown for this policy" : "no images yet"];
   const audited = audit?.labels
-    ? ["Audited risk", formatRange(audit.low, audit.high), `${audit.verdict}; ${formatCount(audit.labels)} reviewed, ${formatCount(audit.pending)} waiting`, audit.verdict === "broken"]
+    ? ["Audited risk", formatRange(audit.low, audit.high), `${audit.verdict}; ${formatCount(audit.labels)} reviewed, ${formatCount(audit.pending)} waiting${audit.cannot_tell ? `, ${formatCount(audit.cannot_tell)} nobody could tell` : ""}`, audit.verdict === "broken"]
     : ["Audited risk", "–", describeMissingAudits(policy, monitor)];
   const alarm = shift.raised
     ? ["Shift alarm", "raised", `after ${formatCount(shift.raised_at)} images`, true]
     : ["Shift alarm", "not raised", `evidence ${formatEvidence(shift.log10_evidence)} of ${formatEvidence(shift.log10_limit)}`];
-  return [guaranteed, audited, estimated, alarm];
+  return [guaranteed, audited, estimated, alarm, ...listUnknownFacts(monitor.unknown)];
+}
+
+function listUnknownFacts(unknown) {
+  if (!unknown) return [];
+  const { reviewed, share, low, high } = unknown;
+  const counts = `${formatCount(unknown.none_of_these)} of ${formatCount(reviewed)} reviewed; ${formatCount(unknown.bad_images)} bad images, ${formatCount(unknown.cannot_tell)} nobody could tell`;
+  const grown = unknown.raised ? `; grown, alarm after ${formatCount(unknown.raised_at)} images` : "";
+  return [["None of the classes", reviewed ? formatRate(share) : "–", `${reviewed ? `${formatRange(low, high)}, ` : ""}${counts}${grown}`, unknown.raised]];
 }
 
 function describeMissingAudits(policy, monitor) {
@@ -252,7 +260,7 @@ let drawn = "";
 let drawnAt = -Infinity;
 
 // The plots are as old as this; they are asked for again when something has changed, and not too often.
-const describeState = ({ policy, monitor }) => (monitor ? [policy.checksum, monitor.images, monitor.audit?.labels ?? 0, monitor.audit?.estimate ?? 0].join() : "");
+const describeState = ({ policy, monitor }) => (monitor ? [policy.checksum, monitor.images, monitor.audit?.labels ?? 0, monitor.audit?.estimate ?? 0, monitor.unknown?.reviewed ?? 0, monitor.unknown?.none_of_these ?? 0].join() : "");
 const wantsTimeline = (status) => describeState(status) !== drawn && performance.now() - drawnAt >= PLOT_ROUND;
 
 function showTimeline(status) {
@@ -260,6 +268,7 @@ function showTimeline(status) {
   showIf("timeline", Boolean(monitor?.images));
   if (!monitor?.timeline || !monitor.images) return;
   for (const [name, text] of Object.entries(monitor.captions)) setText(`${name}-caption`, text.replaceAll(" %", "\u00a0%"));
+  showIf("unknown", monitor.timeline.windows.some((one) => one.unknown !== null));
   byId("disagreement-plot").parentElement.hidden = !monitor.timeline.windows.some((one) => one.disagreement !== null);
   if (updateTimeline) updateTimeline(monitor.timeline);
   else updateTimeline = startTimeline(monitor.timeline);

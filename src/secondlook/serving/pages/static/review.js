@@ -32,7 +32,7 @@
     current: null, // the image on the screen
     ahead: [], // the next ones
     past: [], // what can be undone: { number, kind, label, item }, the last one at the end
-    unsent: [], // operations in their order: { kind, number, label, attempts }
+    unsent: [], // operations in their order: { kind, number, label, attempts }; labels are classes, or texts of other answers
     changed: new Map(), // when something was done with an image here, by its number
     counts: null,
     pace: null,
@@ -409,7 +409,7 @@
 
   // --- What is on the screen ---
 
-  const nameOf = (label) => state.classes?.[label] ?? `class ${label}`;
+  const nameOf = (label) => (typeof label === "string" ? label : state.classes?.[label] ?? `class ${label}`);
   const titleOf = (item) => item.name ?? item.id;
   const shareOf = (share) => (share > 0 && share < 0.005 ? "<1\u00a0%" : `${Math.round(100 * share)}\u00a0%`);
   const countOf = (count) => count.toLocaleString("en");
@@ -475,7 +475,7 @@
   function renderCaption() {
     const item = state.current;
     const view = state.shownView === null ? null : item.views[state.shownView];
-    const details = isBlind ? [] : [`confidence ${item.confidence.toFixed(2)}`, item.accept ? "accepted, audited" : "not accepted"];
+    const details = isBlind ? [] : [`confidence ${item.confidence.toFixed(2)}`, item.accept ? "accepted, audited" : `not accepted: ${item.rejection}`];
     if (item.skips) details.push(item.skips === 1 ? "skipped before" : `skipped ${item.skips} times`);
     if (view) details.unshift(`view: ${describeView(view.view)}`);
     const name = make("b", { textContent: titleOf(item), title: item.id });
@@ -528,12 +528,12 @@
 
   function listChoices(item) {
     if (!isBlind) return item.likely.slice(0, MOST_BUTTONS);
-    if (hasFewClasses()) return state.classes.slice(0, -1).map((_, label) => ({ label })); // the same keys for all images
+    if (hasFewClasses()) return state.classes.map((_, label) => ({ label })); // the same keys for all images
     return item.likely.slice(0, MOST_BUTTONS).sort((one, other) => one.label - other.label);
   }
 
   // The keys of the choices start at 1, or at 0 where these are the names of the classes.
-  const hasFewClasses = () => state.classes.length - 1 <= FEW_CLASSES; // the last one is none of them
+  const hasFewClasses = () => state.classes.length <= FEW_CLASSES;
   const firstKey = () => (isBlind && state.classes[0] === "0" && hasFewClasses() ? 0 : 1);
   const keyOf = (place) => String((place + firstKey()) % 10);
 
@@ -556,7 +556,7 @@
     find("likely").replaceChildren(...buttons);
     find("confirm-text").textContent = nameOf(item.label);
     find("confirm").setAttribute("aria-label", `Confirm the predicted class: ${nameOf(item.label)}`);
-    find("search").hidden = state.classes !== null && state.classes.length - isBlind <= buttons.length;
+    find("search").hidden = state.classes !== null && state.classes.length <= buttons.length;
   }
 
   function renderViews() {
@@ -782,7 +782,6 @@
     enter: confirmPrediction,
     u: undo,
     s: () => decide("skip"),
-    n: () => { if (isBlind) decide("label", state.classes.length - 1); },
     z: () => zoom(),
     v: toggleViews,
     "/": () => { if (!find("search").hidden) query.focus(); },
@@ -814,7 +813,11 @@
 
   onPress(find("confirm"), confirmPrediction);
   onPress(find("skip"), () => decide("skip"));
-  if (isBlind) onPress(find("none"), COMMANDS.n);
+  for (const button of document.querySelectorAll("[data-answer]")) {
+    const answer = () => decide("label", button.dataset.answer);
+    COMMANDS[button.getAttribute("aria-keyshortcuts")] = answer;
+    onPress(button, answer);
+  }
   onPress(find("undo"), undo);
   onPress(find("empty-undo"), undo);
   onPress(find("zoom"), () => zoom());
