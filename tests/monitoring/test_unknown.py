@@ -176,7 +176,8 @@ def test_growth_is_found_soon(capacity: float, compared: set[float]) -> None:
 
 def make_monitor(shares: tuple[float, ...] = (0.02, 0.5), n_images: int = 2500) -> tuple[Monitor, dict[str, str]]:
     """Return a monitor of streams in a row, and answers: of rejected images, such shares are none of the classes."""
-    rng, monitor, labels = np.random.default_rng(6), Monitor(POLICY), {}
+    rng, monitor = np.random.default_rng(6), Monitor(POLICY)
+    labels: dict[str, str] = {}
     for place, share in enumerate(shares):
         before = len(labels)
         monitor.update(make_rows(n_images, first=place * n_images, audit=0.1))
