@@ -300,6 +300,12 @@ def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Pat
         ("--risk 2 --per-class", "--risk 2.0 "),
         ("--risk 0.001 --per-class", "more labeled images of it"),
         ("--coverage 0.7 --shift-images 60", "--shifts"),
+        ("--coverage 0.7 --unknown-budget 0.02", "--unknown-budget has no effect without --risk"),
+        ("--coverage 0.7 --unknown folder:val", "--unknown has no effect without --risk"),
+        ("--risk 0.2 --unknown-budget 2", "--unknown-budget 2.0 "),
+        ("--risk 0.2 --unknown folder:none", "'none'"),
+        ("--risk 0.2 --unknown folder:val/?limit=19", "--unknown has 19 images"),
+        ("--risk 0.2 --model onnx:m.onnx", "--model has no effect without --shifts or --unknown"),
     ],
 )
 def test_invalid_options_are_one_sentence(here: Here, run: Path, words: str, told: str) -> None:
@@ -329,3 +335,27 @@ def test_shifts_are_learned_printed_and_stored(here: Here, run: Path) -> None:
     assert done.out == done.err == ""
     here.fail(*line, "--shifts", "--shift-images", "20", told="--shift-images")
     here.fail(*line, "--shifts", "--model", "onnx:none.onnx", told="none.onnx")
+
+
+def test_examples_of_unknown_images_limit_the_familiarity(here: Here, run: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez("noise.npz", images=rng.integers(0, 256, (60, 16, 16, 3), dtype=np.uint8))
+    terms = ("--risk", "0.1", "--delta", "0.05")
+    done = here.calibrate(*terms, "--unknown", "npz:noise.npz", "--unknown-budget", "0.03")
+    policy, opened = sl.load_policy("policy.json"), sl.open_run("run")
+    examples = opened.collect_unknown("npz:noise.npz")
+    tuning = opened.tuning_positions if len(opened.tuning_positions) else None
+    made = sl.certify(opened.predictions, risk=0.1, delta=0.05, tuning=tuning, unknown=examples, unknown_budget=0.03)
+    assert (policy.threshold, policy.familiarity, policy.unknown) == (made.threshold, made.familiarity, made.unknown)
+    assert policy.unknown is not None
+    assert policy.unknown.data == "npz:noise.npz"
+    for text in (str(policy.familiarity), str(policy.unknown)):
+        assert text in done.out
+    here.ok("score", "--policy", "policy.json", "--data", "npz:noise.npz", "--out", "scores.csv", "--quiet")
+    rows = Path("scores.csv").read_text().splitlines()
+    assert sum(",unfamiliar," in row for row in rows) > 0
+    here.calibrate(*terms, "--unknown-budget", "0.05", "--force")
+    alone = sl.load_policy("policy.json")
+    assert alone.unknown is None
+    assert alone.familiarity is not None
+    assert (alone.familiarity.weights, alone.familiarity.budget) == ((), 0.05)

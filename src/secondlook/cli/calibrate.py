@@ -150,13 +150,12 @@ def calibrate(
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(per_class, class_risk, risk)
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
         execution = Execution(device, batch_size or "auto", progress=printing.progress)
-        if unknown is not None or unknown_budget is not None:
-            options.refuse(
-                {"--unknown": unknown, "--unknown-budget": unknown_budget} if risk is None else {}, "without --risk"
-            )
+        if risk is None:
+            options.refuse({"--unknown": unknown, "--unknown-budget": unknown_budget}, "without --risk")
+            calibrated = opened.threshold_for(**settings)
+        else:
             examples = None if unknown is None else opened.collect_unknown(unknown, model, execution=execution)
-            settings |= {"unknown": examples, "unknown_budget": unknown_budget}
-        calibrated = opened.threshold_for(**settings) if risk is None else opened.certify(**settings)
+            calibrated = opened.certify(**settings, unknown=examples, unknown_budget=unknown_budget)
         accepted = None if unknown is not None else opened.count_accepted_unknowns(calibrated)
         changes = [] if accepted is None else [str(accepted)]
         if shifts:
