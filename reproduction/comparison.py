@@ -100,11 +100,7 @@ def _make_row(
     published = find_published_value(column.published, by, metric, column.k, method)
     if published is None:
         return row
-    row = replace(row, published=published.value, published_accuracy=published.accuracy)
-    baseline = find_published_value(column.published, by, metric, column.k, BASELINE)
-    if row.gain is None or baseline is None:
-        return row
-    return replace(row, published_gain=published.value - baseline.value)
+    return replace(row, published=published.value, published_gain=published.gain, published_accuracy=published.accuracy)
 
 
 def _compute_contrasts(

@@ -35,7 +35,7 @@ TABLE_1_COLUMNS: Mapping[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """One printed number, as a fraction; the paper prints all of them times 100."""
+    """One printed number and the gain printed beside it, as fractions; the paper prints both times 100."""
 
     column: PublishedColumn
     by: By
@@ -44,6 +44,8 @@ class PublishedValue:
     accuracy: float
     method: str
     value: float
+    gain: float | None = None
+    """Printed gain over MSR(x), which the rounded values do not determine; None for MSR(x) itself and in Table 1."""
 
 
 @cache
@@ -73,6 +75,7 @@ def _parse_published_value(row: dict[str, str]) -> PublishedValue:
         accuracy=float(row["accuracy"]),
         method=row["method"],
         value=float(row["value"]) / 100,
+        gain=float(row["gain"]) / 100 if row["gain"] else None,
     )
 
 
@@ -93,6 +96,8 @@ def _read_csv(name: str) -> list[dict[str, str]]:
 
 
 # --- Methods and notes ---
+# What the notes say about the released code comes from the files of YuvalBahat/Confidence-Estimation on GitHub that
+# docs/reproduction.md lists.
 
 MSR = MethodRow("MSR(x)", "msr")
 MEAN = MethodRow("MSR(D)", "mean")
@@ -109,17 +114,18 @@ AORC_NOTE = (
 )
 VIEWS_NOTE = (
     "The view sets are those of the released code, which produced the published numbers: it ran shifts printed as up "
-    "or down, and all printed rotations, in the opposite direction, and the printed x1.1 stands for three factors."
+    "or down, and all printed rotations, in the opposite direction, and the printed x1.1 stands for three factors "
+    "(YuvalBahat/Confidence-Estimation on GitHub, main.py and Transformations.py)."
 )
 SPLIT_NOTE = (
     "The paper states only how many images are experimental, not which; by default they are drawn with the random "
     "seed, or they are read from a file of indices."
 )
 SVHN_NOTE = (
-    "The released code shifts the SVHN labels by one, so every image of the digit 0 counts as an error: the accuracy "
-    "of the checkpoint is 0.960, and 0.960 x (1 - 1744/26032) = 0.896 is what the paper prints. The published column, "
-    "its view set and its gain (+14.85) are artifacts of these labels. This experiment uses the correct labels; "
-    "MSR(digits) is the recommended view set."
+    "The released code (YuvalBahat/Confidence-Estimation on GitHub, utils.py) shifts the SVHN labels by one, so every "
+    "image of the digit 0 counts as an error: the accuracy of the checkpoint is 0.960, and 0.960 x (1 - 1744/26032) = "
+    "0.896 is what the paper prints. The published column, its view set and its gain (+14.85) are artifacts of these "
+    "labels. This experiment uses the correct labels; MSR(digits) is the recommended view set."
 )
 NOTES = (AORC_NOTE, VIEWS_NOTE, SPLIT_NOTE)
 

@@ -41,7 +41,7 @@ def test_views_of_one_method_do_not_affect_the_others(workspace: Workspace, coll
     assert value(found.rows, "MSR(x,hflip)") == pytest.approx(roc_auc_score(flips.correct(), mean))
 
 
-def test_gains_are_differences_to_the_baseline_with_published_ones(workspace: Workspace) -> None:
+def test_gains_are_differences_to_the_baseline(workspace: Workspace) -> None:
     rows = run_comparison(Comparison("t", "T", (COLUMN,), PAPER_METHODS), workspace).rows
     baseline = rows[0]
     assert baseline.method == "MSR(x)"
@@ -52,12 +52,19 @@ def test_gains_are_differences_to_the_baseline_with_published_ones(workspace: Wo
             assert low is not None
             assert high is not None
             assert low <= high
+
+
+def test_published_gain_is_the_printed_one_and_not_the_difference_of_rounded_values(workspace: Workspace) -> None:
     column = replace(COLUMN, published=PublishedColumn(2, "CIFAR-10", "VGG-8"))
-    msr, mean, flip = run_comparison(Comparison("t", "T", (column,), (MSR, MEAN, FLIP_ONLY)), workspace).rows
-    assert (msr.published, mean.published, flip.published) == (0.93, 0.941, None)
+    found = run_comparison(Comparison("t", "T", (column,), (MSR, BOOTSTRAP, FLIP_ONLY)), workspace)
+    msr, bootstrap, flip = found.rows
+    assert (msr.published, flip.published) == (0.93, None)
+    assert bootstrap.published == pytest.approx(0.942)
     assert (msr.published_gain, flip.published_gain) == (None, None)
-    assert mean.published_gain == pytest.approx(0.011)
-    assert mean.published_accuracy == 0.938
+    assert bootstrap.published_gain == pytest.approx(0.0124)  # 0.942 - 0.93 is 0.012
+    assert bootstrap.published_accuracy == 0.938
+    (table,) = found.tables
+    assert [row[table.head.index("gain published")] for row in table.rows] == ["", "+1.24", ""]
 
 
 def test_contrast_is_the_signed_sum_of_its_cells(workspace: Workspace, collect_plainly: Collect) -> None:

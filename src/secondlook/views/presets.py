@@ -44,6 +44,8 @@ hflip+shift:0,-10 hflip+shift:0,-5 hflip+shift:1,0 hflip+shift:2,0 hflip+zoom:1.
 shift:-3,0 shift:0,10 shift:0,-1 shift:0,-2 zoom:1.1 zoom:1.1+gamma:0.8
 """
 
+# 34 views: the 33 that the supplement of the paper lists, and the identity. The paper gives their number as 33 in its
+# text and as 35 in its supplement, where all other counts include the identity.
 _STL10 = """
 identity
 gamma:0.6 gamma:0.8 hflip+gamma:0.6 hflip+rotate:-1 hflip+rotate:-7 hflip+rotate:1 hflip+shift:-3,-6 hflip+shift:-4,2
@@ -86,11 +88,14 @@ _EXACT_ZOOM = {
     "imagenet": {"zoom:1.1": 1 / 0.92, "hflip+zoom:1.1": 1 / 0.90, "zoom:1.1+gamma:0.8": 1 / 0.95},
     "stl10-elu": {"hflip+zoom:1.1": 1 / 0.95, "zoom:1.1": 1 / 0.95, "zoom:1.1+shift:0,-5": 1 / 0.95},
 }
-"""The zoom factors that the paper prints as ×1.1."""
+"""The zoom factors that the paper prints as ×1.1; in the released code 'zoomin92', 'zoomin90' and 'zoomin95'."""
 
 
 def _convert_to_released(name: str, views: str) -> str:
-    """Return a printed set as the released code applied it: vertical shifts and rotations reversed, exact zooms."""
+    """Return a printed set as the released code applied it: vertical shifts and rotations reversed, exact zooms.
+
+    The released code is YuvalBahat/Confidence-Estimation on GitHub: Transformations.py applies the lists in main.py.
+    """
     zooms = _EXACT_ZOOM.get(name, {})
     return " ".join(
         "+".join(_convert_step(step, zooms.get(view)) for step in view.split("+")) for view in views.split()
