@@ -243,7 +243,7 @@
       if (!isMoved) setMessage("The last image was given to another reviewer, since nothing was done for a while, or labeled elsewhere.");
       replaceCurrent(isMoved ? "The last image is reserved for your last login, and comes again." : "");
     } else if (!current) {
-      showNext();
+      showNext(find("last").textContent); // what was done last, if there was nothing to show for a moment
     }
     state.hasLoaded = true;
     renderActions();
