@@ -348,6 +348,8 @@ def compute_confidences(_: Path) -> Values:
     requests: list[tuple[str, str, dict[str, Any]]] = [
         *((method, "", {}) for method in ("msr", "mean", "view:rotate:3", "entropy", "margin", "doctor", "mean-logit")),
         ("gen", "", {}),
+        ("zero", "", {}),
+        ("zero", "share=0.5", {"share": 0.5}),
         *((method, "", {}) for method in ("bootstrap", "bootstrap-lower", "max-logit-pnorm", "nn-ensemble")),
         ("mean", "temperature=fit", {"temperature": "fit"}),
         ("blend", "", {}),
@@ -363,7 +365,7 @@ def compute_confidences(_: Path) -> Values:
         for method, text, options in requests:
             if kind == "logits" and method == "nn-ensemble":
                 continue
-            in_ensembles = ("mean", "bootstrap", "bootstrap-lower", "nn-ensemble", "blend", "learned")
+            in_ensembles = ("mean", "bootstrap", "bootstrap-lower", "nn-ensemble", "blend", "learned", "zero")
             if kind == "ensemble" and method not in in_ensembles:
                 continue
             values[f"{kind}: {method} {text}".strip()] = [

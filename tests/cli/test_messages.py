@@ -24,7 +24,7 @@ PACKAGE = Path(sl.__file__).parent
 PYTHON_ONLY = {
     "for arrays and images in memory": ("class_names", "image"),
     "--per-class has no names of its own": ("groups",),
-    "an option of a method": ("neighbors", "on", "p", "passes", "statistic", "temperature"),
+    "an option of a method": ("neighbors", "on", "p", "passes", "share", "statistic", "temperature"),
     "an argument of a metric, of a curve or of `judge_audits`": ("ties", "bins", "smallest"),
     "an argument of `Predictions` or of its methods": ("entry", "logits", "members", "probabilities", "rows"),
     "an argument of `Client`": ("ids", "token", "url"),

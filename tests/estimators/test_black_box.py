@@ -87,6 +87,41 @@ def test_logit_methods(members: int, p: float) -> None:
         np.testing.assert_allclose(confidence(preds, "max-logit-pnorm", p=p, on=on), normalized, rtol=1e-4, atol=1e-6)
 
 
+def compute_zero(outputs: Array, classes: list[int], share: float) -> float:
+    """Return the votes of the most confident outputs and their mean output, one after another. [outputs, C]"""
+    by_entropy = sorted(outputs.tolist(), key=lambda one: -sum(p * np.log(p) for p in one if p > 0))
+    kept = by_entropy[: max(1, int(share * len(outputs)))]
+    votes = sum(one.index(max(one)) in classes for one in kept)
+    mean_output = sum(sum(one[c] for c in classes) for one in kept) / len(kept)
+    return float((votes + mean_output) / (len(kept) + 1))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, {"v": 1}])
+@pytest.mark.parametrize("predict_from", PREDICT_FROM)
+@pytest.mark.parametrize("top_k", [1, 2, 6])
+@pytest.mark.parametrize("share", [0.1, 0.6, 1])
+def test_zero(kind: dict[str, Any], predict_from: Any, top_k: int, share: float) -> None:
+    preds = make_predictions(**kind)
+    blocks = [[block for _, block in member.blocks(rows=preds.n_images)] for member in preds.members or (preds,)]
+    outputs = np.concatenate([block for (block,) in blocks], axis=1)  # members x views vote alike
+    classes = [find_top_classes(row, top_k) for row in compute_outputs(preds)[predict_from]]
+    expected = [compute_zero(one, chosen, share) for one, chosen in zip(outputs, classes, strict=True)]
+    found = confidence(preds, "zero", predict_from=predict_from, top_k=top_k, share=share)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_zero_ranks_by_votes_and_equal_votes_by_the_mean_output() -> None:
+    sure, torn, other = [0.98, 0.01, 0.01], [0.5, 0.25, 0.25], [0.01, 0.01, 0.98]
+    outputs = np.array([[torn, sure, sure], [sure, sure, sure], [sure, sure, other], [sure, other, other], [torn] * 3])
+    preds = Predictions(probabilities=outputs, views=["identity", "hflip", "vflip"])
+    found = confidence(preds, "zero", share=0.7)
+    np.testing.assert_allclose(found, [2.98 / 3, 2.98 / 3, 2.98 / 3, 1.495 / 3, 2.5 / 3], err_msg="two of three views")
+    all_views = confidence(preds, "zero", share=1)
+    assert np.argsort(-all_views).tolist() == [1, 0, 4, 2, 3], "three votes, however torn, before two"
+    single = Predictions(probabilities=outputs[:, :1], views="identity")
+    np.testing.assert_allclose(confidence(single, "zero"), (1 + confidence(single, "msr")) / 2)
+
+
 def make_scaled_predictions(n: int, spread: float, seed: int = 3) -> Predictions:
     """Return logits whose direction says whether the prediction is correct, and whose length says nothing.
 

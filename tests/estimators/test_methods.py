@@ -28,7 +28,7 @@ from tests.estimators.conftest import make_options, make_predictions
 
 FORMS = {
     *("msr", "mean", "view:TEXT", "bootstrap", "bootstrap-lower", "mc-dropout", "distance", "nn-ensemble"),
-    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "blend", "gen", "learned"),
+    *("entropy", "margin", "doctor", "max-logit-pnorm", "mean-logit", "blend", "gen", "learned", "zero"),
 }
 MEANS = sorted(name for name in METHODS if METHODS[name].is_mean_over_views)
 OTHERS = sorted(name for name in METHODS if not METHODS[name].is_mean_over_views and METHODS[name].parameter is None)
@@ -115,6 +115,9 @@ def test_options_in_the_text_are_those_given_beside_it() -> None:
         ("bootstrap", {"window": 0}, ConfidenceError, ["window", "0"]),
         ("bootstrap", {"seed": -1}, ConfidenceError, ["seed", "-1"]),
         ("bootstrap", {"seed": "1"}, ConfidenceError, ["seed", "'1'"]),
+        ("zero", {"share": 0}, ConfidenceError, ["share=0"]),
+        ("zero?share=1.5", {}, ConfidenceError, ["share=1.5"]),
+        ("zero?share=all", {}, ConfidenceError, ["share='all'"]),
         ("bootstrap-lower", {"level": "0.9"}, ConfidenceError, ["level", "'0.9'"]),
         ("bootstrap-lower", {"level": 1.0}, ConfidenceError, ["level", "1.0"]),
         ("msr", {"temperature": 0}, ConfidenceError, ["temperature", "0"]),

@@ -1,4 +1,4 @@
-"""Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR and norms."""
+"""Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR, ZERO and norms."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -140,6 +140,31 @@ def doctor(preds: Predictions, *, on: PredictFrom = "image", temperature: Temper
     return _compute_by_block(
         _select_views(preds, on), temperature, lambda _, block: (block.mean(axis=1) ** 2).sum(axis=1)
     )
+
+
+@method(
+    "zero",
+    symbol="ZERO(D)",
+    summary="share of the most confident views that vote for the predicted class; mean output breaks ties",
+    takes_block=True,
+)
+def zero(block: Block, *, share: float = 0.1) -> Float64Array:
+    """Return (votes + s) / (m + 1) over the m outputs with the smallest entropy, a fraction `share` of all. [n]
+
+    An output votes for its largest class. `votes` counts those for the predicted class, and s is the mean output of
+    that class: at most 1, it only orders images with equally many votes. For k > 1 both are of the k predicted classes.
+    Farina et al. (2024), "Frustratingly Easy Test-Time Adaptation of Vision-Language Models".
+    """
+    if not is_number(share) or not 0 < share <= 1:
+        expected = "is invalid; expected the fraction of the views to keep, above 0 and at most 1"
+        raise ConfidenceError(expected, argument="share", value=share)
+    outputs = np.concatenate(block.outputs, axis=1)
+    entropies = -(outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=2)
+    n_kept = max(1, int(share * outputs.shape[1]))  # rounded down, as in the authors' code
+    kept = np.take_along_axis(outputs, entropies.argsort(axis=1, kind="stable")[:, :n_kept, None], axis=1)
+    votes = (kept.argmax(axis=2)[:, :, None] == block.classes[:, None, :]).any(axis=2).sum(axis=1)
+    scores: Float64Array = (votes + class_mass(kept, block.classes).mean(axis=1)) / (n_kept + 1)
+    return scores
 
 
 @method(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from secondlook.arrays import (
     Float64Array,
     IntArray,
     Output,
+    as_array,
     resolve_positions,
     top_classes,
 )
 from secondlook.errors import ANY, PredictionsError, Repair
+from secondlook.files import write_atomically
 from secondlook.predictions.batching import block_rows
 from secondlook.predictions.store import Origin, StoredTable, StoreEntry, Table, find_entry, read_member_names
 from secondlook.predictions.validation import (
@@ -468,6 +471,43 @@ class Predictions:
         """Return the table of `to_arrow` as a pandas data frame; pandas is an optional dependency."""
         return pandas_frame(self.to_arrow(probabilities=probabilities))
 
+    def to_fd_shifts(self, folder: str | Path, confidence: object, *, dataset: object = 0) -> None:
+        """Write the files that the analysis of fd-shifts reads: the logits, those of all views, and a confidence.
+
+        The views stand where fd-shifts expects passes with dropout. A folder holds one confidence, which fd-shifts
+        calls `ext`; existing files are replaced.
+
+        Parameters
+        ----------
+        folder
+            Where `raw_logits.npz`, `raw_logits_dist.npz` and `external_confids.npz` are written.
+        confidence
+            Confidence of each image, float [N], as `confidence` returns it.
+        dataset
+            Index of the data set in the configuration of fd-shifts: one for all images, or int [N].
+        """
+        if not self.has_logits:
+            repair = "export each of .members" if self.members else "collect from a classifier that outputs logits"
+            raise PredictionsError("fd-shifts needs logits, and these predictions have none", repair=repair)
+        values = as_array(confidence, "confidence", PredictionsError)
+        if values.shape != (self.n_images,) or values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+            found = f"confidence has dtype {values.dtype} and shape {list(values.shape)}"
+            raise PredictionsError(f"{found}; expected finite numbers [{self.n_images}], one per image.")
+        indices = as_array(dataset, "dataset", PredictionsError)
+        if indices.shape not in ((), (self.n_images,)) or indices.dtype.kind not in "iu" or (indices < 0).any():
+            found = f"dataset has dtype {indices.dtype} and shape {list(indices.shape)}"
+            raise PredictionsError(f"{found}; expected an index from 0, or one for each of {self.n_images} images.")
+        columns = np.column_stack([self.labels, np.broadcast_to(indices, self.n_images)])
+        image = self.select(views="identity")
+        n_images, n_views, n_classes = self.shape
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        rows = (np.column_stack([block[:, 0], columns[images]]) for images, block in image.logit_blocks())
+        _write_npz(path / "raw_logits.npz", (n_images, n_classes + 2), rows)
+        passes = (block.transpose(0, 2, 1) for _, block in self.logit_blocks())
+        _write_npz(path / "raw_logits_dist.npz", (n_images, n_classes, n_views), passes)
+        _write_npz(path / "external_confids.npz", (n_images,), [values])
+
     def __len__(self) -> int:
         return self.n_images
 
@@ -481,6 +521,19 @@ class Predictions:
 def _freeze(array: Array) -> Array:
     array.flags.writeable = False
     return array
+
+
+def _write_npz(path: Path, shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
+    """Write one array of float64 block by block, as `numpy.savez` writes it at once."""
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w") as archive, archive.open("arr_0.npy", "w", force_zip64=True) as member:
+            header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(member, header)
+            for block in blocks:
+                member.write(np.ascontiguousarray(block, dtype="<f8").data)
+
+    write_atomically(path, write, clean=True)
 
 
 def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
