@@ -17,6 +17,7 @@ from secondlook.tables import (
     format_html,
     format_image_share,
     format_value,
+    shorten_name,
     unescape_formula,
 )
 
@@ -108,3 +109,11 @@ def test_headings_of_rows_do_not_widen_the_table() -> None:
     lines = str(TextTable([["", "value"], ["a long heading", ""], ["  a", "1"]])).splitlines()
     assert lines == ["     value", "a long heading", "  a  1"]
     assert 'colspan="2"' in format_html([TextTable([["", "value"], ["a long heading", ""]])])
+
+
+@given(st.text(max_size=40), st.integers(3, 40))
+def test_short_names_stay_and_long_ones_lose_their_middle(name: str, width: int) -> None:
+    short = shorten_name(name, width)
+    assert len(short) == min(len(name), width)
+    start, cut, end = short.partition("…")
+    assert short == name or (cut and name.startswith(start) and name.endswith(end))

@@ -45,6 +45,17 @@ def format_class(class_names: tuple[str, ...] | None, label: int) -> str:
     return name if class_names.count(name) == 1 else f"{name} ({label})"
 
 
+MAX_LISTED_GROUPS = 20
+"""Groups of images that a table lists; of more, the worst ones."""
+MAX_NAME_WIDTH = 32
+
+
+def shorten_name(name: str, width: int = MAX_NAME_WIDTH) -> str:
+    """Return a long name without its middle, since names of classes may begin alike."""
+    end = width // 3
+    return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
+
+
 MAX_DECIMALS = 9
 VALUE_DIGITS, DIFFERENCE_DIGITS = 3, 2
 """Significant digits that a number keeps at least, however small it is."""

@@ -267,9 +267,28 @@ def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Pat
         assert str(policy.list_tables()[1]) in text
 
 
+def test_classes_of_a_group_share_a_threshold(here: Here, run: Path) -> None:
+    Path("groups.json").write_text('{"round": ["0", "6", "8", 9]}')
+    words = (*CLASS_RISK, "--per-class", "--class-groups", "groups.json", "--class-risk", "round=0.1")
+    told = here.calibrate(*words).out
+    groups: dict[str, list[str | int]] = {"round": [0, 6, 8, 9]}
+    risk = {"round": 0.1, "*": 0.2}
+    rule = sl.certify(sl.open_run("run").predictions, "mean", risk=risk, delta=0.1, groups=groups)
+    policy = sl.load_policy("policy.json")
+    assert policy.groups == rule.groups
+    assert policy.shared_classes == groups
+    assert "every group of predicted classes" in told
+    here.ok("score", "--policy", "policy.json", "--data", "folder:new/", "--out", "scores.jsonl", "--quiet")
+    rows = [json.loads(line) for line in Path("scores.jsonl").read_text().splitlines()]
+    assert all(row["accept"] == (row["confidence"] >= policy.groups[row["label"]].threshold) for row in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ("--risk 0.1 --class-groups run/run.json", "--class-groups has no effect without --per-class"),
+        ("--risk 0.1 --per-class --class-groups run/run.json", "--class-groups 'run/run.json'"),
+        ("--risk 0.1 --per-class --class-groups absent.json", "--class-groups 'absent.json'"),
         ("--risk 0.1 --coverage 0.5", "--coverage"),
         ("", "--coverage"),
         ("--risk 7", "7.0"),

@@ -414,6 +414,11 @@ def test_fit_calibrates_all_classes_again(
         assert one.threshold == pytest.approx(before.threshold)
         assert (one.risk, one.accepted, one.errors) == (before.risk, before.accepted, before.errors)
     assert again.guarantee == class_policy.guarantee
+    shared = [group.model_copy(update={"shared_by": "both", "risk": 0.13}) for group in class_policy.groups]
+    together = (
+        SelectiveClassifier(classifier, class_policy.replace(groups=shared)).fit(images[:500], labels[:500]).policy_
+    )
+    assert together.shared_classes == {"both": [0, 1]}
     three = load_classifier(lambda batch: np.full((len(batch), 3), 1 / 3), name="three", output="probabilities")
     with pytest.raises(DecisionError, match=r"2 classes.* has 3"):
         score(class_policy, images[:30], tmp_path / "s.jsonl", classifier=three, allow_mismatch=True)

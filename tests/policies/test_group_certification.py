@@ -67,6 +67,44 @@ def test_thresholds_are_those_of_the_joint_procedure(named: Predictions) -> None
     assert certify(named, "mean", risk={0: 0.1, 1: 0.05, 2: 0.2}, delta=0.05, groups="class") == rule
 
 
+def test_classes_that_share_a_threshold_are_certified_together(named: Predictions, tmp_path: Path) -> None:
+    shared: dict[str, list[str | int]] = {"insects": ["ant"], "pets": ["cat", 2]}
+    rule = certify(named, "mean", risk={"pets": 0.05, "*": 0.1}, delta=0.05, groups=shared)
+    is_pet, correct = named.predicted() > 0, named.correct()
+    labels = certify(named, "mean", risk={"True": 0.05, "*": 0.1}, delta=0.05, groups=is_pet)
+    expected = [labels.groups[index].threshold for index in (0, 1, 1)]
+    assert [group.threshold for group in rule.groups] == expected
+    assert [(group.name, group.value, group.shared_by) for group in rule.groups] == [
+        ("ant", 0, None),
+        ("cat", 1, "pets"),
+        ("dog", 2, "pets"),
+    ]
+    accept = rule.accept(named)
+    assert (accept == labels.accept(confidence(named, "mean"), groups=is_pet, method="mean")).all()
+    for group in rule.groups:
+        own = named.predicted() == group.value
+        counts = own.sum(), accept[own].sum(), np.sum(accept & own & ~correct)
+        assert (group.images, group.accepted, group.errors) == counts
+    assert rule.calibration == labels.calibration
+    assert rule.guarantee == Guarantee(risk=0.1, delta=0.05, grouped_by="classes", smallest_risk=0.05)
+    assert rule.shared_classes == {"pets": [1, 2]}
+    assert ["pets", "5", "%", f"{expected[1]:.6g}", f"{is_pet.sum():,}"] in [
+        line.split()[:5] for line in str(rule).splitlines()
+    ]
+    rule.save(tmp_path / "policy.json")
+    assert read_policy(tmp_path / "policy.json").groups == rule.groups
+
+
+def test_wrong_copies_count_in_their_class(named: Predictions) -> None:
+    copies = [named.ids[index] for index in range(0, 2000, 3)]
+    options: dict[str, Any] = {"risk": 0.1, "delta": 0.05, "duplicates": copies}
+    rule = certify(named, "mean", **options, groups={"pets": ["cat", "dog"]})
+    apart = certify(named, "mean", **options, groups="class")
+    assert [group.images for group in rule.groups] == [group.images for group in apart.groups]
+    for name in ("images", "accepted", "errors"):
+        assert sum(getattr(group, name) for group in rule.groups) == getattr(known(rule.calibration), name)
+
+
 def test_class_where_nothing_can_be_guaranteed_accepts_nothing(named: Predictions) -> None:
     rule = certify(named, "mean", risk={"*": 0.1, "dog": 0.0005}, delta=0.05, groups="class")
     *_, dog = rule.groups
@@ -93,6 +131,28 @@ def test_nothing_certified_is_a_shortfall_of_the_closest_class(named: Prediction
     assert shortfall.additional_images == rule.groups[1].additional_images
     assert certify(named, "mean", risk=known(shortfall.smallest_risk), delta=0.001, groups="class").certified
     assert "'cat'" in str(rule)
+    fewest = shortfall.images_needed
+    assert 0.999 ** (fewest - 1) <= 0.001 / 3 < 0.999 ** (fewest - 2), "fewer cannot pass, also without an error"
+    assert shortfall.median_images == np.median([group.images for group in rule.groups])
+    assert f"all 3 takes at least {fewest:,}" in str(rule)
+
+
+def test_of_many_classes_the_nearest_to_a_guarantee_are_listed() -> None:
+    labels = np.repeat(np.arange(50), [200] * 20 + [60] * 10 + [20] * 20)
+    logits = np.random.default_rng(0).normal(size=(len(labels), 1, 50)) + 20 * np.eye(50)[labels][:, None]
+    names = [f"{number:02} {'long name ' * 9}" for number in range(50)]
+    rule = certify(
+        Predictions(logits=logits, views="identity", labels=labels, class_names=names), risk=0.1, groups="class"
+    )
+    text = str(rule)
+    assert "classes: 20 of 50 have a threshold, the others accept nothing: 30 need roughly" in text
+    table = text.splitlines()
+    rows = table[table.index(next(line for line in table if line.startswith("class "))) + 1 :][:21]
+    assert [row[:2] for row in rows[:10]] == [str(number) for number in range(20, 30)], (
+        "those that need the fewest images"
+    )
+    assert rows[-1] == "and 30 others"
+    assert max(map(len, rows)) < 110
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
@@ -186,7 +246,11 @@ def test_correct_duplicates_and_tuning_images_are_left_out(named: Predictions) -
         ({"groups": "classes"}, "'classes'"),
         ({"groups": ["a", "b"]}, r"\(2,\)"),
         ({"groups": np.where(np.arange(2000) == 7, np.nan, 1.0)}, "image 7"),
-        ({"groups": {"site": np.zeros(2000)}}, "mapping"),
+        ({"groups": {"pets": ["cat", "dgo"]}}, "'dgo'.* Did you mean 'dog'"),
+        ({"groups": {"pets": [1, 3]}}, "'pets' has 3"),
+        ({"groups": {"pets": ["cat", "dog"], "small": ["cat"]}}, "'cat' is in 'pets' and in 'small'"),
+        ({"groups": {"ant": ["cat", "dog"]}}, "'ant'"),
+        ({"groups": {"pets": ["cat", "dog"]}, "risk": {"pets": 0.1}}, "'ant'"),
         ({"groups": "class", "risk": {"*": 0.1, "cta": 0.2}}, "Did you mean 'cat'"),
         ({"groups": "class", "risk": {"cat": 0.1}}, "'ant', 'dog'"),
         ({"groups": "class", "risk": {"*": 0.1, "cat": 1.5}}, "1.5 of 'cat'"),
@@ -203,7 +267,7 @@ def test_invalid_groups_and_risks_are_rejected(named: Predictions, arguments: An
 
 
 def test_messages_name_some_of_many_groups(named: Predictions) -> None:
-    with pytest.raises(DecisionError, match=r"'group 0', .*, \.\.\.; name every group") as error:
+    with pytest.raises(DecisionError, match=r"'group 0', .* and 44 more; name every group") as error:
         certify(named, "mean", risk={"group 3": 0.1}, groups=[f"group {number % 50}" for number in range(2000)])
     assert len(str(error.value)) < 500
 

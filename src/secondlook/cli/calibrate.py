@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Annotated, Any
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 from typer import Option
 
 from secondlook.cli import options
@@ -49,7 +50,14 @@ def calibrate(
     ] = False,
     class_risk: Annotated[
         list[str] | None,
-        Option(metavar="NAME=RISK", help="With --per-class: another risk for a class; may be repeated."),
+        Option(metavar="NAME=RISK", help="With --per-class: another risk for a class or group; may be repeated."),
+    ] = None,
+    class_groups: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="With --per-class: JSON file of classes that share a threshold, by the name of their group.",
+        ),
     ] = None,
     adaptive: Annotated[
         bool, Option("--adaptive", help="Look at an image again only while its decision is open, mostly once or twice.")
@@ -147,7 +155,9 @@ def calibrate(
     if run is not None:
         options.refuse({"--policy": policy, "--scores": scores, "--planned-looks": planned_looks}, "without --reviewed")
         opened, settings = open_run(run), _choose_target(risk, delta, average_risk, coverage, method)
-        settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(per_class, class_risk, risk)
+        settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(
+            per_class, class_risk, class_groups, risk
+        )
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
         execution = Execution(device, batch_size or "auto", progress=printing.progress)
         if risk is None:
@@ -173,6 +183,7 @@ def calibrate(
             "--method": method,
             "--per-class": per_class,
             "--class-risk": class_risk,
+            "--class-groups": class_groups,
             "--adaptive": adaptive,
             "--predict-from": predict_from,
             "--top-k": top_k,
@@ -253,10 +264,12 @@ def _choose_looks(adaptive: bool, tolerance: float | None, max_looks: int | None
     return {"adaptive": True, "tolerance": tolerance, "max_looks": max_looks}
 
 
-def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | None) -> dict[str, Any]:
-    """Return the arguments of a threshold for each class, if any."""
+def _choose_groups(
+    per_class: bool, class_risk: list[str] | None, class_groups: Path | None, risk: float | None
+) -> dict[str, Any]:
+    """Return the arguments of a threshold for each class, or group of classes, if any."""
     if not per_class:
-        options.refuse({"--class-risk": class_risk}, "without --per-class")
+        options.refuse({"--class-risk": class_risk, "--class-groups": class_groups}, "without --per-class")
         return {}
     if risk is None:
         options.refuse({"--per-class": True}, "without --risk")
@@ -269,7 +282,16 @@ def _choose_groups(per_class: bool, class_risk: list[str] | None, risk: float | 
             risks[name] = float(value)
         if not separator or not 0 < risks.get(name, 0) < 1:
             raise DecisionError(f"--class-risk {text!r} is not NAME=RISK with a risk between 0 and 1.")
-    return {"groups": "class", "risk": {"*": risk, **risks}} if risks else {"groups": "class"}
+    groups = "class" if class_groups is None else _read_class_groups(class_groups)
+    return {"groups": groups, "risk": {"*": risk, **risks}} if risks else {"groups": groups}
+
+
+def _read_class_groups(path: Path) -> dict[str, list[str | int]]:
+    try:
+        return TypeAdapter(dict[str, list[str | int]]).validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValidationError):
+        expected = 'expected a JSON file such as {"vehicles": ["bus", "car"]}'
+        raise DecisionError(f"--class-groups {str(path)!r} cannot be read; {expected}.") from None
 
 
 def describe_next_step(policy: Policy, path: Path) -> str:

@@ -178,7 +178,8 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if policy.familiarity is not None:
                 settings |= {"unknown_budget": policy.familiarity.budget}
             if policy.groups:
-                settings |= {"groups": "class", "risk": {group.value: group.risk for group in policy.groups}}
+                risks = {group.shared_by or group.value: group.risk for group in policy.groups}
+                settings |= {"groups": policy.shared_classes or "class", "risk": risks}
         classifier = classifier.on_device(self.execution.device)
         source = open_labeled(images, labels, classifier.class_names)
         preds, tuning, choice = collect_views(

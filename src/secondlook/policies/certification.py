@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,8 +58,8 @@ from secondlook.tables import format_class
 
 Adaptive = bool | Schedule
 """Whether to look at an image again only while its decision is open, or the schedule to do so by."""
-CertifiedGroups = str | Sequence[object] | Array | None
-"""What `certify` accepts as groups: "class", or one label per image."""
+CertifiedGroups = str | Mapping[str, Sequence[str | int]] | Sequence[object] | Array | None
+"""What `certify` accepts as groups: "class", classes by the name of their group, or one label per image."""
 Risks = float | Mapping[Any, float]
 """One risk for all images or groups, or the risk of each group by its name or its value."""
 OTHER_GROUPS = "*"
@@ -120,8 +120,10 @@ def certify(
     delta
         Failure probability of the guarantee.
     groups
-        "class" for the predicted classes, or one label per image, [N], which must be known of new images, too, when
-        they are decided: `policy.accept(preds, groups=...)`. The true class is not.
+        "class" for the predicted classes; or a mapping from names of groups to the predicted classes (names or indices)
+        that share a threshold and a guarantee, such as rare ones, chosen without these labels; or one label per image,
+        [N], which must be known of new images, too, when they are decided: `policy.accept(preds, groups=...)`. The true
+        class is not.
     predict_from, top_k
         Whether classes are predicted from the image itself or from the mean over views, and how many of them.
     duplicates
@@ -181,7 +183,7 @@ def certify(
     if preds.ledger is None:
         return policy
     others: list[object] = []
-    if grouping and grouping.grouped_by == "label":
+    if grouping and grouping.grouped_by != "class":
         others.append([grouping.names, sorted(grouping.members.items())])
     if isinstance(adaptive, Schedule):
         others.append(adaptive)
@@ -349,13 +351,15 @@ def _check_finite(confidence: Array) -> None:
 class _Grouping:
     """The group of each image, and the risk of each group."""
 
-    grouped_by: GroupedBy
+    grouped_by: GroupedBy | Literal["classes"]
     names: tuple[str, ...]
     values: tuple[object, ...]
     """What identifies each group: the index of a class, or a label."""
     risks: tuple[float, ...]
     members: Mapping[str, int]
     """Which group each image belongs to, by its id."""
+    of_classes: Sequence[int] = ()
+    """Which group each class belongs to, if classes share groups."""
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return what is guaranteed about all groups."""
@@ -377,14 +381,20 @@ def _make_grouping(
     if is_adaptive:
         repair = Repair("omit it, or {groups}", groups=ANY)
         raise DecisionError("needs one threshold, but groups have several", argument="adaptive", repair=repair)
-    grouped_by: GroupedBy = "class" if isinstance(groups, str) and groups == "class" else "label"
-    if grouped_by == "class":
+    grouped_by: GroupedBy | Literal["classes"] = "label"
+    of_classes: list[int] = []
+    if isinstance(groups, Mapping) or (isinstance(groups, str) and groups == "class"):
+        grouped_by = "class"
         members = preds.predicted(predict_from, top_k).reshape(preds.n_images, -1)[:, 0]
         values: tuple[object, ...] = tuple(range(preds.n_classes))
         names = tuple(format_class(preds.class_names, index) for index in range(preds.n_classes))
-    else:
         if isinstance(groups, Mapping):
-            raise DecisionError("is a mapping; expected 'class', or one label per image", argument="groups")
+            grouped_by = "classes"
+            names, of_classes = _join_classes(groups, names)
+            members = np.array(of_classes)[members]
+            own = Counter(of_classes)
+            values = tuple(of_classes.index(place) if own[place] == 1 else name for place, name in enumerate(names))
+    else:
         try:
             by_name = select_groups(groups, preds.n_images, np.arange(preds.n_images))
         except MetricError as error:
@@ -397,7 +407,28 @@ def _make_grouping(
     risks = _resolve_risks(risk, "class" if grouped_by == "class" else "group", names, values)
     for name, value in zip(names, risks, strict=True):
         check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
-    return _Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)))
+    return _Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)), of_classes)
+
+
+def _join_classes(
+    groups: Mapping[str, Sequence[str | int]], class_names: tuple[str, ...]
+) -> tuple[tuple[str, ...], list[int]]:
+    """Return the names of groups, and the group of each class; classes that are in none have groups of their own."""
+    of_class: dict[str, str] = {}
+    for group, classes in groups.items():
+        for given in (classes,) if isinstance(classes, str) else classes:
+            name = class_names[given] if isinstance(given, int) and 0 <= given < len(class_names) else given
+            if name not in class_names:
+                known = f"known classes: {join_names(class_names)}.{did_you_mean(str(given), class_names)}"
+                raise DecisionError(f"group {group!r} has {given!r}, which is no class; {known}")
+            if name in of_class:
+                raise DecisionError(f"class {name!r} is in {of_class[name]!r} and in {group!r}; keep it in one group.")
+            of_class[str(name)] = str(group)
+    found = [of_class.get(name, name) for name in class_names]
+    names = tuple(dict.fromkeys(found))
+    if overlapping := set(of_class.values()) & (set(class_names) - set(of_class)):
+        raise DecisionError(f"group {min(overlapping)!r} has the name of a class that is not in it; rename the group.")
+    return names, [names.index(name) for name in found]
 
 
 def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple[object, ...]) -> tuple[float, ...]:
@@ -413,7 +444,7 @@ def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple
             raise DecisionError(fault, argument="risk")
     groups = zip(names, values, strict=True)
     keys = [[key for key in (*group, OTHER_GROUPS) if key in risk] for group in groups]
-    missing = [repr(name) for name, found in zip(names, keys, strict=True) if not found]
+    missing = [name for name, found in zip(names, keys, strict=True) if not found]
     if missing:
         others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"
         raise DecisionError(f"has no risk for {join_names(missing)}; {others}", argument="risk")
@@ -439,7 +470,9 @@ def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -
     left_out = len(members) - n_counted
     calibration = Calibration(images=n_counted, accepted=accepted, errors=errors, duplicates=left_out)
     threshold, guarantee = min(group.threshold for group in groups), grouping.guarantee(delta)
-    policy = Policy(threshold=threshold, calibration=calibration, grouped_by=grouping.grouped_by, groups=groups)
+    kept = _split_by_class(groups, grouping.of_classes, scored) if grouping.of_classes else groups
+    grouped_by: GroupedBy = "label" if grouping.grouped_by == "label" else "class"
+    policy = Policy(threshold=threshold, calibration=calibration, grouped_by=grouped_by, groups=kept)
     if math.isfinite(threshold):
         return policy.model_copy(update={"guarantee": guarantee})
 
@@ -452,7 +485,37 @@ def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -
         key=lambda one: math.inf if one[0].additional_images is None else one[0].additional_images,
     )
     shortfall = describe_shortfall(guarantee, ranking, group.risk, share, can_certify, group.name)
+    typical = int(np.median([group.images for group in groups]))
+    needs = {"groups": len(groups), "images_needed": count_without_errors(group.risk, share) + 1}
+    shortfall = shortfall.model_copy(update={**needs, "median_images": typical})
     return policy.model_copy(update={"shortfall": shortfall})
+
+
+def _split_by_class(
+    groups: Sequence[GroupThreshold], of_classes: Sequence[int], scored: "ScoredImages"
+) -> tuple[GroupThreshold, ...]:
+    """Return the threshold of each class, which may be that of a group of classes, with the counts of the class."""
+    predicted, correct = scored.settings.find_first_classes(scored.preds), scored.correct()
+    thresholds = np.array([group.threshold for group in groups])[np.array(of_classes)]
+    counts = ~(scored.is_copy & correct)
+    accepts = counts & scored.is_familiar & (scored.confidence >= thresholds[predicted])
+    images, accepted, errors = (
+        np.bincount(predicted[chosen], minlength=len(of_classes)).tolist()
+        for chosen in (counts, accepts, accepts & ~correct)
+    )
+    return tuple(
+        groups[place].model_copy(
+            update={
+                "name": format_class(scored.preds.class_names, index),
+                "value": index,
+                "images": images[index],
+                "accepted": accepted[index],
+                "errors": errors[index],
+                "shared_by": groups[place].name if of_classes.count(place) > 1 else None,
+            }
+        )
+        for index, place in enumerate(of_classes)
+    )
 
 
 def _describe_group(

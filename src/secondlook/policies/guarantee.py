@@ -1,7 +1,6 @@
 """What is guaranteed about accepted images, the counts it was certified on, and what a shortfall would need."""
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -13,12 +12,9 @@ from secondlook.files import Count, FrozenRecord
 DEFAULT_DELTA = 0.001
 """Failure probability of a guarantee by default: 99.9 % confidence."""
 
-MAX_LISTED_GROUPS = 20
-"""Groups that are printed; in the table of more, those with the smallest coverage."""
-
 GroupedBy = Literal["class", "label"]
 """What the groups of a policy are: the predicted classes, or groups given by a label for each image."""
-GROUP_NOUNS: Mapping[GroupedBy, str] = {"class": "predicted class", "label": "group"}
+GROUP_NOUNS = {"class": "predicted class", "classes": "group of predicted classes", "label": "group"}
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -38,8 +34,9 @@ class Guarantee(FrozenRecord):
     risk: Probability
     """With groups, the largest risk of any of them."""
     delta: Probability
-    grouped_by: GroupedBy | None = None
-    """Whether the guarantee holds in every predicted class, or every group, jointly; None if only for all images."""
+    grouped_by: GroupedBy | Literal["classes"] | None = None
+    """Whether the guarantee holds in every predicted class, every group of predicted classes, or every group of images,
+    jointly; None if only for all images."""
     smallest_risk: Probability | None = None
     """The smallest risk of any group, if groups have different ones."""
 
@@ -123,13 +120,23 @@ class Shortfall(FrozenRecord):
     """Counts at the threshold that comes closest to the guarantee, on which `additional_images` is based."""
     group: str | None = None
     """The group that comes closest to the guarantee, if each needs one; all else is about it."""
+    groups: Count = 0
+    """Number of groups."""
+    images_needed: Count = 0
+    """Labeled images without an error that each group needs at least if all of them are to have a guarantee."""
+    median_images: Count = 0
+    """Median number of labeled images of a group."""
 
     def __str__(self) -> str:
-        where = "" if self.group is None else f"in {self.group!r}, "
+        where, place = "", "at the threshold that comes closest"
+        if self.group is not None:
+            each = f"at least {self.images_needed:,} images of each without an error (the median is"
+            where = f"a guarantee in all {self.groups:,} takes {each} {self.median_images:,}); "
+            place = f"in {self.group!r}, which comes closest"
         seen, rate = "", "error rates stay as observed"
         if self.closest is not None:
             counts = f"{self.closest.errors:,} of {self.closest.accepted:,} accepted images are wrong"
-            seen, rate = f"at the threshold that comes closest, {counts}, so ", "this error rate holds"
+            seen, rate = f"{place}, {counts}, so ", "this error rate holds"
         needed = "more images like these would not help, whatever their number"
         if self.additional_images is not None:
             images = "labeled images" if self.group is None else "labeled images of it"
@@ -138,7 +145,8 @@ class Shortfall(FrozenRecord):
         risks = [] if self.smallest_risk is None else [f"a risk of {100 * self.smallest_risk:.4g} %"]
         deltas = [] if self.larger_delta is None else [f"a delta of {self.larger_delta:.4g}"]
         if risks or deltas:
-            repair += f"; {' or '.join(risks + deltas)} would pass on these images, which guarantees nothing"
+            passing = "would pass" if self.group is None else "would pass in one of them"
+            repair += f"; {' or '.join(risks + deltas)} {passing} on these images, which guarantees nothing"
         return f"no threshold guarantees {self.requested}; {where}{seen}{needed}; {repair}"
 
 
@@ -159,12 +167,15 @@ class GroupThreshold(FrozenRecord):
     """Errors among the accepted images."""
     additional_images: Count | None = None
     """Where nothing is accepted, the rough number of additional labeled images of the group that are enough."""
+    shared_by: str | None = None
+    """Name of the group of classes that share this threshold, which is guaranteed for all of them together; the counts
+    are those of the class. None if it has a threshold of its own."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
         if not self.errors <= self.accepted <= self.images:
             raise ValueError(f"expected errors <= accepted <= images in {self.name!r}")
-        if math.isfinite(self.threshold) != (self.accepted > 0):
+        if math.isfinite(self.threshold) != (self.accepted > 0) and (self.shared_by is None or self.accepted):
             raise ValueError(f"expected a threshold if, and only if, images of {self.name!r} are accepted")
         return self
 

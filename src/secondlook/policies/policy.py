@@ -33,7 +33,6 @@ from secondlook.files import SealedRecord, compute_checksum, describe_invalid, w
 from secondlook.policies.familiarity import Familiarity, UnknownBound
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
-    MAX_LISTED_GROUPS,
     Calibration,
     ComparedMethod,
     GroupedBy,
@@ -46,7 +45,7 @@ from secondlook.policies.reference import Reference, ShiftModel
 from secondlook.policies.schedule import Schedule, check_adaptive_method
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
-from secondlook.tables import TextTable, format_html
+from secondlook.tables import MAX_LISTED_GROUPS, TextTable, format_html, shorten_name
 from secondlook.views import ViewSet
 
 DEFAULT_METHOD = "blend"
@@ -274,6 +273,15 @@ class Policy(SealedRecord):
     def certified(self) -> bool:
         """Whether the error rate among accepted images is guaranteed."""
         return self.guarantee is not None
+
+    @property
+    def shared_classes(self) -> dict[str, list[int]]:
+        """The classes that share a threshold, by the name of their group."""
+        shared: dict[str, list[int]] = {}
+        for group in self.groups:
+            if group.shared_by is not None:
+                shared.setdefault(group.shared_by, []).append(group.value)
+        return shared
 
     @property
     def coverage(self) -> float:
@@ -597,6 +605,10 @@ class Policy(SealedRecord):
             lines.append(f"unknown images: {self.unknown}")
         if self.calibration is not None:
             lines += _format_calibration(self.calibration, self.schedule)
+        if self.groups:
+            joined = _join_shared(self.groups)
+            noun = "classes" if self.grouped_by == "class" and len(joined) == len(self.groups) else "groups"
+            lines.append(f"{noun}: {_describe_groups(joined)}")
         lines += map(str, self.list_tables())
         if self.classifier is not None:
             made = f", made {self.made}" if self.made else ""
@@ -616,7 +628,8 @@ class Policy(SealedRecord):
 
     def list_tables(self) -> list[TextTable]:
         """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
-        tables = [_make_group_table(self.groups, self.grouped_by)] if self.groups else []
+        noun = "class" if self.grouped_by == "class" else "group"
+        tables = [_make_group_table(_join_shared(self.groups), noun)] if self.groups else []
         if len(self.compared) > 1:
             rows = [("method", "threshold", "coverage", "")]
             for one in self.compared:
@@ -643,8 +656,10 @@ def read_policy(path: str | Path) -> Policy:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names of groups for a message, the first of many only."""
-    return ", ".join([*names[:MAX_LISTED_GROUPS], *(["..."] if len(names) > MAX_LISTED_GROUPS else [])])
+    """Return names of groups for a message, in quotes; the first ones if there are many."""
+    shown = names if len(names) <= MAX_LISTED_GROUPS else names[:5]
+    more = len(names) - len(shown)
+    return ", ".join(map(repr, shown)) + (f" and {more:,} more" if more else "")
 
 
 def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions:
@@ -682,22 +697,51 @@ def _as_confidences(values: ArrayLike) -> Float64Array:
     return array.astype(np.float64, copy=False)
 
 
-def _make_group_table(groups: Sequence[GroupThreshold], grouped_by: GroupedBy | None) -> TextTable:
-    """Return a line for each group, or for those with the smallest coverage if there are many."""
+def _join_shared(groups: Sequence[GroupThreshold]) -> list[GroupThreshold]:
+    """Return one entry, with joint counts, for all classes that share a threshold."""
+    joined: dict[str, GroupThreshold] = {}
+    for one in groups:
+        name = one.shared_by or one.name
+        counts = {key: getattr(one, key) for key in ("images", "accepted", "errors")}
+        if name in joined:
+            counts = {key: count + getattr(joined[name], key) for key, count in counts.items()}
+        joined[name] = one.model_copy(update={"name": name, **counts})
+    return list(joined.values())
+
+
+def _describe_groups(groups: Sequence[GroupThreshold]) -> str:
+    """Return how many groups have a threshold, and how many more images the others need."""
+    nothing = [group for group in groups if not math.isfinite(group.threshold)]
+    if not nothing:
+        return f"all {len(groups):,} have a threshold"
+    needed = sorted(group.additional_images for group in nothing if group.additional_images is not None)
+    reasons = []
+    if needed:
+        several = f" to {needed[-1]:,} more labeled images each (median {needed[len(needed) // 2]:,})"
+        more = several if len(needed) > 1 else f" more labeled image{'s' * (needed[0] != 1)}"
+        reasons.append(f"{len(needed):,} need{'s' * (len(needed) == 1)} roughly {needed[0]:,}{more}")
+    if len(needed) < len(nothing):
+        reasons.append(f"for {len(nothing) - len(needed):,}, more would not help")
+    start = f"{len(groups) - len(nothing):,} of {len(groups):,} have a threshold, the others accept nothing"
+    return f"{start}: {'; '.join(reasons)}"
+
+
+def _make_group_table(groups: Sequence[GroupThreshold], noun: str) -> TextTable:
+    """Return a line for each group; of many, for those with the smallest coverage, nearest to a guarantee."""
     shown, more = groups, len(groups) - MAX_LISTED_GROUPS
     if more > 0:
-        shown = sorted(groups, key=lambda group: group.coverage)[:MAX_LISTED_GROUPS]
-    noun = "class" if grouped_by == "class" else "group"
+        shown = sorted(groups, key=lambda group: (group.coverage, group.additional_images or math.inf))
     rows: list[tuple[str, ...]] = [(noun, "risk", "threshold", "images", "accepted", "wrong", "coverage", "")]
-    for group in shown:
+    for group in shown[:MAX_LISTED_GROUPS]:
         threshold, note = f"{group.threshold:.6g}", ""
         if not math.isfinite(group.threshold):
             needed = group.additional_images
             threshold, note = "none", "more would not help" if needed is None else f"needs {needed:,} more"
         counts = (f"{count:,}" for count in (group.images, group.accepted, group.errors))
-        rows.append((group.name, f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note))
+        cells = (f"{100 * group.risk:g} %", threshold, *counts, f"{100 * group.coverage:.1f} %", note)
+        rows.append((shorten_name(group.name), *cells))
     if more > 0:
-        rows.append((f"and {more:,} with a larger coverage", *[""] * 7))
+        rows.append((f"and {more:,} others", *[""] * 7))
     return TextTable(rows, numbers=True)
 
 

@@ -292,7 +292,7 @@ class Run:
         *,
         risk: float | Mapping[Any, float],
         delta: float = DEFAULT_DELTA,
-        groups: Literal["class"] | None = None,
+        groups: Literal["class"] | Mapping[str, Sequence[str | int]] | None = None,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
         adaptive: bool = False,
@@ -308,15 +308,15 @@ class Run:
         The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
         best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs
         that, and the schedule of an adaptive policy, and are not certified on. `groups="class"` gives every predicted
-        class a threshold of its own; this, `adaptive`, `tolerance`, `max_looks`, `unknown` (such as
-        `unknown_predictions`, or those of `collect_unknown`) and `unknown_budget` are as in `certify`. Of copies of
-        images, only errors count. Every calibration is recorded in the run: another one on the same images warns how
-        probable it is that one of their guarantees fails. Warnings of the run are repeated. Raises `DecisionError`
-        where no threshold can be certified; the message says what could be.
+        class a threshold of its own, a mapping every group of classes; `groups`, `adaptive`, `tolerance`, `max_looks`,
+        `unknown` (such as `unknown_predictions`, or those of `collect_unknown`) and `unknown_budget` are as in
+        `certify`. Of copies of images, only errors count. Every calibration is recorded in the run: another one on the
+        same images warns how probable it is that one of their guarantees fails. Warnings of the run are repeated.
+        Raises `DecisionError` where no threshold can be certified; the message says what could be.
         """
         methods = None if method is None else as_methods(method)
         given: object = groups  # whatever callers without a type checker pass
-        if given is not None and not (isinstance(given, str) and given == "class"):
+        if not (given is None or isinstance(given, Mapping) or (isinstance(given, str) and given == "class")):
             raise DecisionError(
                 f"a run certifies a policy, whose groups cannot be {given!r}",
                 repair=Repair("pass {groups}, or for other groups pass its predictions to certify", groups="class"),

@@ -151,6 +151,9 @@ def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) 
     assert recorded(run)[1]["class_risks"] == [0.2, 0.3]
     with pytest.warns(CalibrationWarning, match="30 %"):
         certify(run, risk=0.3)
+    groups: dict[str, list[str | int]] = {"both": ["dark", "bright"]}
+    with pytest.warns(CalibrationWarning, match="40 %"):
+        assert certify(run, risk=0.3, groups=groups).shared_classes == {"both": [0, 1]}
 
 
 def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
