@@ -233,6 +233,26 @@ def test_classes_are_evaluated_separately(preds: Predictions) -> None:
     assert result["mean", "accuracy", "class bee"].value == pytest.approx(preds.correct()[bees].mean())
 
 
+def test_many_groups_share_a_table_of_the_worst() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(40), 50)
+    correct = rng.random(2000) < 1 - labels / 80
+    logits = rng.normal(size=(2000, 2, 40)) + 9 * np.eye(40)[np.where(correct, labels, (labels + 1) % 40)][:, None]
+    names = [f"{number:02} {'a long name ' * 9}" for number in range(40)]
+    preds = Predictions(logits=logits, views="identity hflip", labels=labels, class_names=names)
+    result = evaluate(preds, ["msr", "mean"], ["accuracy", "auroc"], groups="class", resamples=3)
+    errors = {row.group: row.errors for row in result.rows if row.group != "all images"}
+    worst = sorted(errors, key=lambda group: -errors[group])[:20]
+    *_, table = str(result).partition("40 groups; auroc")
+    rows = table.splitlines()[2:22]
+    assert [int(row.split()[-5]) for row in rows] == [errors[group] for group in worst]
+    assert [row[:8] for row in rows] == [group[:8] for group in worst]
+    assert max(map(len, table.splitlines())) < 100
+    assert Evaluation.from_dict(result.to_dict()) == result, "all groups are in the result"
+    for row in result.rows:
+        assert (row.interval is None) == (row.n_rarer < 5), row
+
+
 def test_classes_with_the_same_name_stay_separate() -> None:
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), size=(60, 1))
     preds = Predictions(

@@ -92,7 +92,8 @@ def evaluate(
     if run.skipped:
         lines.append(f"{len(run.skipped)} unreadable image(s) were skipped; secondlook info {folder} lists them.")
     calibrate = f"secondlook calibrate --run {folder} --risk 0.01"
-    lines.append(f"Saved in {run.path}. Next: secondlook report {folder}, or {calibrate}")
+    every = f" (every class: {run.path / 'evaluation.json'})" if per_class else ""
+    lines.append(f"Saved in {run.path}{every}. Next: secondlook report {folder}, or {calibrate}")
     printing.print(run.evaluation_content, "\n\n".join(lines))
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from secondlook.arrays import BoolArray, Float64Array, is_number, is_whole_number
 from secondlook.errors import MetricError
 from secondlook.files import Count, PositiveCount
@@ -31,7 +33,7 @@ LINE_WIDTH = 80
 MAX_RESAMPLES = 100_000
 """More change the third digit of an interval at most, and take hours."""
 MIN_OUTCOMES = 5
-"""With fewer errors, or fewer correct predictions, the table shows no intervals: one such as [1, 1] looks certain."""
+"""With fewer errors, or fewer correct predictions, there are no intervals: one such as [1, 1] looks certain."""
 OPPOSITES = {"wrong": "correct", "unknown": "known", "wrong or unknown": "correct"}
 """What images that count as errors are called, and what the others are."""
 ENOUGH_OUTCOMES = 100
@@ -125,9 +127,17 @@ def estimate_metrics(
         for group, entries in groups.items():
             rankings = {name: rank(*entry) for name, entry in entries.items()}
             exact = {name: compute(name, ranking) for name, ranking in rankings.items()}
-            resampled = resample_metrics(  # shared by all entries
-                entries, lambda name, ranking: [value for value, _ in compute(name, ranking)], resamples, seed, advance
-            )
+            if any(min(one.n_errors, one.n_images - one.n_errors) >= MIN_OUTCOMES for one in rankings.values()):
+                resampled = resample_metrics(  # shared by all entries
+                    entries,
+                    lambda name, ranking: [value for value, _ in compute(name, ranking)],
+                    resamples,
+                    seed,
+                    advance,
+                )
+            else:  # of a thousand classes, most have as few
+                resampled = dict.fromkeys(entries, np.full((1, len(parsed)), np.nan))
+                advance(resamples)
             for (name, ranking), (column, metric) in product(rankings.items(), enumerate(parsed)):
                 (value, reason), (reference, missing) = exact[name][column], exact[baseline][column]
                 values = resampled[name][:, column]

@@ -16,6 +16,7 @@ from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComp
 from secondlook.evaluation.estimates import (
     ALL_IMAGES,
     LINE_WIDTH,
+    MIN_OUTCOMES,
     Estimate,
     EstimateTable,
     check_resampling,
@@ -26,12 +27,22 @@ from secondlook.files import Count, PositiveCount, describe_invalid
 from secondlook.metrics import rank
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Predictions
 from secondlook.registry import did_you_mean
-from secondlook.tables import describe_prediction, format_class, format_image_share
+from secondlook.tables import (
+    ARROWS,
+    MAX_LISTED_GROUPS,
+    TextTable,
+    describe_prediction,
+    format_class,
+    format_image_share,
+    shorten_name,
+)
 
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
 KNOWN_IMAGES, UNKNOWN_DETECTION = "known images", "unknown detection"
 UNKNOWN_METRICS = ("auroc", "fpr95")
 """The metrics of unknown detection, where known images count as correct and unknown ones as errors."""
+MAX_GROUP_TABLES = 10
+"""Groups that have a table each; more share one, with a line for each."""
 PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -99,7 +110,11 @@ class Evaluation(EstimateTable):
             raise MetricError(f"invalid evaluation, {describe_invalid(error)}.") from None
 
     def _blocks(self) -> list[object]:
-        first, *others = (self._group_blocks(group) for group in self.groups)
+        listed = [group for group in self.groups if group not in (ALL_IMAGES, KNOWN_IMAGES, UNKNOWN_DETECTION)]
+        if len(listed) <= MAX_GROUP_TABLES:
+            listed = []
+        first, *others = (self._group_blocks(group) for group in self.groups if group not in listed)
+        others += [self._list_groups(listed)] if listed else []
         ends: list[object] = [
             textwrap.fill(text, LINE_WIDTH, break_on_hyphens=False)
             for text in (*self.notes, self.recommendation)
@@ -116,6 +131,25 @@ class Evaluation(EstimateTable):
         title = f"{group}: {images:,} images, {errors:,} of them {kind} ({format_image_share(errors / images, images)})"
         header = [title, *self._describe_settings()] if group == self.groups[0] else [title]
         return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, kind)]
+
+    def _list_groups(self, groups: Sequence[str]) -> list[object]:
+        """Return a table of many groups with a line for each, or for those with the largest error rates."""
+        metric = next((one for one in self.rows if one.metric != "accuracy"), self.rows[0])
+        by_group: dict[str, list[Estimate]] = {group: [] for group in groups}
+        for one in self.rows:
+            if one.metric == metric.metric and one.group in by_group:
+                by_group[one.group].append(one)
+        worst = sorted(by_group.items(), key=lambda item: -item[1][0].errors / item[1][0].images)
+        rows = [["", "images", "wrong", "error rate", *self.methods]]
+        for group, found in worst[:MAX_LISTED_GROUPS]:
+            images, errors = found[0].images, found[0].errors
+            values = (one.format_value() if one.n_rarer >= MIN_OUTCOMES else "-" for one in found)
+            share = format_image_share(errors / images, images)
+            rows.append([shorten_name(group), f"{images:,}", f"{errors:,}", share, *values])
+        title = f"{len(groups):,} groups; {metric.metric} {ARROWS[metric.better]} of each method"
+        if len(groups) > MAX_LISTED_GROUPS:
+            title += f"; the {MAX_LISTED_GROUPS} with the largest error rates"
+        return [title, TextTable(rows, numbers=True), f"-: fewer than {MIN_OUTCOMES} errors, or correct predictions"]
 
     def _describe_settings(self) -> Iterator[str]:
         if self.tuning_images:
