@@ -171,6 +171,17 @@ def test_classes_sorted_as_text_are_found_with_few_images_of_each() -> None:
     assert [int(name) for name in names] == list(result.better.class_order or ())
 
 
+@pytest.mark.parametrize(("order", "is_right"), [(np.arange(300), True), (np.arange(300)[::-1], False)])
+def test_more_classes_than_images_in_another_order_are_suspected(order: Array, is_right: bool) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (300, 10, 10, 3), dtype=np.uint8)
+    pixels = images.reshape(300, -1) / 255
+    weights = (pixels - pixels.mean()).T
+    model = sl.load_classifier(lambda batch: (batch / 255).reshape(len(batch), -1) @ weights, output="logits")
+    result = sl.check_setup(model, images[::2], labels=order[::2])
+    assert result.looks_right == is_right
+    assert ("1,200 labeled images" in result.verdict) == (not is_right)
+
+
 def test_weak_but_right_classifier_is_left_alone() -> None:
     weak = Photos(contrast=18)
     result = check(weak.train(), weak)

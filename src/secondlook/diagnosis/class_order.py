@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from secondlook.arrays import BoolArray, IntArray
+from secondlook.diagnosis.diagnosis import list_first
 
 Fit = Callable[[IntArray, IntArray], IntArray]
 """`fit(labels, predicted)` returns a class order, int64 [n_classes]: the output of the classifier for each class."""
@@ -115,5 +116,5 @@ def describe_order(order: Sequence[int], class_names: Sequence[str] | None) -> s
 def list_in_order(order: Sequence[int], class_names: Sequence[str] | None) -> str:
     """Return the names of the classes in the order of the classifier, as text; the first ones if there are many."""
     names = class_names or [str(number) for number in range(len(order))]
-    listed = [names[number] for number in np.argsort(order)[:MAX_LISTED]]
-    return ", ".join(listed) + (", ..." if len(order) > MAX_LISTED else "")
+    listed = [names[number] for number in np.argsort(order)]
+    return ", ".join(listed) if len(order) <= MAX_LISTED else f"{list_first(listed)} (all of them: class_order)"

@@ -44,6 +44,8 @@ SUFFIX = f", {ANOTHER_ORDER}"
 MIN_REORDERED_GAIN = 3
 """Images more than the given reading, in the best class order, that make a reading promising."""
 CONFIDENCE_GAIN = 0.1
+IMAGES_PER_CLASS = 4
+"""Images of each class, on average, from which a class order is found."""
 MAX_CONTRAST_GAIN = 10.0
 """Pixels multiplied by more than this make most models more confident, also where they are wrong."""
 
@@ -191,6 +193,12 @@ def _check_member(
         sentences.append(f"{SetupWarning.START}{fault}; {reason}: {repair}.")
     if better is not None and is_labeled:
         sentences.append(_describe_better(classifier, source, given, better))
+    elif is_labeled and search.may_be_reordered():
+        enough = IMAGES_PER_CLASS * search.given.probabilities.shape[1]
+        seen = f"{_format_share(search.given.accuracy)} on {given.images} images is no better than guessing"
+        reason = f"although the mean confidence is {_format_share(given.confidence)}"
+        order = f"the labels may be in {ANOTHER_ORDER}, which about {enough:,} labeled images can tell"
+        sentences.append(f"{SetupWarning.START}accuracy {seen}, {reason}; {order}.")
     verdict = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
     return SetupCheck(
         classifier=classifier.name,
@@ -241,6 +249,17 @@ class _Search:
                 self.trials.append(found)
             best = found
         return None if best is self.given else best
+
+    def may_be_reordered(self) -> bool:
+        """Return whether confident predictions are as good as guessed, on too few images to find the class order."""
+        from scipy.special import betainc
+
+        given, n_images, n_classes = self.given, len(self.given), self.given.probabilities.shape[1]
+        if not FIRST_IMAGES <= n_images < IMAGES_PER_CLASS * n_classes or given.confidence < LOW_ACCURACY:
+            return False
+        n_correct = round(given.accuracy * n_images)
+        # The binomial probability of at least so many correct guesses.
+        return not n_correct or bool(betainc(n_correct, n_images - n_correct + 1, 1 / n_classes) > EQUAL)
 
     def find_more_confident(self) -> Trial | None:
         """Return the reading with the highest confidence, if it is much higher and the classes are as diverse."""
