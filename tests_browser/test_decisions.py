@@ -253,6 +253,9 @@ def test_a_thousand_classes_stay_readable(browser: Browser, class_rich_report: P
     page.goto(class_rich_report.as_uri())
     assert page.locator("#matrix-all thead th").count() == 14, "a corner, 12 classes and all others"
     assert "12 of 1,000 classes" in page.inner_text("#matrix-note")
+    shown = [head.get_attribute("title") for head in page.locator("#matrix-all thead th[title]").all()]
+    most_frequent = page.locator("#confusion-pairs tbody tr").first.locator("th, td").all_inner_texts()[:2]
+    assert set(most_frequent) <= set(shown)
     assert page.locator("#class-table tbody tr").count() == 50
     assert "50 of 1,000 classes, by errors" in page.inner_text("#class-table caption")
     errors = [int(text) for text in page.locator("#class-table tbody td:nth-child(3)").all_inner_texts()]

@@ -21,7 +21,7 @@ from secondlook.policies import Policy, Schedule, read_policy
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.report.findings import Findings
-from secondlook.tables import format_value
+from secondlook.tables import format_value, shorten_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -365,14 +365,14 @@ def _draw_classes(findings: Findings) -> "Figure":
     classes = sorted(findings.classes, key=lambda one: one.error_rate)[-MAX_CLASSES:]
     figure, (axes,) = _new_figure(7.2, max(2.5, ROW_HEIGHT * len(classes) + 1.2))
     if len(classes) < len(findings.classes):
-        axes.set_title(f"{len(classes)} of {len(findings.classes):,} classes, those with most errors", loc="left")
+        figure.suptitle(f"{len(classes)} of {len(findings.classes):,} classes, with the largest error rates")
     positions = np.arange(len(classes))
     axes.barh(positions, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all predictions")
     risks = [100 * (one.risk or 0.0) for one in classes]
     axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted by {findings.method}")
-    axes.set_yticks(positions, [one.name for one in classes])
-    axes.set(xlabel="error rate (%)")
-    axes.legend(loc="lower right", frameon=False)  # the longest bars are above
+    axes.set_yticks(positions, [shorten_name(one.name, 40) for one in classes])
+    axes.set(xlabel="error rate (%)", ylim=(-1, len(classes)))
+    figure.legend(loc="outside lower right", ncols=2, frameon=False)
     return figure
 
 

@@ -2,15 +2,12 @@
 const MATRIX_CLASSES = 12;
 const LISTED_PAIRS = 10;
 
-// All classes that occur, or those that are most often part of an error, in the order of the classes.
+// All classes that occur, or those of the most frequent confusions, in the order of the classes.
 function matrixClasses(page) {
   const { labels, predicted, correct, images } = page.cells;
-  const errors = new Map();
-  labels.forEach((label, cell) => {
-    for (const one of new Set([label, predicted[cell]])) errors.set(one, (errors.get(one) ?? 0) + (correct[cell] ? 0 : images[cell]));
-  });
-  const byErrors = [...errors.keys()].sort((one, other) => errors.get(other) - errors.get(one) || one - other);
-  return { chosen: byErrors.slice(0, MATRIX_CLASSES).sort((one, other) => one - other), total: errors.size };
+  const cells = [...labels.keys()].sort((one, other) => correct[one] - correct[other] || images[other] - images[one] || one - other);
+  const classes = [...new Set(cells.flatMap((cell) => [labels[cell], predicted[cell]]))];
+  return { chosen: classes.slice(0, MATRIX_CLASSES).sort((one, other) => one - other), total: classes.length };
 }
 
 // Counts of images by chosen label (row) and predicted class (column); a last column for all other classes.
@@ -81,7 +78,7 @@ function confusionSection(page) {
     showAccepted(`Accepted: ${pluralize(point.accepted, "prediction")}`, accepted && matrixRows(page, chosen, accepted));
     showPairs(accepted);
     const limit = hasOthers
-      ? ` Shown are the ${chosen.length} of ${formatCount(total)} classes that are most often part of an error; the last column has predictions of all others.`
+      ? ` Shown are the ${chosen.length} of ${formatCount(total)} classes with the most frequent confusions; the last column has predictions of all others.`
       : "";
     const room = accepted ? "" : ` There are too many images to count the accepted ones for ${method.name} on this page.`;
     const leading = page.top_k > 1 ? " The predicted class is the most probable one, so some predictions beside the diagonal are correct." : "";

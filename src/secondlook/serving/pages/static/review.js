@@ -541,7 +541,7 @@
     const item = state.current;
     const buttons = listChoices(item).map(({ label, probability }, place) => {
       const button = make(
-        "button", { type: "button", className: "choice" },
+        "button", { type: "button", className: "choice", title: nameOf(label) },
         make("kbd", { textContent: keyOf(place), ariaHidden: "true" }),
         make("span", { className: "name", textContent: nameOf(label) }),
         label === item.label && !isBlind ? make("span", { className: "tag", textContent: "predicted" }) : "",
