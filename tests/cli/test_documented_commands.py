@@ -16,7 +16,8 @@ from secondlook.serving.service import open_service
 from tests.cli.conftest import Here
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 CIFAR10 = ROOT.parent / "shared" / "cifar10"
 LONG = "<!-- takes minutes -->\n"
 """Stands before a block about CIFAR-10 files, which a test runs on the first of their images where they are present."""
@@ -27,6 +28,11 @@ FIRST = [
     "secondlook evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run/ --quiet",
     "secondlook calibrate --run run/ --risk 0.05 --delta 0.05 --out policy.json --quiet",
 ]
+
+
+def name_of(page: Path) -> str:
+    """Return the path of a page below docs/, or README.md."""
+    return page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
 
 
 def commands_in(page: Path) -> list[str]:
@@ -59,19 +65,19 @@ def test_commands_are_found_and_the_table_of_shared_options_is_correct() -> None
     assert told == {name: flags for name, flags in true.items() if flags}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands_in(page)], ids=lambda page: str(page.name))
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_in(page)], ids=name_of)
 def test_documented_commands_run_as_printed(
     here: Here, page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A service is opened with all it needs, and stops when it would begin to listen.
     monkeypatch.setattr(server, "run_server", lambda *_, **__: None)
     first = FIRST
-    if page.name == "tutorial.md":  # which is about photographs, and begins from nothing
+    if name_of(page) == "tutorial.md":  # which is about photographs, and begins from nothing
         first = []
         for item in ("model.onnx", "val", "new"):
             Path(item).unlink()
             Path(item).symlink_to(request.getfixturevalue("photographs") / item)
-    if page.name == "service.md":  # whose readers have reviewed images
+    if name_of(page) == "service.md":  # whose readers have reviewed images
         for command in FIRST:
             here(*shlex.split(command)[1:])
         first = []

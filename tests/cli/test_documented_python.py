@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stress.server_process import ServerProcess
-from tests.cli.test_documented_commands import FIRST, PAGES, ROOT
+from tests.cli.test_documented_commands import FIRST, PAGES, ROOT, name_of
 
 BLOCK = re.compile(r"(?P<skipped><!-- downloads -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
 GIVEN = {
@@ -63,9 +63,9 @@ def workplace(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=lambda page: str(page.name))
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
 def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    is_tutorial = page.name == "tutorial.md"  # which is about photographs
+    is_tutorial = name_of(page) == "tutorial.md"  # which is about photographs
     here = tmp_path / "here"
     shutil.copytree(request.getfixturevalue("photographs" if is_tutorial else "workplace"), here)
     if is_tutorial:
@@ -74,9 +74,9 @@ def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, reques
         )
         run_commands(here, commands)
     script = here / "blocks.py"
-    code = "\n".join([GIVEN.get(page.name, ""), *blocks_of(page)])
+    code = "\n".join([GIVEN.get(name_of(page), ""), *blocks_of(page)])
     with ExitStack() as stack:
-        if page.name == "service.md":
+        if name_of(page) == "service.md":
             server = stack.enter_context(ServerProcess(here / "policy.json", tmp_path / "service"))
             code = code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
         script.write_text(code, encoding="utf-8")
@@ -84,4 +84,4 @@ def test_python_blocks_run_from_top_to_bottom(page: Path, tmp_path: Path, reques
         done = subprocess.run(
             [sys.executable, script.name], cwd=here, env=environment, capture_output=True, text=True, check=False
         )
-    assert done.returncode == 0, f"{page.name}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{name_of(page)}\n{done.stdout}\n{done.stderr}"

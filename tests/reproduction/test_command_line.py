@@ -70,7 +70,7 @@ def test_overviews_list_every_experiment_and_group(tmp_path: Path) -> None:
 
 
 def test_documented_commands_exist() -> None:
-    pages = [ROOT / "README.md", ROOT / "reproduction" / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "reproduction" / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     names = set(re.findall(r"python -m reproduction ([^\s`]+)", text))
     assert {*GROUPS["all"].experiments, *GROUPS} <= names
