@@ -97,7 +97,7 @@ def _read_csv(name: str) -> list[dict[str, str]]:
 
 # --- Methods and notes ---
 # What the notes say about the released code comes from the files of YuvalBahat/Confidence-Estimation on GitHub that
-# docs/reproduction.md lists.
+# docs/background/reproduction.md lists.
 
 MSR = MethodRow("MSR(x)", "msr")
 MEAN = MethodRow("MSR(D)", "mean")

@@ -51,7 +51,7 @@ def test_commands_are_found_and_the_table_of_shared_options_is_correct() -> None
     assert "secondlook report run/" in commands_in(ROOT / "README.md")
     assert "secondlook list views" in commands_in(ROOT / "docs" / "views.md")
     assert sum(len(commands_in(page)) for page in PAGES) > 15
-    table = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("## Shared options\n\n")[2]
+    table = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8").partition("## Shared options\n\n")[2]
     heading, _, *rows = (line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines())
     shared = [cell.strip(" `") for cell in heading[1:]]
     told: dict[str, set[str]] = {}

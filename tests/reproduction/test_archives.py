@@ -33,7 +33,7 @@ LAWS: list[Callable[[str, Callable[[str], str]], None]] = [
 def test_all_archives_are_registered_and_documented() -> None:
     assert ARCHIVES == ["cifar10", "cifar100", "svhn", "stl10", "imagenet"]
     for scheme in ARCHIVES:
-        laws.check_record(scheme, "reproduction.md")
+        laws.check_record(scheme, "background/reproduction.md")
 
 
 @pytest.mark.parametrize("scheme", ARCHIVES)

@@ -100,6 +100,6 @@ def check_record(scheme: str, page: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_record_is_complete_and_documented(scheme: str) -> None:
-    check_record(scheme, "sources.md")
-    text = (Path(__file__).resolve().parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
+    check_record(scheme, "reference/sources.md")
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "sources.md").read_text(encoding="utf-8")
     assert all(f"{option}=" in text for option in COMMON_OPTIONS)

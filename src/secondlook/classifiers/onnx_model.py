@@ -238,7 +238,7 @@ def open_onnx(
     threads: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Classifier:
-    """Open an ONNX file; docs/classifiers.md has the options. `device='auto'` keeps the `providers` of the user."""
+    """Open an ONNX file. `device='auto'` keeps the `providers` of the user."""
     if not timeout > 0:  # nor is NaN
         raise ClassifierError(f"of {options.spec!r} must be positive", argument="timeout", value=timeout)
     onnx_file = OnnxFile(find_model_file(location, options.spec), options.spec, threads, timeout)

@@ -43,7 +43,7 @@ def open_timm(
     n_classes: int | None = None,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a timm model by its name (`resnet50.a1_in1k`) or `hf-hub:ORG/NAME`; docs/classifiers.md has the options."""
+    """Open a timm model by its name (`resnet50.a1_in1k`) or `hf-hub:ORG/NAME`."""
     check_placement(placement)
     timm = _import_package("timm", "timm.data", options.spec)
     if ":" not in location and not timm.is_model(location):
@@ -95,7 +95,7 @@ def open_torchvision(
     n_classes: int | None = None,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a torchvision model by its name; docs/classifiers.md has the options."""
+    """Open a torchvision model by its name."""
     check_placement(placement)
     spec = options.spec
     models = _import_package("torchvision", "torchvision.models", spec).models
@@ -162,7 +162,7 @@ def open_transformers(
     trust_remote_code: bool = False,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a model by its name on the Hub or by the folder it was saved in; docs/classifiers.md has the options.
+    """Open a model by its name on the Hub or by the folder it was saved in.
 
     Its Python code is run with `trust_remote_code` only; pickled weights are loaded as data in either case.
     """

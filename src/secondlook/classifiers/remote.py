@@ -201,7 +201,7 @@ def open_remote(
     headers: Mapping[str, str] | None = None,
     header_from_env: str | None = None,
 ) -> Classifier:
-    """Open the model of `//HOST:PORT/v2/models/NAME[/versions/VERSION]`; docs/classifiers.md has the options.
+    """Open the model of `//HOST:PORT/v2/models/NAME[/versions/VERSION]`.
 
     Credentials of the URL, of `headers` and of the environment variable `header_from_env` are sent, and never stored.
     """
