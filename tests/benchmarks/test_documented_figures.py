@@ -275,6 +275,6 @@ def expect_groups() -> Iterator[Table]:
 
 
 def test_figures_of_monitoring_and_groups_are_the_measured_ones() -> None:
-    for page, expect in (("monitoring", expect_simulated), ("monitoring", expect_real), ("policies", expect_groups)):
+    for page, expect in (("monitoring", expect_simulated), ("monitoring", expect_real), ("background/proofs", expect_groups)):
         for heading, expected in expect():
             assert read_table(heading, ROOT / "docs" / f"{page}.md")[1:] == expected, heading

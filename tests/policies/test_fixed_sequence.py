@@ -101,7 +101,7 @@ def test_coverage_is_close_to_that_of_an_oracle() -> None:
 
 
 def reference_run(correct: list[bool], values: list[float], risk: float, starts: list[int], level: float) -> Any:
-    """Test rank by rank, as docs/policies.md describes it.
+    """Test rank by rank, as docs/background/proofs.md describes it.
 
     Return the certified ranks, and the number of starts whose shares arrive at the last rank.
     """

@@ -95,7 +95,7 @@ def certify(
     """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
     The guarantee holds for every classifier, confidence and distribution, with probability 1 - `delta` over the draw of
-    the labeled images (proof in docs/policies.md). If nothing can be guaranteed, the policy accepts nothing:
+    the labeled images (proof in docs/background/proofs.md). If nothing can be guaranteed, the policy accepts nothing:
     `certified` is False and `shortfall` tells what would have been possible.
 
     Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
@@ -270,7 +270,7 @@ def threshold_for(
 
     `coverage` accepts at least this fraction of the images; labels are not needed, except to fit a method.
     `average_risk` accepts as many images as possible such that the error rate among accepted images, averaged over
-    draws of labeled images, is at most this. That takes few labels (proof in docs/labels.md), but in about 40 of 100
+    draws of labeled images, is at most this. That takes few labels (proof in docs/background/proofs.md), but in about 40 of 100
     draws the error rate is higher, so the policy is not `certified`. The other arguments are those of `certify`.
     """
     if average_risk is not None:

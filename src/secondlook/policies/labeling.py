@@ -1,6 +1,6 @@
 """`LabelingPlan`: a guaranteed threshold from few labels, asked for from the most confident image down.
 
-docs/labels.md has the proof. An image without a label counts as wrong, so that what is certified meanwhile is also
+docs/background/proofs.md has the proof. An image without a label counts as wrong, so that what is certified meanwhile is also
 certified once all labels are there, whenever and for whatever reason labeling stops.
 """
 
