@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,14 @@ def test_values_that_are_no_numbers_between_0_and_1_are_rejected(preds: Predicti
     if not isinstance(value, float) or value != 1.0:
         with pytest.raises(DecisionError, match=f"coverage={re.escape(repr(value))}"):
             threshold_for(preds, coverage=value)
+
+
+def test_confidence_level_is_no_delta(preds: Predictions) -> None:
+    for certify_with in (partial(certify, preds), partial(certify_confidence, [True], [0.5])):
+        with pytest.raises(DecisionError, match=re.escape("delta=0.05")) as caught:
+            certify_with(risk=0.1, delta=0.95)
+        assert (caught.value.argument, caught.value.value) == ("delta", 0.95)
+    assert certify(preds, risk=0.4, delta=0.5).certified
 
 
 @pytest.mark.parametrize("number", [np.float32(0.1), np.float64(0.1)])

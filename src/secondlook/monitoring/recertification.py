@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from secondlook.decisions import Answer
 from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.file_systems import is_url
 from secondlook.monitoring.audit import log_capital_below
-from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files, parse_scores
-from secondlook.policies import Calibration, Guarantee, Ledger, Policy, Reference
+from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files
+from secondlook.policies import Calibration, Guarantee, Ledger, Policy, Reference, check_probability
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
 from secondlook.progress import progress_bar
 
@@ -189,14 +189,13 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
     if policy.groups:
         fault = "the policy has a threshold for each class, which audits of all classes together cannot renew"
         raise DecisionError(fault, repair="calibrate on labeled images of each class")
-    wanted: dict[str, Any] = {"risk": risk, "delta": delta}
+    wanted: dict[Literal["risk", "delta"], Any] = {"risk": risk, "delta": delta}
     for name, given in wanted.items():
         value = wanted[name] = getattr(policy.guarantee, name, None) if given is None else given
         if value is None:
             repair = Repair(f"pass {{{name}}}", **{name: ANY})
             raise DecisionError(f"the policy has no guarantee, so {name} is unknown", repair=repair)
-        if not 0 < value < 1:
-            raise DecisionError("is out of range; expected a number between 0 and 1", argument=name, value=value)
+        check_probability(name, value)
     return Guarantee(**wanted)
 
 
@@ -209,7 +208,7 @@ def _read_tables(scores: str | Path | Sequence[object], execution: Execution) ->
     tables, files = [], list_score_files(paths)
     with progress_bar("scores", len(files), "files", enabled=execution.progress) as advance:
         for file in files:
-            tables.append(parse_scores(file.read()))
+            tables.append(file.parse(file.read()))
             advance(1)
     is_local = len(files) > 0 and not is_url(files[0].name)
     return tables, Path(files[0].name).with_name(Ledger.OF_SCORES) if is_local else None

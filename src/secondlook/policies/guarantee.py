@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from secondlook.arrays import is_number
-from secondlook.errors import DecisionError
+from secondlook.errors import DecisionError, Repair
 from secondlook.files import Count, FrozenRecord
 
 DEFAULT_DELTA = 0.001
 """Failure probability of a guarantee by default: 99.9 % confidence."""
+MAX_DELTA = 0.5
+"""Larger ones are confidence levels given by mistake."""
 
 GroupedBy = Literal["class", "label"]
 """What the groups of a policy are: the predicted classes, or groups given by a label for each image."""
@@ -21,11 +23,15 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 def check_probability(name: Literal["risk", "average_risk", "delta"], value: float, where: str = "") -> None:
-    """Raise an error unless a risk or a delta is between 0 and 1."""
+    """Raise an error unless a risk is between 0 and 1, or a delta between 0 and 0.5."""
     if not is_number(value) or not 0 < value < 1:
         example = "0.001 for 99.9 % confidence" if name == "delta" else "0.01 for 1 % errors"
         fault = f"{where}is invalid; expected a number between 0 and 1, such as {example}"
         raise DecisionError(fault, argument=name, value=value)
+    if name == "delta" and value > MAX_DELTA:
+        fault = f"is the probability that the guarantee fails; expected at most {MAX_DELTA}"
+        repair = Repair(f"for {100 * value:g} % confidence pass {{delta}}", delta=float(f"{1 - value:.6g}"))
+        raise DecisionError(fault, argument=name, value=value, repair=repair)
 
 
 class Guarantee(FrozenRecord):

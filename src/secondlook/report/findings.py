@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
-from secondlook.errors import ReportError
 from secondlook.estimators import iter_view_statistics
 from secondlook.evaluation import Comparison, Evaluation, evaluate
 from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
+from secondlook.policies import check_probability
 from secondlook.predictions import Execution
 from secondlook.progress import progress_bar
 from secondlook.report.operating_points import (
@@ -162,8 +162,7 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
 
     If methods of the study were calibrated, `risk` and `delta` are those of their calibration.
     """
-    if not 0 < delta < 1:
-        raise ReportError("is no failure probability between 0 and 1, such as 0.001", argument="delta", value=delta)
+    check_probability("delta", delta)
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
     risks = slider_risks(study.error_rate, headline_risk)
     metrics = study.settings.metrics

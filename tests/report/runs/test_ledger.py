@@ -70,8 +70,10 @@ def test_joint_failure_probability_is_the_sum_of_the_deltas_and_at_most_one(run:
     certify(run, delta=0.01)
     with pytest.warns(CalibrationWarning, match="3 %"):
         assert joint_delta(certify(run, "msr", delta=0.02)) == pytest.approx(0.03)
+    with pytest.warns(CalibrationWarning, match="53 %"):
+        certify(run, "msr", delta=0.5)
     with pytest.warns(CalibrationWarning, match="100 %"):
-        assert joint_delta(certify(run, "msr", delta=0.99)) == 1
+        assert joint_delta(certify(run, "mean", delta=0.49)) == 1
 
 
 def test_calibration_that_certifies_nothing_counts(run: sl.Run) -> None:
