@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secondlook.cli.app import COMMANDS, load_command
 from secondlook.serving import ServiceOptions, server
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.request_images import SubmittedImage
@@ -47,22 +46,10 @@ def commands_in(page: Path) -> list[str]:
     return list(dict.fromkeys([*found, *complete]))
 
 
-def test_commands_are_found_and_the_table_of_shared_options_is_correct() -> None:
+def test_commands_are_found() -> None:
     assert "secondlook report run/" in commands_in(ROOT / "README.md")
-    assert "secondlook list views" in commands_in(ROOT / "docs" / "views.md")
+    assert "secondlook list views" in commands_in(DOCS / "views.md")
     assert sum(len(commands_in(page)) for page in PAGES) > 15
-    table = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8").partition("## Shared options\n\n")[2]
-    heading, _, *rows = (line.strip("|").split("|") for line in table.partition("\n\n")[0].splitlines())
-    shared = [cell.strip(" `") for cell in heading[1:]]
-    told: dict[str, set[str]] = {}
-    for commands, *cells in rows:
-        has = {flag for flag, cell in zip(shared, cells, strict=True) if cell.strip() == "yes"}
-        told |= dict.fromkeys(re.findall(r"`([^`]+)`", commands), has)
-    known = {name: load_command(name) for name in COMMANDS}
-    for group in ("views", "token"):
-        known |= {f"{group} {name}": command for name, command in known.pop(group).commands.items()}
-    true = {name: {flag for one in command.params for flag in one.opts} & {*shared} for name, command in known.items()}
-    assert told == {name: flags for name, flags in true.items() if flags}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_in(page)], ids=name_of)
