@@ -23,6 +23,12 @@ def scored(here: Here) -> Here:
     return here
 
 
+def test_a_csv_file_of_scores_is_monitored(scored: Here) -> None:
+    scored.ok("score", "--policy", "policy.json", "--data", "npz:day0.npz", "--out", "scores.csv", "--quiet")
+    done = scored.ok("monitor", "--policy", "policy.json", "--scores", "scores.csv", "--out", "monitor", "--json")
+    assert (done.json["new_files"], done.json["images"]) == (1, 260)
+
+
 def score_digits(here: Here, name: str, places: slice, noise: float = 0.0) -> None:
     """Score unseen digits; their ids end in the class."""
     digits, labels = digit_images()

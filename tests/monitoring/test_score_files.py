@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from secondlook.decisions import SCORE_FORMATS
 from secondlook.errors import MonitoringError
 from secondlook.monitoring import Monitor, monitor_scores
 from secondlook.predictions import Execution
@@ -57,6 +59,27 @@ def test_files_are_read_in_order_and_only_once(folder: Path) -> None:
     assert (again.new_files, again.status.images) == (1, 1176)
     names = [Path(file["name"]).name for file in json.loads(Path("monitor/monitor.json").read_text())["files"]]
     assert names == [f"day{day}.parquet" for day in range(4)]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_all_formats_of_scores_are_monitored_alike(folder: Path, suffix: str) -> None:
+    """Every format gives the same state, also with ids like numbers or formulas, and columns that begin empty."""
+    policy = POLICY.model_copy(update={"top_k": 2})
+    rows = make_rows(600)
+    for place, row in enumerate(rows):
+        row |= {"id": f"00{place}" if place % 2 else f'=a,"{place}', "labels": [row["label"], 0]}
+        row |= {"disagreement": None} if place < 300 else {}
+    rows = [row if row["reason"] is None else {**row, "labels": None} for row in rows]
+    results = []
+    for name in (".parquet", suffix):
+        table = pa.Table.from_pylist(list(rows))
+        with Path(f"scores{name}").open("wb") as file:
+            SCORE_FORMATS[name].write(file, table.schema, [table])
+        done = monitor_scores(policy, f"scores{name}", f"out{name}", execution=Execution(progress=False))
+        results.append([{**done.to_dict(), "files": []}, Path(f"out{name}/to_review.csv").read_bytes()])
+        assert done.status.images == 588
+        assert done.status.skipped == 12
+    assert results[0] == results[1]
 
 
 def test_shuffled_files_have_no_order(folder: Path) -> None:
@@ -114,7 +137,7 @@ def copy_audited_image() -> None:
     [
         (lambda: write_day(1, damage=1.0), "day1.parquet' has changed"),
         (lambda: shutil.copy("scores/day2.parquet", "scores/copy.parquet"), "are the same"),
-        (lambda: Path("scores/day9.parquet").write_text("id,label"), "day9.parquet', the content is not Parquet"),
+        (lambda: Path("scores/day9.parquet").write_text("id,label"), "day9.parquet', the content is no .parquet file"),
         (copy_audited_image, "day9.parquet', an image 'day/"),
     ],
 )
@@ -130,10 +153,18 @@ def test_changed_and_broken_files_are_errors(folder: Path, change: Callable[[], 
 
 @pytest.mark.parametrize(
     ("pattern", "offending"),
-    [("nothing/*.parquet", "nothing"), ("scores.csv", "is not a Parquet file"), ("missing.parquet", "missing")],
+    [
+        ("nothing/*.parquet", "nothing"),
+        ("scores.txt", "is not a score file"),
+        ("scores.csv", "'label'"),
+        ("scores.jsonl", "is no .jsonl file"),
+        ("missing.parquet", "missing"),
+    ],
 )
 def test_other_files_are_not_scores(folder: Path, pattern: str, offending: str) -> None:
-    Path("scores.csv").write_text("id,label")
+    Path("scores.txt").write_text("id,label")
+    Path("scores.csv").write_text("id\n1")
+    Path("scores.jsonl").write_text("id,label")
     with pytest.raises(MonitoringError, match=offending):
         monitor(pattern)
 

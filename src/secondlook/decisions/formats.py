@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WriteTables = Callable[[BinaryIO, "pa.Schema", Iterable["pa.Table"]], None]
 """Writes tables of the given columns to an open file, one at a time."""
+ReadTable = Callable[[bytes, Mapping[str, "pa.DataType"]], "pa.Table"]
+"""Returns those of the given columns that the content of a score file has; raises ValueError for other content."""
 Peek = Callable[[Path], tuple[str | None, Mapping[str, str]]]
 """Returns the id of the first image of a score file, if it has one, and its metadata; raises ValueError for others."""
 
@@ -41,6 +43,8 @@ class ScoreFormat(NamedRecord):
 
     write: WriteTables
     peek: Peek | None = None
+    read: ReadTable | None = None
+    """None if `monitor` cannot read the format."""
 
 
 SCORE_FORMATS: Registry[ScoreFormat] = Registry("score format", DecisionError)
@@ -195,12 +199,57 @@ def _peek_json_lines(path: Path) -> tuple[str | None, Mapping[str, str]]:
     return str(first["id"]), {}
 
 
+def _read_parquet(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(pa.BufferReader(content)) as file:
+        present = [name for name in columns if name in file.schema_arrow.names]
+        # A thread of Arrow could release the content while Python shuts down, which aborts the process.
+        return file.read(columns=present, use_threads=False)
+
+
+def _read_csv(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.Table":
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    lists = {name: kind for name, kind in columns.items() if pa.types.is_list(kind)}
+    header = next(csv.reader(io.StringIO(content.decode(errors="replace"), newline="")), [])
+    table = arrow_csv.read_csv(
+        pa.BufferReader(content),
+        arrow_csv.ReadOptions(use_threads=False),
+        arrow_csv.ParseOptions(newlines_in_values=True),
+        arrow_csv.ConvertOptions(
+            column_types={**columns, **dict.fromkeys(lists, pa.string())},
+            include_columns=[name for name in columns if name in header],
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )
+    for place, field in enumerate(table.schema):
+        parse: Callable[[str], object] = json.loads if field.name in lists else unescape_formula
+        if pa.types.is_string(field.type):
+            texts = (None if text is None else parse(text) for text in table[field.name].to_pylist())
+            table = table.set_column(place, field.name, pa.array(texts, columns[field.name]))
+    return table
+
+
+def _read_json_lines(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.Table":
+    import pyarrow as pa
+
+    rows = [json.loads(line) for line in content.splitlines()]
+    present = [name for name in columns if all(name in row for row in rows)]
+    return pa.table({name: pa.array([row[name] for row in rows], columns[name]) for name in present})
+
+
 def _read_beginning(path: Path) -> str:
     with path.open("rb") as file:
         return file.read(2**20).decode(errors="replace")  # more than a row has
 
 
 _PARQUET = "for pandas, polars, DuckDB and Spark; stores the policy in its metadata"
-SCORE_FORMATS.add(ScoreFormat(".parquet", _PARQUET, _write_parquet, _peek_parquet))
-SCORE_FORMATS.add(ScoreFormat(".csv", "for spreadsheets; lists are JSON in their cells", _write_csv, _peek_csv))
-SCORE_FORMATS.add(ScoreFormat(".jsonl", "one JSON object per line, for streaming", _write_json_lines, _peek_json_lines))
+SCORE_FORMATS.add(ScoreFormat(".parquet", _PARQUET, _write_parquet, _peek_parquet, _read_parquet))
+_CSV = "for spreadsheets; lists are JSON in their cells"
+SCORE_FORMATS.add(ScoreFormat(".csv", _CSV, _write_csv, _peek_csv, _read_csv))
+_JSON_LINES = "one JSON object per line, for streaming"
+SCORE_FORMATS.add(ScoreFormat(".jsonl", _JSON_LINES, _write_json_lines, _peek_json_lines, _read_json_lines))

@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.files import exclusive_lock
 from secondlook.monitoring.monitor import Monitor, write_text
-from secondlook.monitoring.scores import ScoreFile, collect_labels, find_class, list_score_files, parse_scores
+from secondlook.monitoring.scores import ScoreFile, collect_labels, find_class, list_score_files
 from secondlook.monitoring.status import MonitorStatus
 from secondlook.policies import Policy, read_policy
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
@@ -74,7 +74,7 @@ def monitor_scores(
     policy
         The policy that the images were scored with, or the path of its file.
     scores
-        Parquet files of scores: paths, patterns such as 'scores/*.parquet', folders or URLs of parts. Files that were
+        Score files: paths, patterns such as 'scores/*.parquet', folders or URLs of parts. Files that were
         read before may be gone, but must not have changed.
     out
         The folder of the state and of the result, which need not exist.
@@ -147,7 +147,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
         for file in new:
             content, before = file.read(), monitor.images
             try:
-                rows = parse_scores(content)
+                rows = file.parse(content)
                 if shuffle:
                     rows = rows.take(np.random.default_rng([monitor.seed, len(monitor.files)]).permutation(len(rows)))
                 monitor.update(rows)
@@ -171,7 +171,7 @@ def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequen
         find_class(labels[id_], monitor.policy.class_names, id_)
     unknown = dict.fromkeys(others)
     for file in found if unknown else ():
-        for id_ in parse_scores(file.read(), ["id"])["id"].to_pylist():
+        for id_ in file.parse(file.read(), ["id"])["id"].to_pylist():
             unknown.pop(id_, None)
     if unknown:
         first, *more = unknown

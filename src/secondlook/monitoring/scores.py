@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number, is_whole_number
-from secondlook.decisions import Answer
-from secondlook.errors import MonitoringError
+from secondlook.decisions import SCORE_FORMATS, Answer
+from secondlook.errors import MonitoringError, shorten_reason
 from secondlook.file_systems import is_url, open_location
 from secondlook.policies import AuditPlan, Policy
 from secondlook.registry import did_you_mean
@@ -28,7 +28,6 @@ COLUMNS = ("id", "label", "confidence", "accept", "first_look", "disagreement")
 READ_COLUMNS = (*COLUMNS, "labels", "familiarity", "reason", "audit", "audit_probability")
 SCORE_METADATA = b"secondlook.score"
 """Metadata of a Parquet file of scores: JSON with the policy."""
-SUFFIX = ".parquet"
 OTHER_POLICY = "pass the policy that the rows were scored with"
 
 Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
@@ -40,24 +39,27 @@ of a CSV file with the columns id and label."""
 
 
 class ScoreFile(NamedTuple):
-    """A Parquet file of scores: its path or URL, and the function that reads it."""
+    """A file of scores: its path or URL, its format by suffix, and the function that reads its content."""
 
     name: str
+    suffix: str
     read: Callable[[], bytes]
 
+    def parse(self, content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.Table":
+        """Return the rows of the file's content, with as many of the given columns as it has."""
+        import pyarrow as pa
 
-def parse_scores(content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.Table":
-    """Return the rows of a Parquet file, with as many of the given columns as it has."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
-            present = [name for name in columns if name in file.schema_arrow.names]
-            # A thread of Arrow could release the content while Python shuts down, which aborts the process.
-            return file.read(columns=present, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise MonitoringError(f"the content is not Parquet ({error}); score again, or remove the file.") from None
+        numbers = pa.list_(pa.int64())
+        types = {"id": pa.string(), "reason": pa.string(), "label": pa.int64(), "labels": numbers}
+        types |= {"accept": pa.bool_(), "audit": pa.bool_()}
+        read = SCORE_FORMATS[self.suffix].read
+        assert read is not None, "only formats that can be read are listed"
+        try:
+            return read(content, {name: types.get(name, pa.float64()) for name in columns})
+        except (pa.ArrowException, ValueError, OSError) as error:
+            reason = shorten_reason(error)
+            fault = f"the content is no {self.suffix} file of scores ({reason})"
+            raise MonitoringError(fault, repair="score again, or remove the file") from None
 
 
 def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
@@ -66,7 +68,7 @@ def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
     for pattern in map(str, patterns):
         files = [file for place in _expand(pattern) for file in _list_files(place)]
         if not files:
-            raise MonitoringError(f"there are no score files {pattern!r}; expected Parquet files, or a folder or URL.")
+            raise MonitoringError(f"there are no score files {pattern!r}; expected files, or a folder or URL of parts.")
         found |= {file.name: file for file in files if file.name not in found}
     return list(found.values())
 
@@ -81,16 +83,18 @@ def _expand(pattern: str) -> list[str]:
 def _list_files(place: str) -> list[ScoreFile]:
     """Return a file, or those of a folder; names that begin with '_' are not scores."""
     location = open_location(place, MonitoringError)
-    path = location.local_path
-    if location.name.lower().endswith(SUFFIX) if path is None else path.is_file():
+    path, suffixes = location.local_path, tuple(name for name, one in SCORE_FORMATS.items() if one.read is not None)
+    if location.name.lower().endswith(suffixes) if path is None else path.is_file():
         files = {place: location.name}
         location = location.parent
     else:
         files = {location.locate(name): name for name in location.list_names() if "/" not in name or path is None}
     files = {place: name for place, name in files.items() if not name.rpartition("/")[2].startswith(("_", "."))}
-    for other in (place for place, name in files.items() if not name.lower().endswith(SUFFIX)):
-        raise MonitoringError(f"{other!r} is not a Parquet file; expected scores that were written as .parquet.")
-    return [ScoreFile(place, partial(location.read_bytes, name)) for place, name in files.items()]
+    for other in (place for place, name in files.items() if not name.lower().endswith(suffixes)):
+        raise MonitoringError(f"{other!r} is not a score file; expected a file ending in {', '.join(suffixes)}.")
+    return [
+        ScoreFile(place, Path(name).suffix.lower(), partial(location.read_bytes, name)) for place, name in files.items()
+    ]
 
 
 # ---- Rows
