@@ -142,6 +142,7 @@ def test_users_can_add_a_step() -> None:
 
     assert STEPS["posterize"].form == "posterize:BITS"
     assert STEPS["posterize"].summary == "Keep BITS bits of each pixel."
+    assert View.parse("hflip+posterize:2").describe() == "mirrored, posterize:2"
     assert str(View.parse("hflip+posterize:1.0")) == "hflip+posterize:1"
     images = np.array([[[[10], [100], [140], [250]]]], dtype=np.uint8)
     assert apply_view(images, "posterize:1")[0, 0, :, 0].tolist() == [0, 0, 255, 255]

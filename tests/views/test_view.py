@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secondlook.errors import ViewError
-from secondlook.views import View
+from secondlook.views import STEPS, View
+from tests.views import reference
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,32 @@ def test_equal_views_have_equal_text(text: str, canonical: str) -> None:
     assert str(View.parse(text)) == canonical
     assert View.parse(text) == View.parse(canonical)
     assert hash(View.parse(text)) == hash(View.parse(canonical))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("identity", "the image itself"),
+        ("hflip", "mirrored"),
+        ("hflip+shift:2,-1", "mirrored, shifted by 2 pixels right and 1 pixel up"),
+        ("shift:-5%,5%", "shifted by 5 % left and down"),
+        ("shift:0,-0.5", "shifted by 0.5 pixels up"),
+        ("rotate:-3", "turned by 3 degrees counterclockwise"),
+        ("rotate:1", "turned by 1 degree clockwise"),
+        ("zoom:1.0869565217391304", "zoomed 1.09x"),
+        ("gamma:0.8", "brighter (gamma 0.8)"),
+        ("gamma:1.2+contrast:0.5", "darker (gamma 1.2), with less contrast (0.5x)"),
+        ("brightness:0.9", "darker (0.9x)"),
+        ("crop:5,5,90,80", "cropped to 90 x 80 %"),
+    ],
+)
+def test_views_are_told_in_words(text: str, words: str) -> None:
+    assert View.parse(text).describe() == words
+
+
+def test_every_built_in_step_has_words_and_plain_names_stay() -> None:
+    assert [name for name in reference.STEPS if not STEPS[name].words] == ["identity"]
+    assert View(name="flip of NumPy").describe() == "flip of NumPy"
 
 
 NUMBERS = st.floats(-1e20, 1e20, allow_nan=False)

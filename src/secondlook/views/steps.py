@@ -88,6 +88,11 @@ def format_number(value: float) -> str:
     return repr(value + 0.0).removesuffix(".0").replace("e+", "e")
 
 
+def _round(value: float) -> str:
+    """Format a number with at most three digits, for words."""
+    return format_number(float(f"{value:.3g}"))
+
+
 def shorten(text: str, length: int = 60) -> str:
     """Return the text, truncated where it is too long for a message."""
     return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
@@ -110,6 +115,8 @@ class Step:
     """Arguments for which the step changes nothing, if there are any."""
     check: Callable[..., str | None] = lambda *_: None
     """(*arguments) -> how the arguments contradict each other, as the end of a sentence, or None."""
+    words: Callable[..., str] | None = None
+    """(*arguments) -> what happens to the image, for readers who do not know the notation, such as 'mirrored'."""
 
     @property
     def form(self) -> str:
@@ -161,8 +168,23 @@ def _built_in(
 _built_in("identity", "the image itself", neutral=())(
     lambda frame: Copy(Axis.shift(0, frame.height), Axis.shift(0, frame.width))
 )
-_built_in("hflip", "flip left-right")(lambda frame: Copy(Axis.shift(0, frame.height), Axis.flip(frame.width)))
-_built_in("vflip", "flip top-bottom")(lambda frame: Copy(Axis.flip(frame.height), Axis.shift(0, frame.width)))
+_built_in("hflip", "flip left-right", words=lambda: "mirrored")(
+    lambda frame: Copy(Axis.shift(0, frame.height), Axis.flip(frame.width))
+)
+_built_in("vflip", "flip top-bottom", words=lambda: "mirrored top to bottom")(
+    lambda frame: Copy(Axis.flip(frame.height), Axis.shift(0, frame.width))
+)
+
+
+def _word_shift(dx: Amount, dy: Amount) -> str:
+    """Return such as 'shifted by 1 pixel right', or 'shifted by 5 % right and down' where both sides are equal."""
+    moves: dict[str, list[str]] = {}
+    for one, directions in ((dx, ("left", "right")), (dy, ("up", "down"))):
+        if one.value:
+            size = _round(abs(one.value))
+            unit = "%" if one.percent else "pixel" if size == "1" else "pixels"
+            moves.setdefault(f"{size} {unit}", []).append(directions[one.value > 0])
+    return "shifted by " + " and ".join(f"{size} {' and '.join(sides)}" for size, sides in moves.items())
 
 
 @_built_in(
@@ -171,6 +193,7 @@ _built_in("vflip", "flip top-bottom")(lambda frame: Copy(Axis.flip(frame.height)
     ("DX", _parse_amount),
     ("DY", _parse_amount),
     neutral=(Amount(0.0), Amount(0.0)),
+    words=_word_shift,
 )
 def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
     # Everything is black from one pixel beyond the image on, however long the shift.
@@ -186,6 +209,9 @@ def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
     "rotate clockwise about the center, zoomed in just enough to hide the outside of the image",
     ("DEG", parse_number),
     neutral=(0.0,),
+    words=lambda degrees: (
+        f"turned by {_round(abs(degrees))} degree{'s' * (abs(degrees) != 1)} {'counter' * (degrees < 0)}clockwise"
+    ),
 )
 def _rotate(frame: Frame, degrees: float) -> Operation:
     angle = math.radians(math.fmod(degrees, 360.0))
@@ -196,24 +222,42 @@ def _rotate(frame: Frame, degrees: float) -> Operation:
 
 
 _ZOOM = "enlarge about the center; below 1, shrink and mirror the edges"
-_built_in("zoom", _ZOOM, _bounded("F", 0.05, 20.0), neutral=(1.0,))(
+_built_in("zoom", _ZOOM, _bounded("F", 0.05, 20.0), neutral=(1.0,), words=lambda factor: f"zoomed {_round(factor)}x")(
     lambda frame, factor: _warp_about_center(frame, 1.0 / factor, 0.0, border="mirror")
 )
-_built_in("gamma", "raise pixels in [0, 1] to the power G", _bounded("G", 0.01, 100.0), neutral=(1.0,))(
-    lambda _frame, exponent: Tone((lambda values, _mean: values**exponent,))
-)
-_built_in("contrast", "scale about the image mean", _bounded("F", 0.0, 100.0), neutral=(1.0,))(
-    lambda _frame, factor: Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True)
-)
-_built_in("brightness", "scale from black", _bounded("F", 0.0, 100.0), neutral=(1.0,))(
-    lambda _frame, factor: Tone((lambda values, _mean: values * factor,))
-)
-_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel")(
+_built_in(
+    "gamma",
+    "raise pixels in [0, 1] to the power G",
+    _bounded("G", 0.01, 100.0),
+    neutral=(1.0,),
+    words=lambda exponent: f"{'darker' if exponent > 1 else 'brighter'} (gamma {_round(exponent)})",
+)(lambda _frame, exponent: Tone((lambda values, _mean: values**exponent,)))
+_built_in(
+    "contrast",
+    "scale about the image mean",
+    _bounded("F", 0.0, 100.0),
+    neutral=(1.0,),
+    words=lambda factor: f"with {'more' if factor > 1 else 'less'} contrast ({_round(factor)}x)",
+)(lambda _frame, factor: Tone((lambda values, mean: mean + factor * (values - mean),), uses_mean=True))
+_built_in(
+    "brightness",
+    "scale from black",
+    _bounded("F", 0.0, 100.0),
+    neutral=(1.0,),
+    words=lambda factor: f"{'brighter' if factor > 1 else 'darker'} ({_round(factor)}x)",
+)(lambda _frame, factor: Tone((lambda values, _mean: values * factor,)))
+_built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel", words=lambda: "in gray")(
     lambda _frame: Luminance((0.299, 0.587, 0.114))
 )
 
 
-@_built_in("channels", "reorder the color channels, such as bgr", ("ORDER", _parse_channel_order), neutral=("rgb",))
+@_built_in(
+    "channels",
+    "reorder the color channels, such as bgr",
+    ("ORDER", _parse_channel_order),
+    neutral=("rgb",),
+    words=lambda order: f"with color channels in the order {order}",
+)
 def _channels(frame: Frame, order: str) -> Operation:
     if frame.channels != 3:
         fault = f"step 'channels:{order}' needs images with 3 channels, got {frame.channels}"
@@ -221,9 +265,12 @@ def _channels(frame: Frame, order: str) -> Operation:
     return Reorder(tuple("rgb".index(letter) for letter in order))
 
 
-_built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounded("R", 0.01, 100.0))(
-    lambda _frame, sigma: Blur(sigma)
-)
+_built_in(
+    "blur",
+    "Gaussian blur with a standard deviation of R pixels",
+    _bounded("R", 0.01, 100.0),
+    words=lambda sigma: f"blurred (by {_round(sigma)} pixels)",
+)(lambda _frame, sigma: Blur(sigma))
 
 
 @_built_in(
@@ -231,6 +278,7 @@ _built_in("blur", "Gaussian blur with a standard deviation of R pixels", _bounde
     "add Gaussian noise with a standard deviation of S gray levels of 255, the same for every image",
     _bounded("S", 0.0, 255.0),
     neutral=(0.0,),
+    words=lambda sigma: f"with noise ({_round(sigma)} gray levels)",
 )
 def _noise(frame: Frame, sigma: float) -> Operation:
     # The stream of a RandomState never changes, so that a view means the same pixels with every version of NumPy.
@@ -253,6 +301,7 @@ def _check_crop(x: float, y: float, width: float, height: float) -> str | None:
     *(_bounded(name, 0.0, 100.0, "%") for name in "XYWH"),
     neutral=(0.0, 0.0, 100.0, 100.0),
     check=_check_crop,
+    words=lambda _x, _y, width, height: f"cropped to {_round(width)} x {_round(height)} %",
 )
 def _crop(frame: Frame, x: float, y: float, width: float, height: float) -> Operation:
     def compute_sampling(start: float, extent: float, side: int) -> tuple[float, float]:

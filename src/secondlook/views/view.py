@@ -37,6 +37,10 @@ class BoundStep:
         texts = [format_number(value) if isinstance(value, float) else str(value) for value in self.arguments]
         return f"{self.name}:{','.join(texts)}" if texts else self.name
 
+    def describe(self) -> str:
+        """Return the step in words; its text if it has none."""
+        return self.step.words(*self.arguments) if self.step.words else str(self)
+
 
 @dataclass(frozen=True)
 class View:
@@ -71,6 +75,10 @@ class View:
 
     def __str__(self) -> str:
         return self.name or "+".join(map(str, self.steps)) or "identity"
+
+    def describe(self) -> str:
+        """Return the view in words, such as 'mirrored, shifted by 2 pixels right'; a name stays as it is."""
+        return self.name or ", ".join(one.describe() for one in self.steps) or "the image itself"
 
     def to_paper_notation(self) -> str:
         """Return the view in the notation of the paper; a name, and steps that it has no sign for, keep their text."""
@@ -303,10 +311,11 @@ def _parse_item(position: int, item: View | str, n_items: int, keeps_names: bool
             raise ViewError(fault, repair="name a preset, such as 'natural', or call choose_views") from None
         if item in PRESETS:
             raise ViewError(f"preset {item!r} is a whole set; it cannot be combined with other views.") from None
-        if n_items > 1:
-            raise ViewError(f"view {position} of {n_items}: {error}") from None
+        where = f"view {position} of {n_items}: " if n_items > 1 else ""
+        if str(error).endswith("?") or ":" in item:  # it names the closest step, or is about an argument
+            raise ViewError(f"{where}{error}") from None
         presets = f" Presets: {', '.join(PRESETS)}." if item.isidentifier() else ""
-        raise ViewError(f"{error}{presets}{did_you_mean(item, PRESETS) if ':' not in item else ''}") from None
+        raise ViewError(f"{where}{error}{presets}{did_you_mean(item, PRESETS)}") from None
 
 
 def _warn(message: str) -> None:
