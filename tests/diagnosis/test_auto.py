@@ -208,10 +208,14 @@ def test_choice_is_shown_in_two_lines() -> None:
         pool=6,
     )
     first, second = str(choice).splitlines()
-    for expected in ("1,256 images", "4 of 6", "'shift:1,0', 'shift:2,0', 'shift:3,0' and 1 more"):
+    shifts = "'shifted by 1 pixel right', 'shifted by 2 pixels right', 'shifted by 3 pixels right' and 1 more"
+    for expected in ("1,256 images", "4 of 6", shifts):
         assert expected in first
-    for expected in ("2 of 6", "'hflip', 'vflip'", "'hflip': it changes 55.1 %"):
+    for expected in ("2 of 6", "'mirrored', 'mirrored top to bottom'", "'mirrored': it changes 55.1 %"):
         assert expected in second
+    _, *rows = choice.details().splitlines()
+    assert [row.split()[0] for row in rows] == [*choice.views[1:], "hflip", "vflip"]
+    assert " ".join(rows[-2].split()) == f"hflip mirrored {choice.set_aside['hflip']}"
     none = str(ViewChoice(views=("identity",), set_aside={}, images=3, pool=6))
     assert len(none.splitlines()) == 2
 

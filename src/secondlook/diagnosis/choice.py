@@ -1,7 +1,7 @@
 """Candidate views, and `choose_views`: the most useful ones of a pool that do not harm a classifier."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from secondlook.metrics import Interval, Ranking, auroc, parse_metric, resample_
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
 from secondlook.registry import did_you_mean
 from secondlook.sources import Source, open_labeled
-from secondlook.tables import format_difference, format_difference_interval
+from secondlook.tables import format_difference, format_difference_interval, format_table
 from secondlook.views import AUTO, View, ViewSet, ViewsLike
 
 MAX_IMAGES = 256
@@ -156,15 +156,31 @@ class ViewChoice(FrozenRecord):
             raise DiagnosisError(f"cannot write {str(target)!r}: {error.strerror}.") from None
         return target
 
+    def describe_views(self) -> list[str]:
+        """Return the chosen views in words, such as 'mirrored', without the image itself."""
+        return _describe_views(self.views[1:])
+
+    def details(self) -> str:
+        """Return the text of every view, what it means, and why it was set aside."""
+        rows = [["view", "in words", "set aside because"]]
+        for texts in (self.views[1:], tuple(self.set_aside)):
+            words = zip(texts, _describe_views(texts), strict=True)
+            rows += [[text, meaning, self.set_aside.get(text, "")] for text, meaning in words]
+        return format_table(rows)
+
     def __str__(self) -> str:
-        chosen, harmful = self.views[1:], "none"
+        chosen, harmful = self.describe_views(), "none"
         what = f"{len(chosen)} of {self.pool} ({list_first(chosen)})" if chosen else f"none of {self.pool}"
         note = f"; {self.note}" if self.note else ""
         if self.set_aside:
-            first, reason = next(iter(self.set_aside.items()))
-            which = f"; {first!r}" if len(self.set_aside) > 1 else ""
-            harmful = f"{len(self.set_aside)} of {self.pool} ({list_first(list(self.set_aside))}){which}: {reason}"
+            words, reason = _describe_views(self.set_aside), next(iter(self.set_aside.values()))
+            which = f"; {words[0]!r}" if len(words) > 1 else ""
+            harmful = f"{len(words)} of {self.pool} ({list_first(words)}){which}: {reason}"
         return f"Views chosen on {self.images:,} images: {what}{note}.\nHarmful views set aside: {harmful}."
+
+
+def _describe_views(texts: Iterable[str]) -> list[str]:
+    return [view.describe() for view in ViewSet.with_names([str(View()), *texts])][1:]
 
 
 def choose_views(
