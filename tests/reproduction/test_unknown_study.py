@@ -61,5 +61,5 @@ def test_detection_is_the_chance_that_a_known_image_has_the_higher_score(sets: d
 
 
 def test_documentation_has_the_table_of_the_results() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "unknown.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "background" / "benchmarks.md").read_text(encoding="utf-8")
     assert study.format_policies_table(read_rows(study.RESULTS / "policies.csv")) in text
