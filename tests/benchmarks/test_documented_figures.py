@@ -1,4 +1,4 @@
-"""Every table of figures in the pages about benchmarks and clusters, and in README.md, is from the kept results."""
+"""Every table of figures in the pages about benchmarks and clusters is from the kept results."""
 
 import csv
 import re
@@ -12,11 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE, CLUSTER, MONITORING = (
     ROOT / "docs" / f"{name}.md" for name in ("background/benchmarks", "cluster", "monitoring")
 )
-README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 NETWORKS = ("ResNet-50", "Wide-ResNet-16-2")
-COLLECTED = "ResNet-50 bfloat16, collect from device tensors"
 PLAIN = ("Adaptive looking", "Number types")
 """The sections about GPUs whose tables have a row for each `what` and a column for each `measure`."""
 
@@ -114,17 +112,6 @@ def test_circumstances_are_the_measured_ones() -> None:
         named += [f"MONAI {versions['monai']}"] if "monai" in versions else []
         named += [row["device"], row["driver"], row["cuda"]] if "device" in row else []
         assert [text for text in named if text not in page] == []
-
-
-def test_figures_of_the_readme_are_the_measured_ones() -> None:
-    readme, adaptive = " ".join(README.read_text(encoding="utf-8").split()), "Wide-ResNet-16-2 float32, score, adaptive"
-    for pattern, what, measure in (
-        (r"([\d.]+ %) of the speed of the bare forward", COLLECTED, "ratio to bare forward"),
-        (r"([\d,]+) images/s with 24 views each", COLLECTED, "images/s"),
-        (r"([\d.]+) times as fast as all looks", adaptive, "times as fast as all looks"),
-    ):
-        (text,) = re.findall(pattern, readme)
-        assert is_rounded(text, read_values("gpu.csv")[what, measure])
 
 
 def test_figures_of_tables_of_values_are_the_measured_ones() -> None:
