@@ -151,8 +151,11 @@ def as_pixels(images: Array) -> Array:
     return pixels
 
 
-def check_pixels(images: object, name: str, error: type[SecondLookError], *, single: bool = False) -> None:
-    """Raise unless `images` are uint8, or float32 in [0, 1], [N, H, W, 1 or 3]; a single image is [H, W, 1 or 3]."""
+def validate_pixels(images: object, name: str, error: type[SecondLookError], *, single: bool = False) -> Array:
+    """Return images, uint8 or floating-point numbers in [0, 1], as uint8 or float32; raise `error` for any others.
+
+    [N, H, W, 1 or 3], or a single image [H, W, 1 or 3]
+    """
     shape = "[H, W, 1 or 3]" if single else "[N, H, W, 1 or 3]"
     if not isinstance(images, np.ndarray):
         raise error(f"{name} are a {type(images).__name__}, expected a NumPy array {shape}.")
@@ -161,15 +164,28 @@ def check_pixels(images: object, name: str, error: type[SecondLookError], *, sin
         raise error(fault, repair=_suggest_reshape(images, single))
     if 0 in images.shape[-3:]:
         raise error(f"{name} have shape {list(images.shape)}, expected a height and width of at least 1.")
-    if images.dtype not in (np.uint8, np.float32):
+    if images.dtype == np.uint8:
+        return images
+    if images.dtype.kind != "f":
         raise error(f"{name} are {images.dtype}, expected uint8, or float32 in [0, 1]; convert them first.")
-    if images.dtype == np.float32 and images.size:
-        low, high = float(images.min()), float(images.max())
-        if not (low >= 0.0 and high <= 1.0):  # also for NaN
-            fault = f"{name} are float32 and run from {low:g} to {high:g}, expected [0, 1]"
+    pixels = to_float32(images)
+    if pixels.size:
+        low, high = float(pixels.min()), float(pixels.max())
+        if math.isnan(low):
+            place = "" if single else f", first in image {np.argwhere(np.isnan(pixels))[0, 0]}"
+            raise error(f"{name} contain NaN{place}", repair="replace them, or remove the image")
+        if not (low >= 0.0 and high <= 1.0):
+            fault = f"{name} are {images.dtype} and run from {low:g} to {high:g}, expected [0, 1]"
             normalized = "they seem to be normalized: pass raw pixels, and give the classifier {mean} and {std}"
             advice = Repair(normalized, mean=ANY, std=ANY) if low < 0.0 else "divide by 255, or pass uint8"
             raise error(fault, repair=advice)
+    return pixels
+
+
+def to_float32(values: Array) -> Float32Array:
+    """Return floating-point numbers as float32, without a copy where they are; too large ones become infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)
 
 
 def _suggest_reshape(images: Array, single: bool) -> Repair | str | None:

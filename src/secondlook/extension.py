@@ -10,9 +10,9 @@ from secondlook.arrays import GEN_EXPONENT as GEN_EXPONENT
 from secondlook.arrays import PROBABILITY_FLOORS as PROBABILITY_FLOORS
 from secondlook.arrays import Array as Array
 from secondlook.arrays import Output as Output
-from secondlook.arrays import check_pixels as check_pixels
 from secondlook.arrays import is_number as is_number
 from secondlook.arrays import is_whole_number as is_whole_number
+from secondlook.arrays import validate_pixels as validate_pixels
 from secondlook.classifiers import Classifier as Classifier
 from secondlook.classifiers import HttpClient as HttpClient
 from secondlook.classifiers import OnnxClassifier as OnnxClassifier

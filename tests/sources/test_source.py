@@ -4,6 +4,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -247,6 +248,17 @@ def test_array_is_a_source_and_floats_are_not_rounded(images: Array) -> None:
         np.testing.assert_array_equal(read_all(source), images)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", ">f4"])
+def test_other_floats_are_read_as_float32(dtype: str, tmp_path: Path) -> None:
+    images = (IMAGES / 255).astype(dtype)
+    np.savez(tmp_path / "a.npz", images=images)
+    expected = open_source(images.astype(np.float32))
+    for data in (images, list(images), f"npz:{tmp_path / 'a.npz'}"):
+        source = open_source(data)
+        np.testing.assert_array_equal(source.stack(), expected.stack(), strict=True)
+        assert source.digest == expected.digest
+
+
 @pytest.mark.parametrize(
     ("options", "values"),
     [
@@ -257,9 +269,9 @@ def test_array_is_a_source_and_floats_are_not_rounded(images: Array) -> None:
         ({"images": IMAGES[:0]}, ["[0, 5, 6, 3]"]),
         ({"images": IMAGES[:, :0]}, ["[4, 0, 6, 3]"]),
         ({"images": IMAGES.astype(np.int32)}, ["int32"]),
-        ({"images": IMAGES.astype(np.float64)}, ["float64"]),
+        ({"images": IMAGES.astype(np.float64)}, ["float64", "255"]),
         ({"images": IMAGES.astype(np.float32)}, ["255"]),
-        ({"images": np.full((1, 2, 2, 3), np.nan, dtype=np.float32)}, ["nan"]),
+        ({"images": IMAGES / [[[[255]]], [[[255]]], [[[np.nan]]], [[[255]]]]}, ["NaN", "image 2"]),
         ({"labels": [0, 1, 1]}, ["[3]"]),
         ({"labels": np.array([0.0, 1.0, 1.0, 0.0])}, ["float64"]),
         ({"labels": np.array(["cat", "dog", "dgo", "cat"])}, ["'dgo' of image 2"]),

@@ -180,9 +180,9 @@ def test_strided_images_and_empty_batches(text: str) -> None:
         (np.zeros((2, 3, 8, 8), np.uint8), "[2, 3, 8, 8]"),
         (np.zeros((2, 8, 8, 4), np.uint8), "[2, 8, 8, 4]"),
         (np.zeros((2, 0, 8, 3), np.uint8), "[2, 0, 8, 3]"),
-        (np.zeros((2, 8, 8, 3), np.float64), "float64"),
+        (np.full((2, 8, 8, 3), 255.0), "float64"),
         (np.full((2, 8, 8, 3), 255, np.float32), "255"),
-        (np.full((2, 8, 8, 3), np.nan, np.float32), "nan"),
+        (np.full((2, 8, 8, 3), np.nan, np.float32), "NaN"),
     ],
 )
 def test_invalid_images_are_rejected(images: Array, value: str) -> None:

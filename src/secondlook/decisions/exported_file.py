@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from secondlook.arrays import Array, Float64Array, Output, as_pixels, check_pixels, round_down_to_power_of_two
+from secondlook.arrays import Array, Float64Array, Output, as_pixels, round_down_to_power_of_two, validate_pixels
 from secondlook.classifiers import OnnxFile, Preprocessing
 from secondlook.decisions.decision import FileOutputs
 from secondlook.decisions.looking import LookedChunk, LookedGroup, group_by_shape
@@ -139,9 +139,10 @@ class ExportedFile(CompiledPolicy):
         arrays = [np.asarray(image) for image in images]
         groups, decided = group_by_shape(arrays), []
         for group in groups:
-            pixels = np.stack([arrays[place] for place in group])
             name = f"the pixels of {names[group[0]] if names else f'image {group[0]}'}"
-            check_pixels(pixels, name, DecisionError)
+            # Errors of all images together count them as the user does.
+            together = "the images" if len(groups) == 1 else name
+            pixels = validate_pixels(np.stack([arrays[place] for place in group]), together, DecisionError)
             self.check_shape(pixels.shape[1:], name)
             size = self._choose_batch_size(batch_size, pixels.shape[1:])
             for start in range(0, len(pixels), size):

@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field, ValidationError
 
 from secondlook import __version__
-from secondlook.extension import Array, SourceError, check_pixels, describe_invalid
+from secondlook.extension import Array, SourceError, describe_invalid, validate_pixels
 from secondlook.serving.access import require
 from secondlook.serving.decide_routes import assign_key, read_key
 from secondlook.serving.decision_worker import too_many_images
@@ -268,12 +268,10 @@ def _parse_pixels(tensor: _InputTensor, content: bytes | None, max_pixels: int) 
         _fail(f"the input has {len(content)} bytes, but its shape is {shape} of {datatype}")
     if values.size != math.prod(shape):
         _fail(f"the input has {values.size} values, but its shape is {shape}")
-    pixels = values.reshape(shape)
     try:
-        check_pixels(pixels, "the pixels", SourceError)
+        return validate_pixels(values.reshape(shape), "the pixels", SourceError)
     except SourceError as error:
         raise RequestError(422, "unreadable_image", str(error)) from error
-    return pixels
 
 
 def _convert_numbers(data: list[Any] | None, datatype: str) -> Array:

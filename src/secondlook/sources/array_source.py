@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, IntArray, check_pixels, default_ids
+from secondlook.arrays import Array, Float32Array, IntArray, default_ids, to_float32, validate_pixels
 from secondlook.errors import SourceError, reject_failures
 from secondlook.sources.labels import to_text
 from secondlook.sources.regular_files import (
@@ -48,7 +48,7 @@ class ArraySource(Source):
         on_error: OnError = "fail",
     ) -> None:
         spec = f"array:{list(np.shape(images))}" if spec is None else spec
-        _check_images(images, f"the images of {spec!r}")
+        images = _validate_images(images, f"the images of {spec!r}")
         if not len(images):
             raise SourceError(f"no images in {spec!r} (shape {list(images.shape)}); expected at least one.")
         self.images = images
@@ -103,12 +103,13 @@ class DeviceImages:
         pixels = pixels.float() if pixels.is_floating_point() else pixels
         return pixels.cpu().numpy() if isinstance(positions, int) else pixels
 
-    def find_range(self) -> list[float]:
-        """Return the lowest and the highest value."""
+    def find_ranges(self) -> Float32Array:
+        """Return the lowest and the highest value of each image, float32 [N, 2]."""
         import torch
 
-        ends: list[float] = torch.stack(torch.aminmax(self._pixels)).float().tolist()
-        return ends
+        pixels = self._pixels.flatten(1)
+        ranges: Float32Array = torch.stack([pixels.amin(1), pixels.amax(1)], dim=1).float().cpu().numpy()
+        return ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ class StoredImages:
             raise missing_root_error(self.path) from error
         except OSError as error:
             raise SourceError(f"{str(self.path)!r} cannot be opened ({error.strerror}); make it readable.") from error
-        return images
+        return to_float32(images) if self.dtype.kind == "f" else images
 
     def select(self, positions: range | IntArray) -> "StoredImages":
         """Return some of the images, which are read from the same file, also in another process."""
@@ -157,12 +158,13 @@ class StoredImages:
     def _choose(self, key: slice | IntArray) -> range | IntArray:
         return self.positions[key] if isinstance(key, slice) else np.asarray(self.positions)[key]
 
-    def find_range(self) -> list[float]:
-        """Return the lowest and the highest value."""
+    def find_ranges(self) -> Float32Array:
+        """Return the lowest and the highest value of each image, float32 [N, 2]."""
         count = max(1, BYTES_PER_BLOCK // _count_bytes(self))
-        blocks = (self[first : first + count] for first in range(0, len(self), count))
-        ranges = np.array([(block.min(), block.max()) for block in blocks])
-        return [float(ranges[:, 0].min()), float(ranges[:, 1].max())]
+        blocks = (
+            self[first : first + count].reshape(-1, math.prod(self.shape[1:])) for first in range(0, len(self), count)
+        )
+        return np.concatenate([np.stack([block.min(1), block.max(1)], axis=1) for block in blocks])
 
 
 def _count_bytes(images: "Array | StoredImages | DeviceImages") -> int:
@@ -170,16 +172,16 @@ def _count_bytes(images: "Array | StoredImages | DeviceImages") -> int:
     return math.prod(images.shape[1:]) * images.dtype.itemsize
 
 
-def _check_images(images: Any, name: str) -> None:
-    """Raise unless images are valid; of those that are not in memory, only floats are read for it."""
+def _validate_images(images: Any, name: str) -> Any:
+    """Return images if they are valid, those in memory as uint8 or float32; of others, only floats are read for it."""
     if not isinstance(images, StoredImages | DeviceImages):
-        return check_pixels(images, name, SourceError)
-    is_float = images.dtype == np.float32
+        return validate_pixels(images, name, SourceError)
+    is_float = images.dtype.kind == "f"
     empty = np.broadcast_to(np.zeros((), np.uint8 if is_float else images.dtype), images.shape)
-    check_pixels(empty, name, SourceError)
+    validate_pixels(empty, name, SourceError)
     if is_float and len(images):
-        check_pixels(np.array(images.find_range(), dtype=np.float32).reshape(2, 1, 1, 1), name, SourceError)
-    return None
+        validate_pixels(images.find_ranges()[:, :, None, None], name, SourceError)
+    return images
 
 
 def _find_version(file: BinaryIO) -> tuple[int, int]:

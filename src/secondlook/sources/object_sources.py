@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from secondlook.arrays import Array, check_pixels, default_ids
+from secondlook.arrays import Array, default_ids, validate_pixels
 from secondlook.errors import ANY, Repair, SourceError, shorten_reason
 from secondlook.sources.array_source import ArraySource, DeviceImages
 from secondlook.sources.encoded_sources import EncodedSource, FileSource, Labeling, find_common_folder
@@ -60,8 +60,7 @@ def read_image(
     name = f"image {where}" if where else f"the {kind}"
     pixels = _convert_tensor(value, name) if kind == "tensor" else value
     pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
-    check_pixels(pixels, f"the pixels of {name}", SourceError, single=True)
-    return np.ascontiguousarray(pixels)
+    return np.ascontiguousarray(validate_pixels(pixels, f"the pixels of {name}", SourceError, single=True))
 
 
 def find_kind(image: object) -> Kind | None:

@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from secondlook.arrays import Array, Float32Array, check_pixels
+from secondlook.arrays import Array, Float32Array, validate_pixels
 from secondlook.errors import ViewError
 from secondlook.operations import (
     Blur,
@@ -67,8 +67,7 @@ def check_images(images: Any) -> Array:
     """Return images of any kind as an array in C order: uint8, or float32 in [0, 1]; [N, H, W, 1 or 3]."""
     if not isinstance(images, np.ndarray) or images.ndim != 4:
         images = open_source(images).stack()
-    check_pixels(images, "images", ViewError)
-    return np.ascontiguousarray(images)
+    return np.ascontiguousarray(validate_pixels(images, "images", ViewError))
 
 
 def _apply(images: Array, view: View) -> Array:
