@@ -103,7 +103,7 @@ def test_few_errors_or_few_correct_predictions_are_told(n_errors: int, n_correct
     values = {"a": rng.random(n_errors + n_correct), "b": rng.random(n_errors + n_correct)}
     result = evaluate(predictions_with(n_errors, n_correct), values, ["aurc"], resamples=20)
     assert (result["b", "aurc"].verdict is None) == (note is not None)
-    text = " ".join(str(result).split())
+    text = " ".join(result.details().split())
     assert note in text if note else "verdict" not in text.lower()
     percent = text.partition(f" {n_errors} of them wrong (")[2].split()[0]
     assert float(percent) == pytest.approx(100 * n_errors / (n_errors + n_correct), abs=0.06)
@@ -136,7 +136,9 @@ def test_intervals_with_a_verdict_hold_the_difference(n_errors: int, gain: float
 
 def test_equal_methods_are_the_same_in_the_table() -> None:
     preds, values = predictions_with(30, 70), np.random.default_rng(0).random(100)
-    text = str(evaluate(preds, {"a": values, "b": values}, ["auroc", "aurc"], resamples=20))
+    result = evaluate(preds, {"a": values, "b": values}, ["auroc", "aurc"], resamples=20)
+    text = result.details()
+    assert str(result).partition("vs a")[2].split()[:2] == ["same", "same"]
     rows = [line.split() for line in text.splitlines() if line.startswith(" b ")]
     assert [row[-1] for row in rows] == ["same", "same"], "no interval and no verdict"
     assert "+0.0000" not in text
@@ -147,7 +149,7 @@ def test_small_differences_are_not_rounded_away() -> None:
     preds, values = predictions_with(20, 4980), np.arange(5000.0)
     swapped = values.copy()
     swapped[[19, 20]] = swapped[[20, 19]]
-    text = str(evaluate(preds, {"a": values, "b": swapped}, ["auroc"], resamples=20))
+    text = evaluate(preds, {"a": values, "b": swapped}, ["auroc"], resamples=20).details()
     (row,) = [line.split() for line in text.splitlines() if line.startswith(" b ")]
     assert (row[1], row[4]) == ("0.99999", "-1.0e-5")
 
@@ -159,7 +161,7 @@ def test_small_values_have_three_digits_within_80_columns() -> None:
     noise = rng.normal(size=(2, 10_000))
     values = {"msr": 3 * preds.correct() + noise[0], "bootstrap": 3 * preds.correct() + noise.mean(axis=0)}
     result = evaluate(preds, values, ["auroc", "aurc", "eaurc", "augrc", "risk_at:0.8"], resamples=50)
-    text = str(result)
+    text = result.details()
     assert max(map(len, text.splitlines())) <= 80
     blocks = {line.split()[0]: place for place, line in enumerate(text.splitlines()) if line and line[-1] in "↑↓"}
     for metric in ("aurc", "eaurc", "augrc"):

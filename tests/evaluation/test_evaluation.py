@@ -1,5 +1,6 @@
 """`evaluate` and its result: text, JSON, tables, groups of images, and the arguments it rejects."""
 
+import itertools
 import json
 import re
 from typing import Any
@@ -32,13 +33,60 @@ def test_same_seed_gives_the_same_bytes(preds: Predictions) -> None:
 
 
 def test_table_fits_into_80_columns(preds: Predictions) -> None:
-    text = str(evaluate(preds, resamples=200))
+    result = evaluate(preds, resamples=200)
+    assert max(map(len, str(result).splitlines())) <= 80
+    text = result.details()
     assert "all images: 600 images" in text
     assert "4 views, class predicted from the image; 95 % intervals (200 resamples)" in text
     assert "auroc ↑" in text
     assert "aurc ↓" in text
     assert "Δ vs msr" in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_print_begins_with_a_verdict_and_has_one_table_of_the_main_metrics(preds: Predictions) -> None:
+    thrice = Predictions(logits=np.tile(preds.logits, (3, 1, 1)), views=preds.views, labels=np.tile(preds.labels, 3))
+    result = evaluate(thrice, resamples=100)
+    first, views, advice, *_, table = re.split(r"\n(?=Views|Advice|  +auroc)", str(result))
+    errors, area = int((~thrice.correct()).sum()), result["msr", "auroc"].value
+    assert area is not None
+    assert f"{errors} of 1,800 images are wrong" in " ".join(first.split())
+    assert f"{100 * area:.1f} % of pairs" in " ".join(first.split())
+    assert result.second_look == "blend"
+    assert f"{result['blend', 'auroc'].value:.4f} with blend" in " ".join(views.split())
+    assert result["blend", "auroc"].verdict == "better"
+    assert "they help" in views
+    assert "threshold with blend" in advice
+    header, *rows = table.splitlines()
+    assert header.split() == ["auroc", "↑", "aurc", "↓", "coverage_at:0.01", "↑"]
+    main = ("auroc", "aurc", "coverage_at:0.01")
+    shown = {row.split()[0]: row.split()[1:] for row in rows if row.startswith(result.methods)}
+    assert shown == {method: [result[method, metric].format_value() for metric in main] for method in result.methods}
+    below = {row.partition(" ")[0]: following for row, following in itertools.pairwise(rows)}
+    for method in result.methods[1:]:
+        assert all(result[method, metric].format_difference_interval() in below[method] for metric in main)
+    assert "augrc" not in str(result)
+    assert "augrc ↓" in result.details()
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"), [(("msr", "mean"), "they help"), (("mean", "msr"), "msr"), (("gen", "zero"), "gen")]
+)
+def test_verdict_compares_a_second_look_with_the_baseline(
+    preds: Predictions, methods: tuple[str, ...], expected: str
+) -> None:
+    thrice = Predictions(logits=np.tile(preds.logits, (3, 1, 1)), views=preds.views, labels=np.tile(preds.labels, 3))
+    result = evaluate(thrice, methods, ["aurc"], resamples=100)
+    assert ("Views" in result.verdict) == ("mean" in methods)
+    assert expected in " ".join(result.verdict.values())
+    alone = evaluate(thrice.select(views="identity"), ["msr"], ["auroc"], resamples=2)
+    assert list(alone.verdict) == ["Confidence", "Advice"]
+
+
+def test_verdict_on_few_errors_asks_for_more_images(preds: Predictions) -> None:
+    few = evaluate(preds.select(images=np.arange(60)), ["msr", "mean"], ["auroc"], resamples=20)
+    assert "too few" in few.verdict["Views"]
+    assert "at least 100 are wrong" in few.verdict["Advice"]
 
 
 def test_class_from_views_and_top_k(preds: Predictions) -> None:
@@ -125,7 +173,7 @@ def test_default_table_has_the_accuracies_and_the_coverage_at_a_risk(preds: Pred
         for outputs in (preds.probabilities[:, 0], preds.probabilities.mean(axis=1))
     ]
     assert [result.accuracy_from_image, result.accuracy_from_views] == by_hand
-    header = str(result).partition("auroc")[0]
+    header = result.details().partition("auroc")[0]
     assert f"accuracy: {100 * by_hand[0]:.1f} % from the image, {100 * by_hand[1]:.1f} % from the views" in header
     expected = metrics.coverage_at(preds.correct(), confidence(preds, "mean"), 0.01)
     assert result["mean", "coverage_at:0.01"].value == expected

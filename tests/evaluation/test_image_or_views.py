@@ -40,7 +40,8 @@ def test_views_are_recommended_where_they_are_more_accurate() -> None:
     sentence = result.recommendation
     assert sentence is not None
     assert sentence.startswith("Predict from the views: accuracy 90.0 % instead of 50.0 % (+40.0 [")
-    assert " ".join(str(result).split()).endswith(sentence)
+    assert result.verdict["Advice"].endswith(sentence)
+    assert " ".join(result.details().split()).endswith(sentence)
     kept = evaluate(preds, ["mean"], ["aurc"], predict_from="views", resamples=100)
     assert kept.image_or_views == compared, "both are shown whatever is predicted from"
     assert kept.recommendation is not None

@@ -36,6 +36,8 @@ MIN_OUTCOMES = 5
 """With fewer errors, or fewer correct predictions, there are no intervals: one such as [1, 1] looks certain."""
 OPPOSITES = {"wrong": "correct", "unknown": "known", "wrong or unknown": "correct"}
 """What images that count as errors are called, and what the others are."""
+SUMMARY_METRICS, SUMMARY_COLUMNS = ("auroc", "aurc", "coverage_at"), 3
+"""Metrics of a summary, and how many there is room for; fewer than that are all shown."""
 ENOUGH_OUTCOMES = 100
 """With fewer errors, or fewer correct predictions, there are no verdicts: intervals of differences are too narrow."""
 
@@ -83,6 +85,13 @@ class Estimate:
     def format_value(self) -> str:
         """Return the value as text, '-' where it is undefined."""
         return "-" if self.value is None else format_value(self.value)
+
+    def format_difference_interval(self, none: str = "same") -> str:
+        """Return the interval of the difference as text, `none` if there is no difference, "" if it is unknown."""
+        interval = self.difference_interval
+        if interval is None or self.n_rarer < MIN_OUTCOMES:
+            return ""
+        return format_difference_interval(interval.low, interval.high) or none
 
     def to_dict(self) -> dict[str, object]:
         """Return the estimate as plain values for JSON."""
@@ -176,32 +185,59 @@ def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, 
         rows.append([f"{metric} {ARROWS[block[0].better]}", *[""] * (len(header) - 1)])
         rows += [_format_row(one) for one in block]
     fewest = min(estimates, key=lambda one: one.n_rarer)
-    reasons = dict.fromkeys((one.method, one.reason) for one in estimates if one.reason)
-    notes = [_describe_scarcity(fewest, kind)] if fewest.n_rarer < ENOUGH_OUTCOMES else []
-    return [*notes, TextTable(rows), *(f"- {method}: {why}" for method, why in reasons)]
+    notes = [_note_scarcity(fewest, kind)] if fewest.n_rarer < ENOUGH_OUTCOMES else []
+    return [*notes, TextTable(rows), *_list_reasons(estimates)]
 
 
-def _describe_scarcity(one: Estimate, kind: str) -> str:
-    """Return a sentence about few errors, or few correct predictions."""
+def summary_blocks(estimates: Sequence[Estimate], baseline: str) -> list[object]:
+    """Return a table with a column per metric and a line per method, each with the interval of its difference below."""
+    metrics = list(dict.fromkeys(one.metric for one in estimates))
+    if len(metrics) > SUMMARY_COLUMNS:
+        known = [one for one in metrics if one.partition(":")[0] in SUMMARY_METRICS]
+        metrics = (known or metrics)[:SUMMARY_COLUMNS]
+    shown = {(one.method, one.metric): one for one in estimates if one.metric in metrics}
+    methods = list(dict.fromkeys(one.method for one in estimates))
+    rows = [["", *(f"{metric} {ARROWS[shown[methods[0], metric].better]}" for metric in metrics)]]
+    for method in methods:
+        cells = [shown[method, metric] for metric in metrics]
+        rows.append([method, *(one.format_value() for one in cells)])
+        differences = [one.format_difference_interval() for one in cells]
+        rows += [[f"  vs {baseline}", *differences]] if any(differences) else []
+    return [TextTable(rows), *_list_reasons(shown.values())]
+
+
+def describe_scarcity(one: Estimate, kind: str) -> tuple[str, str]:
+    """Return how many errors or correct predictions there are, whichever are fewer, and how many more are needed."""
     rare = kind if one.errors == one.n_rarer else OPPOSITES[kind]
     number = f"only {one.n_rarer}" if one.n_rarer else "none"
     counts = f"{number} of {one.images:,} image{'s' * (one.images != 1)} {'is' if one.n_rarer <= 1 else 'are'}"
-    needed = f"use more labeled images, so that at least {ENOUGH_OUTCOMES} are {rare}."
+    return f"{counts} {rare}", f"use more labeled images, so that at least {ENOUGH_OUTCOMES} are {rare}"
+
+
+def _note_scarcity(one: Estimate, kind: str) -> str:
+    counts, needed = describe_scarcity(one, kind)
     if one.n_rarer < MIN_OUTCOMES:
-        note = f"Nothing can be judged from so few: {counts} {rare}; {needed}"
+        note = f"Nothing can be judged from so few: {counts}; {needed}."
     else:
-        note = f"No verdicts: {counts} {rare}, so intervals of differences are too narrow; {needed}"
-    return textwrap.fill(note, LINE_WIDTH, break_on_hyphens=False)
+        note = f"No verdicts: {counts}, so intervals of differences are too narrow; {needed}."
+    return wrap_line(note)
+
+
+def wrap_line(text: str) -> str:
+    """Return a text in lines that fit a table of the usual methods."""
+    return textwrap.fill(text, LINE_WIDTH, break_on_hyphens=False)
+
+
+def _list_reasons(estimates: Iterable[Estimate]) -> list[str]:
+    reasons = dict.fromkeys((one.method, one.reason) for one in estimates if one.reason)
+    return [f"- {method}: {why}" for method, why in reasons]
 
 
 def _format_row(one: Estimate) -> list[str]:
     difference = "" if one.difference is None else format_difference(one.difference)
-    own = paired = ""
-    if one.n_rarer >= MIN_OUTCOMES:
-        if one.interval is not None:
-            own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
-        if one.difference_interval is not None:
-            paired = format_difference_interval(one.difference_interval.low, one.difference_interval.high)
+    own, paired = "", one.format_difference_interval(none="")
+    if one.n_rarer >= MIN_OUTCOMES and one.interval is not None:
+        own = f"[{format_value(one.interval.low)}, {format_value(one.interval.high)}]"
     return [f" {one.method}", one.format_value(), own, difference, paired, (one.verdict or "") if paired else ""]
 
 

@@ -1,6 +1,5 @@
 """`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
@@ -15,13 +14,16 @@ from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
 from secondlook.evaluation.estimates import (
     ALL_IMAGES,
-    LINE_WIDTH,
+    ENOUGH_OUTCOMES,
     MIN_OUTCOMES,
     Estimate,
     EstimateTable,
     check_resampling,
+    describe_scarcity,
     estimate_blocks,
     estimate_metrics,
+    summary_blocks,
+    wrap_line,
 )
 from secondlook.files import Count, PositiveCount, describe_invalid
 from secondlook.metrics import rank
@@ -43,6 +45,14 @@ UNKNOWN_METRICS = ("auroc", "fpr95")
 """The metrics of unknown detection, where known images count as correct and unknown ones as errors."""
 MAX_GROUP_TABLES = 10
 """Groups that have a table each; more share one, with a line for each."""
+SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap")
+"""The first of these that is evaluated is compared with the baseline, whichever has the best numbers."""
+VIEWS_VERDICTS = {
+    "better": "they help",
+    "worse": "they do not help",
+    "unclear": "no clear difference",
+    None: "too few images for a verdict",
+}
 PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -52,7 +62,7 @@ Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(EstimateTable):
-    """The result of `evaluate`; `print` shows a table for each group of images."""
+    """The result of `evaluate`; `print` shows a verdict and the main metrics, `details()` has all of them."""
 
     rows: Annotated[tuple[Estimate, ...], Field(min_length=1)]
     baseline: str
@@ -109,28 +119,85 @@ class Evaluation(EstimateTable):
         except ValidationError as error:
             raise MetricError(f"invalid evaluation, {describe_invalid(error)}.") from None
 
+    @property
+    def second_look(self) -> str | None:
+        """The method that is compared with the baseline in `verdict`, whichever is best; None if it uses no views."""
+        if self.views == 1:
+            return None
+        return next((name for name in SECOND_LOOK_METHODS if name in self.methods and name != self.baseline), None)
+
+    @property
+    def verdict(self) -> dict[str, str]:
+        """Sentences about all images: how good the 'Confidence' is, how much the 'Views' help, and an 'Advice'."""
+        all_images = [one for one in self.rows if one.group == self.groups[0]]
+        metric = next((one.metric for one in all_images if one.metric == "auroc"), all_images[0].metric)
+        by_method = {one.method: one for one in all_images if one.metric == metric}
+        before, after = by_method[self.baseline], by_method.get(self.second_look or "")
+        kind = self._name_errors(self.groups[0])
+        found = f"{metric} of {self.baseline} is {before.format_value()}"
+        if metric == "auroc" and before.value is not None:
+            found = f"{self.baseline} ranks them below the others in {100 * before.value:.1f} % of pairs"
+            found += f" (auroc {before.format_value()}; 0.5 is chance)"
+        share = format_image_share(before.errors / before.images, before.images)
+        sentences = {"Confidence": f"{before.errors:,} of {before.images:,} images are {kind} ({share}); {found}."}
+        if after is not None and after.difference is not None:
+            ends = after.format_difference_interval(none="none")
+            change = f"{metric} {after.format_value()} with {after.method} instead of {before.format_value()}"
+            change += f" (difference: {ends})" if ends else ""
+            sentences["Views"] = f"{VIEWS_VERDICTS[after.verdict]}; {change}."
+        fewest = min(all_images, key=lambda one: one.n_rarer)
+        if fewest.n_rarer < ENOUGH_OUTCOMES:
+            advice = f"{describe_scarcity(fewest, kind)[1]}."
+        elif after is not None and after.verdict == "better":
+            advice = f"choose a threshold with {after.method}."
+        else:
+            advice = f"choose a threshold with {self.baseline}{'' if after is None else ', or try other views'}."
+        sentences["Advice"] = " ".join([advice, *([self.recommendation] if self.recommendation else [])])
+        return sentences
+
+    def details(self) -> str:
+        """Return tables of all metrics for each group of images, with their intervals."""
+        return "\n".join(map(str, self._detail_blocks()))
+
     def _blocks(self) -> list[object]:
+        first, *others = self.groups
+        listed = [group for group in others if group not in (KNOWN_IMAGES, UNKNOWN_DETECTION)]
+        blocks: list[object] = [wrap_line(f"{name}: {text}") for name, text in self.verdict.items()]
+        blocks += ["", *self._summarize_group(first), "", *self._describe_settings()]
+        for group in others:
+            if group not in listed:
+                blocks += ["", self._title(group), *self._summarize_group(group)]
+        blocks += ["", *self._list_groups(listed)] if listed else []
+        return [*blocks, *(block for note in self.notes for block in ("", wrap_line(note)))]
+
+    def _summarize_group(self, group: str) -> list[object]:
+        return summary_blocks([one for one in self.rows if one.group == group], self.baseline)
+
+    def _detail_blocks(self) -> list[object]:
         listed = [group for group in self.groups if group not in (ALL_IMAGES, KNOWN_IMAGES, UNKNOWN_DETECTION)]
         if len(listed) <= MAX_GROUP_TABLES:
             listed = []
         first, *others = (self._group_blocks(group) for group in self.groups if group not in listed)
         others += [self._list_groups(listed)] if listed else []
-        ends: list[object] = [
-            textwrap.fill(text, LINE_WIDTH, break_on_hyphens=False)
-            for text in (*self.notes, self.recommendation)
-            if text
-        ]
+        ends: list[object] = [wrap_line(text) for text in (*self.notes, self.recommendation) if text]
         return [*first, *(block for group in [*others, ends] if group for block in ("", *group))]
 
     def _group_blocks(self, group: str) -> list[object]:
         rows = [one for one in self.rows if one.group == group]
-        images, errors = rows[0].images, rows[0].errors
-        kind = "wrong"
-        if KNOWN_IMAGES in self.groups:
-            kind = {ALL_IMAGES: "wrong or unknown", UNKNOWN_DETECTION: "unknown"}.get(group, kind)
-        title = f"{group}: {images:,} images, {errors:,} of them {kind} ({format_image_share(errors / images, images)})"
+        title = self._title(group)
         header = [title, *self._describe_settings()] if group == self.groups[0] else [title]
-        return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, kind)]
+        return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, self._name_errors(group))]
+
+    def _name_errors(self, group: str) -> str:
+        """Return what images that count as errors in a group are called."""
+        if KNOWN_IMAGES not in self.groups:
+            return "wrong"
+        return {ALL_IMAGES: "wrong or unknown", UNKNOWN_DETECTION: "unknown"}.get(group, "wrong")
+
+    def _title(self, group: str) -> str:
+        images, errors = next((one.images, one.errors) for one in self.rows if one.group == group)
+        share = format_image_share(errors / images, images)
+        return f"{group}: {images:,} images, {errors:,} of them {self._name_errors(group)} ({share})"
 
     def _list_groups(self, groups: Sequence[str]) -> list[object]:
         """Return a table of many groups with a line for each, or for those with the largest error rates."""
