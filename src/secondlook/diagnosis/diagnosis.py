@@ -15,7 +15,7 @@ from secondlook.tables import TextTable, format_html
 from secondlook.views import View, ViewSet
 
 MAX_CHANGED = 0.1
-"""Fraction of the confident predictions that a view may change; docs/background/design-notes.md shows real views on both sides."""
+"""Fraction of the confident predictions that a view may change; see docs/background/design-notes.md."""
 FALSE_ALARM = 0.01
 """A view is harmful only if so many changes would be less probable than this at `MAX_CHANGED`: no false alarms on a
 handful of images."""
