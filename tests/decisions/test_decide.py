@@ -17,9 +17,9 @@ from PIL import Image
 
 import secondlook as sl
 from secondlook.arrays import Array
-from secondlook.classifiers import Classifier, Ensemble, Preprocessing, load_classifier
+from secondlook.classifiers import Classifier, Ensemble, ImageShapeError, Preprocessing, load_classifier
 from secondlook.decisions import Decision, Decisions, RowOptions, SelectiveClassifier
-from secondlook.errors import ConfidenceError, DecisionError, SourceError
+from secondlook.errors import ANY, ConfidenceError, DecisionError, Repair, SourceError
 from secondlook.policies import Guarantee, Policy, certify_confidence
 from secondlook.views import ViewSet
 from tests.decisions.conftest import Counting, compile_plan, count_colors, make_adaptive_rule, make_policy, read_rows
@@ -302,6 +302,28 @@ def test_fixed_batch_size_of_a_model_is_kept(tmp_path: Path, digit: Array, batch
 def collected(classifier: Classifier, bright_or_dark: tuple[Array, Array]) -> sl.Predictions:
     images, labels = bright_or_dark
     return sl.collect(classifier, images, "identity hflip shift:1,0", labels=labels)
+
+
+def test_advice_on_images_of_another_size_can_be_followed(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 12, 9, 1), dtype=np.uint8)
+    given = load_classifier(f"onnx:{DIGITS}")
+    policy = make_policy(given, DIGIT_VIEWS).bind(given)
+    for attempt in (
+        lambda: policy.decide(images[0]),
+        lambda: policy.score(images, tmp_path / "a.csv"),
+        lambda: SelectiveClassifier(given, policy).decide(images),
+    ):
+        with pytest.raises(ImageShapeError, match="calibrat") as caught:
+            attempt()
+        assert isinstance(caught.value.repair, Repair)
+        _, size = caught.value.repair.arguments["resize"]
+        resizing = load_classifier(f"onnx:{DIGITS}", resize=size)
+        with pytest.raises(DecisionError, match="resize") as mismatch:
+            policy.bind(resizing).decide(images[0])
+        assert isinstance(mismatch.value.repair, Repair)
+        assert mismatch.value.repair.arguments["resize"] == ("resize", ANY), "None cannot be typed as an option"
+        again = make_policy(resizing, DIGIT_VIEWS).bind(resizing)
+        assert len(SelectiveClassifier(resizing, again).decide(images)) == 3
 
 
 def test_numbers_need_the_name_of_their_method(collected: sl.Predictions) -> None:

@@ -7,7 +7,7 @@ from secondlook.classifiers.classifier import Classifier, Ensemble, Fetch
 from secondlook.classifiers.loading import MODELS, load_classifier, model_scheme, split_credentials
 from secondlook.classifiers.onnx_file import OnnxFile
 from secondlook.classifiers.onnx_model import OnnxClassifier
-from secondlook.classifiers.preprocessing import Preprocessing
+from secondlook.classifiers.preprocessing import ImageShapeError, Preprocessing
 from secondlook.classifiers.python_models import FunctionClassifier, SklearnClassifier
 from secondlook.classifiers.torch_model import TorchClassifier
 from secondlook.imports import lazy_attributes
@@ -22,6 +22,7 @@ __all__ = [
     "Fetch",
     "FunctionClassifier",
     "HttpClient",
+    "ImageShapeError",
     "OnnxClassifier",
     "OnnxFile",
     "Preprocessing",

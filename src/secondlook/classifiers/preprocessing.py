@@ -44,6 +44,10 @@ _STORED_NAMES = {"color": "colour", "gray": "grey"}
 """Names in files: digests of stored predictions depend on them, so they keep their original spelling."""
 
 
+class ImageShapeError(ClassifierError):
+    """Images of another size, or with other channels, than the classifier takes."""
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """Steps from an image to the model's input: resize, crop, [views], scale, color order, mean and std, layout.
@@ -168,8 +172,8 @@ class Preprocessing:
         if self.input_size is not None and (height, width) != self.input_size:
             found, size = _format_size((height, width)), self.input_size
             fault = f"the images have {found} pixels, but the classifier takes {_format_size(size)}"
-            repair = Repair("pass {resize}, or the shorter side and {crop}", resize=size, crop=size)
-            raise ClassifierError(fault, repair=repair)
+            text = "load the classifier with {resize}, or with the shorter side and {crop}"
+            raise ImageShapeError(fault, repair=Repair(text, resize=size, crop=size))
 
     def normalize(self, images: Array) -> Array:
         """Return the model's input. uint8|float32 [N, H, W, C] -> [N, C, H, W] or [N, H, W, C], see `layout`"""
@@ -207,9 +211,10 @@ class Preprocessing:
         gray = {(1, 3): "repeat", (3, 1): "luminance"}.get((channels, required))
         if gray is not None and gray == self.gray:
             return np.repeat(images, 3, axis=-1) if gray == "repeat" else _compute_luminance(images)
-        repair = f"pass {required}-channel images" if gray is None else Repair("pass {gray}", gray=gray)
+        conversion = Repair("load the classifier with {gray}", gray=gray)
+        repair = f"pass {required}-channel images" if gray is None else conversion
         fault = f"the images have {channels} channel(s), but the classifier takes {required}"
-        raise ClassifierError(fault, repair=repair)
+        raise ImageShapeError(fault, repair=repair)
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """Return a copy with some settings replaced; settings that are None are ignored."""

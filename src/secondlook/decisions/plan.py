@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from secondlook.arrays import Array, Float32Array, IntArray, Output, default_ids
-from secondlook.classifiers import OnnxFile
+from secondlook.classifiers import ImageShapeError, OnnxFile
 from secondlook.decisions.decision import DEFAULT_LEVEL, Decision, Decisions, make_decisions
 from secondlook.decisions.looking import LookedChunk, LookedGroup, Looking, group_by_shape
 from secondlook.decisions.policy_classifier import MemberOutputs, ResolvedClassifier, resolve_classifier
-from secondlook.errors import DecisionError
+from secondlook.errors import DecisionError, Repair
 from secondlook.estimators import Block, compare_looks
 from secondlook.policies import Binding, Policy, read_policy
 from secondlook.predictions import (
@@ -44,6 +44,18 @@ OUTPUT_BYTES = 256 * 2**20
 MIN_CHUNK_ROWS = 16
 
 _FIRST_ID = default_ids(1)
+
+
+@contextmanager
+def _keep_preprocessing() -> Iterator[None]:
+    """Extend the advice on images that do not fit: with another preprocessing, the classifier is not the policy's."""
+    try:
+        yield
+    except ImageShapeError as error:
+        if isinstance(error.repair, Repair):
+            advice = "convert the images as for the calibration, or calibrate again:"
+            error.repair.text = f"{advice} {error.repair.text}"
+        raise
 
 
 class CompiledPolicy(ABC):
@@ -195,6 +207,7 @@ class Plan(CompiledPolicy):
             for group in looking.groups([ids[place] for place in places]):
                 yield group._replace(positions=places[group.positions])
 
+    @_keep_preprocessing()
     def fit_image(self, image: Array) -> Array:
         """Return an image at the input size of the classifier. uint8|float32 [h, w, C] -> [1, H, W, C]"""
         if image.shape == self._fitting_shape:
@@ -220,9 +233,14 @@ class Plan(CompiledPolicy):
             self._inference = key, inference
         return inference
 
+    @_keep_preprocessing()
+    def read_first_image(self, source: Source) -> Array:
+        """Return the first readable image at the input size, [H, W, C]."""
+        return read_first_image(self.classifier, source)
+
     def measure(self, source: Source) -> tuple[int, int]:
         """Return the number of classes, found by the first image, and of images that are looked at together."""
-        image = read_first_image(self.classifier, source)
+        image = self.read_first_image(source)
         n_outputs = self.classifier(image[None]).shape[1]
         return n_outputs // len(self.members), self.choose_chunk_rows(image, n_outputs)
 
@@ -251,7 +269,7 @@ class Plan(CompiledPolicy):
         """
         n_active = 2 if self.classifier.is_accelerated else 1
         active: list[tuple[DecodedChunk, Looking, Iterator[int]]] = []
-        size = choose_batch_size(batch_size, read_first_image(self.classifier, source), self.classifier)
+        size = choose_batch_size(batch_size, self.read_first_image(source), self.classifier)
 
         def finish_first() -> Iterator[LookedChunk]:
             chunk, looking, run = active.pop(0)
@@ -269,7 +287,9 @@ class Plan(CompiledPolicy):
                 active.append((chunk, looking, run))
 
         def decode() -> Iterator[DecodedChunk]:
-            return (DecodedChunk.decode(self.classifier, source, number, indices) for number, indices in chunks)
+            with _keep_preprocessing():
+                for number, indices in chunks:
+                    yield DecodedChunk.decode(self.classifier, source, number, indices)
 
         with closing(read_ahead(decode, 1)) as decoded:
             for chunk in decoded:

@@ -25,7 +25,6 @@ from secondlook.predictions import (
     PredictFrom,
     check_class_names_match,
     check_classes,
-    read_first_image,
 )
 from secondlook.progress import progress_bar
 from secondlook.sources import Source, open_labeled, open_source
@@ -288,7 +287,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Without a forward pass that nothing else needs: a single image would cost twice as much.
         n_classes = self._n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
         n_outputs = n_classes * len(plan.members)
-        chunking = Chunking(len(source), plan.choose_chunk_rows(read_first_image(plan.classifier, source), n_outputs))
+        chunking = Chunking(len(source), plan.choose_chunk_rows(plan.read_first_image(source), n_outputs))
         chunks = [(number, chunking.indices_of(number)) for number in chunking.numbers]
         total, size = len(source) * plan.progress_per_image, self.execution.batch_size
         name = short_name(plan.classifier.name)

@@ -502,7 +502,8 @@ class Policy(SealedRecord):
                 return None
             name, value = Preprocessing.setting_name(differing[0]), made.get(differing[0])
             fault = f"the policy was made with {name} {value}, but the classifier has {has.get(differing[0])}"
-            repair, named = f"load it with {{{name}}}", {name: value}
+            how, named = ("without", {name: ANY}) if value is None else ("with", {name: value})
+            repair = f"load it {how} {{{name}}}"
         text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
         return DecisionError(fault, repair=Repair(text, allow_mismatch=True, **named))
 

@@ -132,4 +132,5 @@ def _fit(classifier: Classifier, source: Source, id_: str, images: Sequence[Arra
     try:
         return classifier.preprocessing.fit(images)
     except ClassifierError as error:
-        raise ClassifierError(f"image {id_!r} of {source.spec!r} does not fit the classifier: {error}") from error
+        where = f"image {id_!r} of {source.spec!r}"
+        raise type(error).from_error(error, f"{where} does not fit the classifier: ") from error
