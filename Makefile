@@ -61,8 +61,8 @@ bench: $(VENV)/ready-dev
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	for name in simulated audits; do $(BIN)/python benchmarks/monitoring.py $$name || exit 1; done
 
-# Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory (docs/reliability.md): about
-# an hour. `python -m stress NAME --count N` runs one of them; tests/stress has short forms.
+# Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory, in about an hour
+# (docs/background/reliability.md). `python -m stress NAME --count N` runs one of them; tests/stress has short forms.
 stress: $(VENV)/ready-dev
 	$(BIN)/python -m stress all --out benchmarks/results
 

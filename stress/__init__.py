@@ -1,6 +1,6 @@
 """Stress tests: crashes, failing disks, mutated files, bit flips, simulated calibrations and peak memory.
 
-`make stress` runs all of them; `tests/stress` runs short forms. `docs/reliability.md` has the results.
+`make stress` runs all of them; `tests/stress` runs short forms. `docs/background/reliability.md` has the results.
 """
 
 import sys

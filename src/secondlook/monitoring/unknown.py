@@ -110,8 +110,8 @@ def judge_unknown(
 
     `rejected` are all rejected images in the order of the stream, `audited` the labels of audits. If the rejected
     images of a stream are exchangeable, the alarm is ever raised with a probability of at most `alpha`, whatever was
-    reviewed and when: docs/monitoring.md has the proof. Audits are counted and not tested: how many of them there are
-    depends on a rate that may change.
+    reviewed and when (proof in docs/background/monitoring-proofs.md). Audits are counted and not tested: how many of
+    them there are depends on a rate that may change.
     """
     labels = [image.label for image in rejected]
     counts = Counter([*labels, *audited])
