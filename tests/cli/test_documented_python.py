@@ -15,6 +15,12 @@ from tests.cli.test_documented_commands import FIRST, PAGES, ROOT, name_of
 
 BLOCK = re.compile(r"(?P<skipped><!-- downloads -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
 GIVEN = {
+    "cookbook.md": """
+from transformers import ConvNextImageProcessor, ResNetConfig, ResNetForImageClassification
+config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=10)
+ResNetForImageClassification(config).save_pretrained("my-model")
+ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=1.0).save_pretrained("my-model")
+""",
     "README.md": """
 import numpy as np, torch
 from PIL import Image
