@@ -36,7 +36,7 @@ from secondlook.policies import Guarantee, Policy, certify, certify_confidence, 
 from secondlook.predictions import PredictFrom, Predictions, collect
 from secondlook.sources import open_source
 
-METHODS = ("msr", "mean", "bootstrap-lower")
+METHODS = ("msr", "mean")
 Rate = Callable[[Float64Array], Float64Array]
 
 POPULATIONS: dict[str, tuple[Rate, Rate]] = {

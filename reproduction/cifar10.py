@@ -40,13 +40,6 @@ RESAMPLING_SEEDS = (0, 1, 2, 3, 4)
 EVERY_METHOD = (
     *PAPER_METHODS,
     FLIP_ONLY,
-    MethodRow("low(D)", "bootstrap-lower"),
-    MethodRow("softmax(z(D))", "mean-logit"),
-    *(
-        MethodRow(f"{symbol}({on})", name, (("on", PREDICT_FROM[on]),))
-        for symbol, name in (("-entropy", "entropy"), ("margin", "margin"), ("DOCTOR", "doctor"))
-        for on in BOTH
-    ),
     *(MethodRow(f"z/|z|p({on})", "max-logit-pnorm", (("on", PREDICT_FROM[on]),), tuned=True) for on in BOTH),
     MethodRow("MSR(x), T fitted", "msr", (("temperature", "fit"),), tuned=True),
     MethodRow("MSR(D), T fitted", "mean", (("temperature", "fit"),), tuned=True),

@@ -92,7 +92,6 @@ NO_WEIGHT = dict.fromkeys(("intercept", "log_odds", "log_margin", "logit_norm", 
 CONFIDENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "msr": ("msr", {}),
     BASELINE: ("mean", {}),
-    "mean-logit": ("mean-logit", {}),
     "blend": ("blend", {}),
     APART: ("blend", {}),
     "learned": ("learned", {}),

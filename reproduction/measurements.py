@@ -6,18 +6,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import secondlook as sl
+from reproduction.distance import compute_distance_confidence, compute_embeddings
 from reproduction.experiment import PREDICT_FROM, By, Column, ImageSubset, MethodRow, view_texts
 from reproduction.inputs import MissingItem
 from reproduction.results import ResultRow
 from reproduction.workspace import SUBSETS, Workspace
-from secondlook.arrays import Array, BoolArray, Float64Array
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
 from secondlook.errors import ConfidenceError
-from secondlook.estimators import compute_embeddings, fit_method
+from secondlook.estimators import fit_method
 from secondlook.metrics import Interval, Ranking, parse_metrics, rank, resample_metrics
+from secondlook.predictions import PredictFrom
 from secondlook.progress import progress_bar
 
 BASELINE = "MSR(x)"
 """The symbol of the method that gains are measured against."""
+DISTANCE = "distance"
+"""A confidence that is no method of the library: it needs the activations of a network."""
 CONFIDENCE_LEVEL = 0.95
 IMAGE_RESAMPLINGS = 500
 
@@ -68,14 +72,9 @@ def compute_confidences(
         column_preds = watched.select(views=view_texts(column.views))
         for row in applicable:
             try:
-                options = dict(row.options) | _computed_options(workspace, column, row, subset)
                 row_preds = _select_views(watched, column_preds, row)
-                predict_from, top_k = PREDICT_FROM[by], column.k
-                if row.tuned:
-                    tuning = row_preds.select(images=np.arange(workspace.count_experimental(column, subset)))
-                    options = fit_method(tuning, row.confidence, predict_from=predict_from, top_k=top_k, **options)
-                confidences[row.symbol] = sl.confidence(
-                    row_preds, row.confidence, predict_from=predict_from, top_k=top_k, **options
+                confidences[row.symbol] = _compute_confidence(
+                    workspace, column, row_preds, row, subset, PREDICT_FROM[by]
                 )
             except sl.SecondLookError as error:
                 missing.append(MissingItem(f"{row.symbol} of {column.title}", str(error)))
@@ -89,15 +88,27 @@ def _select_views(preds: sl.Predictions, column_preds: sl.Predictions, row: Meth
     return column_preds if row.views is None else preds.select(views=view_texts(row.views))
 
 
-def _computed_options(workspace: Workspace, column: Column, row: MethodRow, subset: ImageSubset) -> dict[str, object]:
-    """Return the options of a method that depend on the workspace."""
-    if row.confidence in ("bootstrap", "bootstrap-lower"):
-        return {"seed": workspace.seed}
-    return _embedding_options(workspace, column, subset) if row.confidence == "distance" else {}
+def _compute_confidence(
+    workspace: Workspace,
+    column: Column,
+    preds: sl.Predictions,
+    row: MethodRow,
+    subset: ImageSubset,
+    predict_from: PredictFrom,
+) -> Float64Array:
+    if row.confidence == DISTANCE:
+        return _compute_distance_confidence(workspace, column, preds.predicted(predict_from), subset)
+    options = dict(row.options) | ({"seed": workspace.seed} if row.confidence == "bootstrap" else {})
+    if row.tuned:
+        tuning = preds.select(images=np.arange(workspace.count_experimental(column, subset)))
+        options = fit_method(tuning, row.confidence, predict_from=predict_from, top_k=column.k, **options)
+    return sl.confidence(preds, row.confidence, predict_from=predict_from, top_k=column.k, **options)
 
 
-def _embedding_options(workspace: Workspace, column: Column, subset: ImageSubset) -> dict[str, object]:
-    """Compute the activations of a layer for the images and for the training images."""
+def _compute_distance_confidence(
+    workspace: Workspace, column: Column, classes: IntArray, subset: ImageSubset
+) -> Float64Array:
+    """Compare the activations of a layer for the images with those for the training images. int64 [N] -> [N]"""
     (name,) = column.classifiers
     layer, classifier = workspace.get_layer(name), workspace.get_classifier(name)
     if layer is None:
@@ -109,15 +120,12 @@ def _embedding_options(workspace: Workspace, column: Column, subset: ImageSubset
     def embed(*sources: sl.Source) -> Array:
         batches = [batch.images for source in sources for batch in source.batches(256)]
         fitted = np.concatenate([classifier.preprocessing.fit(images) for images in batches])
-        return compute_embeddings(classifier, fitted, layer=layer)
+        return compute_embeddings(classifier, fitted, layer)
 
     training = workspace.open_training_source(column.data_set)
     sources = [workspace.open_subset(column.data_set, one) for one in SUBSETS[subset]]
-    return {
-        "embeddings": embed(*sources),
-        "train_embeddings": embed(training),
-        "train_labels": training.labels,
-    }
+    assert training.labels is not None, "training images are opened with labels"
+    return compute_distance_confidence(embed(*sources), embed(training), training.labels, classes)
 
 
 def compute_cells(

@@ -334,38 +334,24 @@ def _describe_files(folder: Path) -> Values:
 
 def compute_confidences(_: Path) -> Values:
     """Confidences of every method for the predicted class and for the top three, and the bootstrap intervals."""
-    generator = np.random.default_rng(24)
-    weights = generator.integers(1, 1000, (5, 150, 8))
-    train, own = generator.integers(-50, 51, (90, 4)) / 16, generator.integers(-50, 51, (150, 4)) / 16
-    nearest = {
-        "embeddings": own,
-        "train_embeddings": train,
-        "train_labels": generator.integers(0, 8, 90),
-        "neighbors": 9,
-    }
     features = ("log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
     learned: dict[str, Any] = {"intercept": -0.25, **dict(zip(features, (0.25, 0.125, 0.5, 1.0, 0.375), strict=True))}
     requests: list[tuple[str, str, dict[str, Any]]] = [
-        *((method, "", {}) for method in ("msr", "mean", "view:rotate:3", "entropy", "margin", "doctor", "mean-logit")),
+        *((method, "", {}) for method in ("msr", "mean", "view:rotate:3")),
         ("gen", "", {}),
         ("zero", "", {}),
         ("zero", "share=0.5", {"share": 0.5}),
-        *((method, "", {}) for method in ("bootstrap", "bootstrap-lower", "max-logit-pnorm", "nn-ensemble")),
+        *((method, "", {}) for method in ("bootstrap", "max-logit-pnorm")),
         ("mean", "temperature=fit", {"temperature": "fit"}),
         ("blend", "", {}),
         ("learned", "with given weights", learned),
-        ("doctor", "on=views", {"on": "views"}),
         ("max-logit-pnorm", "p=3", {"p": 3.0}),
         ("bootstrap", "resamples=50, window=20, seed=3", {"resamples": 50, "window": 20, "seed": 3}),
-        ("mc-dropout", "", {"passes": weights / weights.sum(axis=2, keepdims=True)}),
-        ("distance", "neighbors=9", nearest),
     ]
     values: Values = {"methods": [one.form for one in METHODS.values() if _is_built_in(one.compute)]}
     for kind, preds in synthetic_predictions().items():
         for method, text, options in requests:
-            if kind == "logits" and method == "nn-ensemble":
-                continue
-            in_ensembles = ("mean", "bootstrap", "bootstrap-lower", "nn-ensemble", "blend", "learned", "zero")
+            in_ensembles = ("mean", "bootstrap", "blend", "learned", "zero")
             if kind == "ensemble" and method not in in_ensembles:
                 continue
             values[f"{kind}: {method} {text}".strip()] = [
@@ -436,8 +422,8 @@ def compute_decisions(folder: Path) -> Values:
     preds = digit_predictions()
     rules = {
         "mean": sl.certify(preds, "mean", risk=0.03, delta=0.05),
-        "lower": sl.certify(preds, "bootstrap-lower", risk=0.005, delta=0.1, predict_from="views", top_k=3, level=0.9),
-        "coverage": threshold_for(preds, "doctor", coverage=0.8, on="views"),
+        "top three": sl.certify(preds, "blend", risk=0.005, delta=0.1, predict_from="views", top_k=3),
+        "coverage": threshold_for(preds, "zero", coverage=0.8, share=0.5),
     }
     images = digit_images()[0][split_digits()[1][798:998]]
     np.savez(folder / "new.npz", images=images)

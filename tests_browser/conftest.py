@@ -18,8 +18,8 @@ FLAGS = (
     "--disable-component-update --disable-sync"
 )
 expect.set_options(timeout=30_000)  # what is true sooner costs no time, and the machine may be busy
-METHODS = ("msr", "mean", "bootstrap", "bootstrap-lower")
-OPTIONS_METHOD = "entropy?on=views&temperature=1.5"
+METHODS = ("msr", "mean", "bootstrap", "zero")
+OPTIONS_METHOD = "mean?views=identity hflip&temperature=1.5"
 CLASSES = ("cat", "dog", "bird", '<img src="x" onerror="alert(1)">')
 
 

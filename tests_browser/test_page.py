@@ -156,7 +156,7 @@ def test_skip_link_leads_to_the_result(page: Page) -> None:
 def test_curves_are_read_by_pointer_and_arrow_keys(page: Page) -> None:
     page.locator("#risk-plot > svg").hover()
     reading = page.inner_text("#risk-reading")
-    assert all(f"{name} " in reading for name in ("msr", "mean", "bootstrap", "bootstrap-lower"))
+    assert all(f"{name} " in reading for name in ("msr", "mean", "bootstrap", "zero"))
     page.focus("#risk-plot")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#risk-reading") != reading

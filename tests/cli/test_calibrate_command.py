@@ -100,7 +100,7 @@ def test_second_calibration_on_the_same_images_is_told(here: Here, run: Path) ->
     assert (quiet.out, quiet.err) == ("", "")
     assert "20 %" in str(sl.load_policy("policy.json"))
     sl.create_run("onnx:model.onnx", "folder:val/", out="run", views=VIEWS, **SETTINGS)
-    assert "30 %" in here(*CALIBRATE.split(), "--method", "entropy").err
+    assert "30 %" in here(*CALIBRATE.split(), "--method", "zero").err
     before = json.loads(Path("run/calibrations.json").read_text())["calibrations"]
     here.fail("calibrate", "--run", "run", "--risk", "0.01", told="roughly")
     *others, last = json.loads(Path("run/calibrations.json").read_text())["calibrations"]
@@ -307,7 +307,7 @@ def test_classes_of_a_group_share_a_threshold(here: Here, run: Path) -> None:
         ("--coverage 0.8 --adaptive --tolerance 1.5", "--tolerance 1.5 "),
         ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1 "),
         ("--risk 0.1 --adaptive --method msr", "'msr' is not a mean over views"),
-        ("--coverage 0.8 --adaptive --method bootstrap-lower", "'mean', 'blend', 'learned'"),
+        ("--coverage 0.8 --adaptive --method zero", "'mean', 'blend', 'learned'"),
         ("--risk 0.2 --class-risk 3=0.1", "--class-risk has no effect without --per-class"),
         ("--coverage 0.8 --per-class", "--per-class has no effect without --risk"),
         ("--risk 0.2 --per-class --adaptive", "--adaptive"),

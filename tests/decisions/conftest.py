@@ -14,6 +14,8 @@ from PIL import Image
 from secondlook.arrays import Array, softmax
 from secondlook.classifiers import Classifier, load_classifier
 from secondlook.decisions import Plan, compile_policy
+from secondlook.estimators import METHODS, confidence
+from secondlook.estimators.methods import Method
 from secondlook.policies import Policy, Schedule
 from tests.policy_maker import attach, score
 
@@ -22,6 +24,14 @@ LOOKS = ("identity", "shift:1,0", "hflip", "brightness:1.2", "shift:0,1")
 
 Score = Callable[..., tuple[Any, list[dict[str, Any]]]]
 """What the fixture `score_into` is."""
+
+
+@pytest.fixture
+def negative(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the name of a method whose values are below 0."""
+    log = Method("log", "log", "logarithm of msr", lambda preds: np.log(confidence(preds, "msr")) - 1)
+    monkeypatch.setitem(METHODS._records, log.name, log)
+    return log.name
 
 
 class Counting:

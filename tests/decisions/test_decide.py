@@ -162,7 +162,7 @@ RULES: dict[str, dict[str, Any]] = {
     "mean": {"threshold": 0.7},
     "from views": {"threshold": 0.7, "predict_from": "views"},
     "top 2": {"threshold": 0.9, "top_k": 2},
-    "bootstrap-lower": {"threshold": 0.6, "method": "bootstrap-lower", "options": {"seed": 3}},
+    "zero": {"threshold": 0.6, "method": "zero", "options": {"share": 0.5}},
     "single view": {"threshold": 0.6, "method": "msr", "views": "identity"},
     "adaptive": {"rule": make_adaptive_rule()},
     "adaptive from views": {"rule": make_adaptive_rule(predict_from="views")},

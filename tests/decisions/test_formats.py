@@ -36,14 +36,16 @@ def test_formats_hold_the_same_rows(score_into: Score, classifier: Classifier, m
         assert top_k == 1 or (row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1])
 
 
-def test_texts_in_csv_are_no_formulas(score_into: Score, classifier: Classifier, images: Array, tmp_path: Path) -> None:
+def test_texts_in_csv_are_no_formulas(
+    score_into: Score, classifier: Classifier, images: Array, tmp_path: Path, negative: str
+) -> None:
     names = ("=cmd|' /C calc'!A1", "@SUM(1+1)")
     ids = ["=1+1.png", "-5.png", "+a\rb.png", "\t@x.png", "'=quoted.png", "plain.png", "'plain.png", "a\r=1.png"]
     (tmp_path / "new").mkdir()
     for name, image in zip(ids, images, strict=False):
         Image.fromarray(image).save(tmp_path / "new" / name)
-    # Logarithms are negative: numbers are written as they are.
-    policy = make_policy(classifier, "identity", threshold=9.0, method="entropy", class_names=names)
+    # Numbers are written as they are, with their signs.
+    policy = make_policy(classifier, "identity", threshold=9.0, method=negative, class_names=names)
     data, rejected = f"folder:{tmp_path / 'new'}", tmp_path / "rejected"
     rows, lines = (score_into(name, data, policy)[1] for name in ("scores.parquet", "scores.jsonl"))
     assert sorted(row["id"] for row in rows) == sorted(ids)

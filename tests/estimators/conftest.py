@@ -41,15 +41,7 @@ def make_predictions(
 
 
 def make_options(name: str, preds: Predictions) -> dict[str, Any]:
-    """Return random values of the options that a method requires."""
-    generator = np.random.default_rng(1)
-    if name == "mc-dropout":
-        return {"passes": generator.dirichlet(np.ones(preds.n_classes), size=(5, preds.n_images))}
-    if name == "distance":
-        own = generator.normal(size=(preds.n_images, 3))
-        labels = generator.integers(0, preds.n_classes, 30)
-        train = generator.normal(size=(30, 3))
-        return {"embeddings": own, "train_embeddings": train, "train_labels": labels, "neighbors": 9}
+    """Return the options that a method requires."""
     if name == "learned":
         return dict(LEARNED_WEIGHTS)
     return {"p": 3} if name == "max-logit-pnorm" else {}

@@ -145,7 +145,7 @@ def test_the_fitted_temperature_minimizes_the_loss(true_temperature: float) -> N
 def test_methods_apply_the_temperature_which_is_bounded_when_fitted() -> None:
     preds = make_predictions(labels=False)
     softer = Predictions(logits=preds.logits / np.float32(3), views=preds.views)
-    for name in ("msr", "view:hflip", "mean", "entropy", "margin", "doctor", "mean-logit"):
+    for name in ("msr", "view:hflip", "mean"):
         values = confidence(preds, name, temperature=3)
         np.testing.assert_allclose(values, confidence(softer, name), rtol=1e-4, atol=1e-6)
     labeled = make_predictions()

@@ -129,7 +129,7 @@ def test_the_interval_of_the_mean_is_that_of_its_options_and_of_any_other_method
     found, expected = (confidence_interval(one, method="mean", temperature=2.0) for one in (ensemble, averaged))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert default_resamples(6, 2) != default_resamples(6)
-    for method in ("msr", "bootstrap", "max-logit-pnorm?p=2", "entropy?on=views"):
+    for method in ("msr", "bootstrap", "max-logit-pnorm?p=2", "zero?share=0.5"):
         found = confidence_interval(preds, 0.9, method)
         np.testing.assert_array_equal(found, confidence_interval(preds, 0.9, "mean"))
 

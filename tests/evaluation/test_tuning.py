@@ -134,7 +134,7 @@ def test_invalid_tuning_images_are_rejected(many: Predictions, tuning: object) -
 
 
 def test_options_of_methods_are_part_of_their_names(many: Predictions) -> None:
-    texts = ["max-logit-pnorm?p=3&on=views", "max-logit-pnorm?p=4", "entropy?on=views"]
+    texts = ["max-logit-pnorm?p=3&on=views", "max-logit-pnorm?p=4", "zero?share=0.5"]
     result = evaluate(many, texts, ["auroc", "ece"], resamples=2)
     assert result.methods == tuple(texts)
     expected = metrics.auroc(many.correct(), confidence(many, "max-logit-pnorm", p=3, on="views"))

@@ -29,8 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "blend": {},
     "learned": LEARNED_WEIGHTS,
     "msr": {},
-    "entropy": {"on": "views"},
-    "mean-logit": {"temperature": 2.0},
+    "max-logit-pnorm": {"p": 3, "on": "views"},
 }
 
 

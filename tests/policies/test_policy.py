@@ -41,7 +41,7 @@ def classifier() -> Classifier:
 
 @pytest.fixture(scope="module")
 def policy(preds: Predictions, classifier: Classifier) -> Policy:
-    rule = certify(preds, "bootstrap-lower", risk=0.1, delta=0.05, level=0.9, seed=3)
+    rule = certify(preds, "zero", risk=0.1, delta=0.05, share=0.5)
     return attach(rule, classifier=classifier, views=preds.views.texts, data="array", data_digest="d" * 64)
 
 
@@ -132,7 +132,7 @@ def test_saved_policy_is_loaded(policy: Policy, tmp_path: Path) -> None:
     assert loaded.decides_like(policy)
     assert loaded.threshold == policy.threshold
     assert loaded.guarantee == policy.guarantee
-    assert loaded.options == {"level": 0.9, "seed": 3}
+    assert loaded.options == {"share": 0.5}
     values = np.linspace(0, 1, 50)
     assert np.array_equal(loaded.accept(values, method=loaded.method), policy.accept(values, method=policy.method))
 
@@ -187,8 +187,8 @@ def test_other_preprocessing_or_output_is_rejected(policy: Policy) -> None:
         (lambda content: content.update(method="meen"), "method: .*'meen'.*'mean'"),
         (lambda content: content.update(method="mean:x"), "method: .*'mean:x'"),
         *(
-            (lambda content, name=name: content["options"].update({name: 1}), f"options: .*'{name}'.*level")
-            for name in ("k", "preds", "name", "method", "predict_from", "top_k", "levle", "")
+            (lambda content, name=name: content["options"].update({name: 1}), f"options: .*'{name}'.*share")
+            for name in ("k", "preds", "name", "method", "predict_from", "top_k", "shaer", "")
         ),
         (lambda content: content.update(predict_from="x"), "predict_from"),
         (lambda content: content["guarantee"].update(risk=2.0), "guarantee.risk"),
@@ -217,8 +217,8 @@ def test_policy_that_cannot_be_stored_is_rejected(classifier: Classifier, tmp_pa
 
     with pytest.raises(DecisionError, match="finite threshold, got inf"):
         make(threshold=math.inf)
-    with pytest.raises(DecisionError, match=r"'passes'.*'mc-dropout'.*ndarray"):
-        make(method="mc-dropout", passes=np.zeros(3))
+    with pytest.raises(DecisionError, match=r"'views'.*'mean'.*ndarray"):
+        make(views=np.zeros(3))
     with pytest.raises(DecisionError, match=r"options=.*'preds'"):
         make(preds=1)
     with pytest.raises(SecondLookError, match=r"'maen'"):

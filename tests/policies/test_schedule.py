@@ -305,7 +305,7 @@ def test_too_few_images_or_views_are_refused(preds: Predictions, rule: Policy) -
         fit_schedule(preds.select(views="identity"), rule)
 
 
-@pytest.mark.parametrize("method", ["msr", "entropy", "bootstrap-lower", "view:hflip"])
+@pytest.mark.parametrize("method", ["msr", "zero", "bootstrap", "view:hflip"])
 def test_a_method_that_is_no_mean_over_views_is_refused(preds: Predictions, method: str) -> None:
     with pytest.raises(DecisionError) as error:
         fit_schedule(preds, Policy(threshold=0.9, method=method))

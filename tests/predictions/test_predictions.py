@@ -381,7 +381,7 @@ def test_names_of_views_pass_through_all_that_needs_no_pixels(both: tuple[Predic
         np.testing.assert_array_equal(named.select(views=chosen_views).logits, parsed.select(views=texts).logits)
     with pytest.raises(SecondLookError, match="'orig'"):
         named.select(views=["orig"])
-    for method in ("msr", "mean", "bootstrap", "entropy", "margin"):
+    for method in ("msr", "mean", "bootstrap", "zero"):
         np.testing.assert_array_equal(sl.confidence(named, method), sl.confidence(parsed, method))
     evaluations = [sl.evaluate(preds, resamples=20).to_dict() for preds in both]
     assert evaluations[0] == evaluations[1]

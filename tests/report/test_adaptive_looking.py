@@ -108,7 +108,7 @@ def test_copies_of_images_are_certified_as_by_a_calibration(write: Write, preds:
 @pytest.mark.parametrize(
     ("methods", "used"),
     [
-        (["msr", "entropy", "mean", "blend"], "blend"),
+        (["msr", "zero", "mean", "blend"], "blend"),
         (["msr", "mean"], "mean"),
         (["msr", "mean?temperature=2"], "mean?temperature=2"),
         (["msr", "learned"], "learned"),

@@ -127,11 +127,11 @@ def test_provenance_and_methods_with_options_are_shown(write: Write, preds: Pred
     report = write(labeled, methods=["msr"], command="secondlook report run/", artifacts=True, **shown)
     for expected in ("onnx:m.onnx", "the lamp was new", "a/b.png", "truncated", "secondlook report run/", "r-files"):
         assert expected in report.text
-    texts = ["msr", "entropy?on=views&temperature=2", "view:hflip?temperature=1.5", "mean?temperature=fit"]
+    texts = ["msr", "mean?views=identity hflip&temperature=2", "view:hflip?temperature=1.5", "mean?temperature=fit"]
     with_options = write(preds, methods=texts, artifacts=True)
     assert [method["name"] for method in with_options.data["methods"]] == texts
     for attribute in ("value", "data-method"):
-        assert f'{attribute}="entropy?on=views&amp;temperature=2"' in with_options.text
+        assert f'{attribute}="mean?views=identity hflip&amp;temperature=2"' in with_options.text
     assert {row["method"] for row in with_options.rows("methods")} == set(texts)
 
 
@@ -225,7 +225,7 @@ def test_edge_cases_are_reported(preds: Predictions, tmp_path: Path, n_images: i
         {"predict_from": "views"},
         {"top_k": 2},
         {"predict_from": "views", "top_k": 2},
-        {"methods": ["entropy", "view:hflip"]},
+        {"methods": ["zero", "view:hflip"]},
     ],
 )
 def test_other_predictions_and_methods(write: Write, options: dict[str, Any]) -> None:

@@ -138,7 +138,7 @@ def test_a_confidence_that_cannot_be_computed_has_no_rows() -> None:
     probabilities = sl.Predictions(probabilities=preds.probabilities, views=preds.views, labels=preds.labels)
     rows, _ = study.run_study([study.StudySet("small", probabilities, "natural", False)], N_SPLITS)
     missing = set(study.CONFIDENCES) - {row["confidence"] for row in rows}
-    assert missing == {"mean-logit", "max-logit-pnorm on views", "learned"}  # no logits, too few images to fit
+    assert missing == {"max-logit-pnorm on views", "learned"}  # no logits, too few images to fit
     assert "–" in study.format_confidences_table(rows)
 
 

@@ -26,7 +26,6 @@ from secondlook.estimators.probability_mass import (
     iter_view_statistics,
     predicted_class_mass,
 )
-from secondlook.estimators.white_box import compute_embeddings, compute_mc_dropout_passes
 
 __all__ = [
     "METHODS",
@@ -35,10 +34,8 @@ __all__ = [
     "FittedMethods",
     "compare_looks",
     "compile_method",
-    "compute_embeddings",
     "compute_familiarity",
     "compute_look_statistics",
-    "compute_mc_dropout_passes",
     "confidence",
     "confidence_interval",
     "default_method",

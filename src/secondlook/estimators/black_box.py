@@ -1,11 +1,11 @@
-"""Methods that need only the outputs of the classifier: softmax response, entropy, margin, DOCTOR, ZERO and norms."""
+"""Methods that need only the outputs of the classifier: softmax responses, ZERO, and normalized logits."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 
-from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number, softmax
+from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number
 from secondlook.errors import ANY, ConfidenceError, Repair
 from secondlook.estimators.methods import Combine, method
 from secondlook.estimators.probability_mass import (
@@ -82,67 +82,6 @@ def view(preds: Predictions, text: str, *, top_k: int, temperature: Temperature 
 
 
 @method(
-    "nn-ensemble",
-    symbol="NN-Ens",
-    summary="maximum softmax response of an ensemble, averaged over its members, without views",
-    needs=("members",),
-    is_probability=True,
-)
-def nn_ensemble(preds: Predictions, *, top_k: int) -> Float64Array:
-    """Return `msr` of an ensemble; a single classifier is rejected. [N]"""
-    return _compute_response(preds, IDENTITY, top_k, None)
-
-
-@method("entropy", symbol="-H(s)", summary="negative entropy of the softmax output, in nats")
-def entropy(preds: Predictions, *, on: PredictFrom = "image", temperature: Temperature = None) -> Float64Array:
-    """Return sum_c s_c log s_c of the whole output. [N]"""
-
-    def compute(_: slice, block: Float64Array) -> Array:
-        outputs = block.mean(axis=1)
-        return np.asarray((outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=1))
-
-    return _compute_by_block(_select_views(preds, on), temperature, compute)
-
-
-@method(
-    "margin",
-    symbol="s_c - s_next",
-    summary="softmax output of the predicted class, or of all k, minus the largest of the other classes",
-)
-def margin(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    on: PredictFrom = "image",
-    temperature: Temperature = None,
-) -> Float64Array:
-    """Return the sum of the outputs of the k predicted classes minus the largest other one; may be negative. [N]"""
-    classes = predicted_classes(preds, predict_from, top_k)
-
-    def compute(rows: slice, block: Float64Array) -> Array:
-        outputs = block.mean(axis=1)
-        mass = sum_over_classes(outputs, classes[rows])
-        np.put_along_axis(outputs, classes[rows], 0.0, axis=1)
-        mass -= outputs.max(axis=1)
-        return mass
-
-    return _compute_by_block(_select_views(preds, on), temperature, compute)
-
-
-@method(
-    "doctor",
-    symbol="sum s^2",
-    summary="DOCTOR: probability that two classes sampled from the softmax output agree (1 - Gini)",
-)
-def doctor(preds: Predictions, *, on: PredictFrom = "image", temperature: Temperature = None) -> Float64Array:
-    """Return sum_c s_c^2, which ranks like D_alpha of DOCTOR. [N]"""
-    return _compute_by_block(
-        _select_views(preds, on), temperature, lambda _, block: (block.mean(axis=1) ** 2).sum(axis=1)
-    )
-
-
-@method(
     "zero",
     symbol="ZERO(D)",
     summary="share of the most confident views that vote for the predicted class; mean output breaks ties",
@@ -165,25 +104,6 @@ def zero(block: Block, *, share: float = 0.1) -> Float64Array:
     votes = (kept.argmax(axis=2)[:, :, None] == block.classes[:, None, :]).any(axis=2).sum(axis=1)
     scores: Float64Array = (votes + class_mass(kept, block.classes).mean(axis=1)) / (n_kept + 1)
     return scores
-
-
-@method(
-    "mean-logit",
-    symbol="softmax(z(D))",
-    summary="softmax of the mean logits over the views, at the predicted class",
-    needs=("logits",),
-    is_probability=True,
-)
-def mean_logit(
-    preds: Predictions, *, predict_from: PredictFrom, top_k: int, temperature: Temperature = None
-) -> Float64Array:
-    """Return softmax(mean of z(x_i)) of the predicted class, for k > 1 summed over the k predicted classes. [N]"""
-    scale = resolve_temperature(preds, temperature)
-    classes = predicted_classes(preds, predict_from, top_k)
-    values = np.empty(preds.n_images)
-    for rows, logits in _iter_mean_logits(preds):
-        values[rows] = sum_over_classes(apply_temperature(softmax(logits), scale), classes[rows])
-    return values
 
 
 def fit_exponent(

@@ -2,14 +2,14 @@
 
 The list of all bootstrapped values is never in memory, nor sorted, as a whole. It is processed in stages, each up to
 the first entry of a later image. Once an image is ranked, its other entries are skipped, and at most W images have
-entries in the window: so a stage computes and sorts only the entries of about W images (docs/estimators.md).
+entries in the window: so a stage computes and sorts only the entries of about W images, see
+docs/background/design-notes.md.
 """
 
 import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -57,27 +57,6 @@ def bootstrap(
     """
     counts = _draw_counts(preds.n_members, preds.n_views, resamples, seed)
     return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
-
-
-@method(
-    "bootstrap-lower",
-    symbol="low(D)",
-    summary="lower end of the bootstrap interval; needs no other images",
-    needs=("two views",),
-    is_probability=True,
-)
-def bootstrap_lower(
-    preds: Predictions,
-    *,
-    predict_from: PredictFrom,
-    top_k: int,
-    level: float = 0.95,
-    resamples: int | None = None,
-    seed: int = 0,
-) -> Float64Array:
-    """Return the lower end of `confidence_interval` of MSR(D). [N]"""
-    options: Any = {"predict_from": predict_from, "top_k": top_k, "resamples": resamples, "seed": seed}
-    return confidence_interval(preds, level, "mean", **options)[0]
 
 
 def confidence_interval(

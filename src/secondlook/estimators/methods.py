@@ -15,7 +15,7 @@ from secondlook.predictions import PredictFrom, Predictions, check_prediction
 from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import split_options
 
-Need = Literal["logits", "members", "two views", "passes", "embeddings"]
+Need = Literal["logits", "two views"]
 """What a method may need beyond the probabilities of one classifier."""
 
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])
@@ -24,7 +24,6 @@ Combine = Callable[[Float64Array], Float64Array]
 """From B means for each image to B confidences. [S, n, B] -> [n, B]"""
 
 COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
-EMBEDDINGS = ("embeddings", "train_embeddings", "train_labels")
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def split_method(text: str, options: Mapping[str, object] | None = None) -> tupl
 
 
 def find_method(text: str) -> Method:
-    """Return the method of a text such as 'mean', 'view:hflip' or 'entropy?on=views', or raise `ConfidenceError`."""
+    """Return the method of a text such as 'mean', 'view:hflip' or 'zero?share=0.5', or raise `ConfidenceError`."""
     return compile_method(text).method
 
 
@@ -143,7 +142,7 @@ def confidence(
         Predictions for N images.
     method
         Name of a method in `METHODS`, such as 'msr', 'mean', 'bootstrap' or 'view:hflip'; options may follow it, as in
-        'entropy?on=views&temperature=2'. By default `default_method(preds)`, as in `certify`.
+        'max-logit-pnorm?p=4&on=views'. By default `default_method(preds)`, as in `certify`.
     predict_from
         Take the predicted class from the image itself ('image') or from the mean over all views ('views').
     top_k
@@ -298,7 +297,7 @@ class CompiledMethod:
             check_prediction(self.predict_from, self.top_k, preds.n_classes)
         for need in self.method.needs:
             is_met, missing, repair = NEEDS[need]
-            if not is_met(preds, self.options):
+            if not is_met(preds):
                 raise ConfidenceError(f"method {self.method.form!r} needs {missing}", repair=repair)
 
     def _accumulate(self, preds: Predictions) -> Float64Array:
@@ -311,29 +310,15 @@ class CompiledMethod:
         return confidences
 
 
-NEEDS: Mapping[Need, tuple[Callable[[Predictions, Mapping[str, Any]], bool], str, str | Repair]] = {
+NEEDS: Mapping[Need, tuple[Callable[[Predictions], bool], str, str]] = {
     "logits": (
-        lambda preds, _: all(member.has_logits for member in list_members(preds)),
+        lambda preds: all(member.has_logits for member in list_members(preds)),
         "logits",
         "collect from a classifier that outputs logits",
     ),
-    "members": (lambda preds, _: bool(preds.members), "the members of an ensemble", "collect from an ensemble"),
-    "two views": (lambda preds, _: preds.n_outputs > 1, "at least two views, got one", "collect with more views"),
-    "passes": (
-        lambda _, options: options.get("passes") is not None,
-        "passes with dropout",
-        Repair("pass {passes}, as returned by compute_mc_dropout_passes", passes=ANY),
-    ),
-    "embeddings": (
-        lambda _, options: all(options.get(name) is not None for name in EMBEDDINGS),
-        "embeddings",
-        Repair(
-            "pass {embeddings} and {train_embeddings}, as returned by compute_embeddings, and {train_labels}",
-            **dict.fromkeys(EMBEDDINGS, ANY),
-        ),
-    ),
+    "two views": (lambda preds: preds.n_outputs > 1, "at least two views, got one", "collect with more views"),
 }
-"""Whether predictions and options have what a method needs, what is missing otherwise, and how to get it."""
+"""Whether predictions have what a method needs, what is missing otherwise, and how to get it."""
 
 
 def _parse_value(text: str) -> int | float | bool | str:

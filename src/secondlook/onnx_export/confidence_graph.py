@@ -181,22 +181,6 @@ def _mean_output(outputs: LookOutputs, on: str, temperature: float | None) -> Te
     return _scale(outputs.averaged, temperature).reduce("Mean", VIEWS)
 
 
-def _add_entropy(outputs: LookOutputs, *, on: str = "image", temperature: float | None = None) -> Tensor:
-    values = _mean_output(outputs, on, temperature)
-    return (values * outputs.graph.op("Log", _replace_zero(values))).reduce("Sum", 1)
-
-
-def _add_margin(outputs: LookOutputs, *, on: str = "image", temperature: float | None = None) -> Tensor:
-    values = _mean_output(outputs, on, temperature)
-    others = values * (1.0 - outputs.mask)
-    return outputs.sum_predicted(values) - others.reduce("Max", 1)
-
-
-def _add_doctor(outputs: LookOutputs, *, on: str = "image", temperature: float | None = None) -> Tensor:
-    values = _mean_output(outputs, on, temperature)
-    return (values * values).reduce("Sum", 1)
-
-
 def _mean_logits(outputs: LookOutputs, on: str) -> Tensor:
     """Return the mean logits over members and views, or those of the image itself. float64 [n, classes]"""
     if len(outputs.logits) < len(outputs.probabilities):
@@ -204,11 +188,6 @@ def _mean_logits(outputs: LookOutputs, on: str) -> Tensor:
         raise ExportError(fault, repair="use another method")
     logits = _average(outputs.logits)
     return outputs.take_view(logits, 0) if on == "image" else logits.reduce("Mean", VIEWS)
-
-
-def _add_mean_logit(outputs: LookOutputs, *, temperature: float | None = None) -> Tensor:
-    probabilities = outputs.graph.op("Softmax", _mean_logits(outputs, "views"), axis=1)
-    return outputs.sum_predicted(_scale(probabilities, temperature))
 
 
 def _add_logit_norm(
@@ -299,11 +278,6 @@ CONFIDENCES: Mapping[str, Callable[..., Tensor]] = {
     "msr": _add_view,
     "mean": _add_mean,
     "view": _add_view,
-    "nn-ensemble": _add_view,
-    "entropy": _add_entropy,
-    "margin": _add_margin,
-    "doctor": _add_doctor,
-    "mean-logit": _add_mean_logit,
     "max-logit-pnorm": _add_logit_norm,
     "blend": _add_blend,
     "learned": _add_learned,

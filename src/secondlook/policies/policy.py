@@ -527,7 +527,7 @@ class Policy(SealedRecord):
         """Raise an error for a confidence that depends on the other images: its threshold is invalid for new ones."""
         name = self.method.partition(":")[0]
         if name in METHODS and METHODS[name].is_rank:
-            reason, repair = "is a rank among the given images", "use 'bootstrap-lower' or 'mean'"
+            reason, repair = "is a rank among the given images", "use 'blend' or 'mean'"
         elif needs_fitting(self.method, self.options):
             reason = "has to be fitted, and its options lack the fitted numbers"
             repair = "calibrate again, or fit them on other images with fit_method"

@@ -14,13 +14,12 @@ from secondlook.metrics import Ranking, parse_metrics, rank
 from secondlook.predictions import PredictFrom, Predictions, check_prediction
 
 BASELINE = "msr"
-SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap", "bootstrap-lower", "mean-logit")
+SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap")
 """The first of these that is reported is compared with the baseline, whichever has the best numbers."""
 EXPLANATIONS = {
     "msr": "the classifier's confidence in the image itself",
     "mean": "the classifier's confidence averaged over all views of the image",
     "bootstrap": "rank of the image when its views are resampled many times; it only orders these images",
-    "bootstrap-lower": "a cautious confidence: the lower end of its interval over resampled views",
     "blend": "the confidence averaged over all views, and by how much they prefer the predicted class to the next one",
     "learned": "the probability of being correct, learned from how the views behave on images set apart",
 }

@@ -51,7 +51,7 @@ def test_first_calibration_is_recorded_without_a_warning_and_adds_nothing_again(
     "other",
     [
         *({"method": "msr"}, {"risk": 0.2}, {"predict_from": "views"}),
-        *({"method": "bootstrap-lower", "seed": 3}, {"adaptive": True}),
+        *({"method": "zero", "share": 0.5}, {"adaptive": True}),
     ],
 )
 def test_second_calibration_warns_of_the_joint_failure_probability(run: sl.Run, other: dict[str, Any]) -> None:
