@@ -43,6 +43,14 @@ def softmax(logits: Array) -> Float64Array:
     return shifted
 
 
+def are_probabilities(outputs: Array) -> bool:
+    """Return whether all rows are non-negative and sum to 1, up to the precision of a classifier. [..., C]"""
+    if outputs.min() < 0:
+        return False
+    sums = outputs.sum(axis=-1, dtype=np.float64)
+    return bool((np.abs(sums - 1) <= SUM_TOLERANCE).all())
+
+
 def sigmoid(values: Float64Array) -> Float64Array:
     """Return 1 / (1 + exp(-v)) of each value. Same shape"""
     with np.errstate(over="ignore"):  # exp(-values) may become infinite, and the sigmoid 0

@@ -71,6 +71,7 @@ def test_valid_outputs_are_returned_as_float32() -> None:
         (np.abs(LOGITS), "probabilities", "sums to 4"),
         (PROBABILITIES * 1.002, "probabilities", "1.002"),
         (PROBABILITIES, "logits", "'probabilities'"),
+        (PROBABILITIES * 1.0009, "logits", "'probabilities'"),
         (np.where(LOGITS == 3, np.nan, LOGITS), "logits", "nan for image 0 of the batch, class 1"),
         (np.where(LOGITS == 3, np.inf, LOGITS), "logits", "inf for image 0"),
         (np.full((2, 2), 1e300), "logits", "inf for image 0 of the batch, class 0"),

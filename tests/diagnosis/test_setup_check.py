@@ -323,8 +323,11 @@ def test_result_prints_a_table_and_becomes_json(photos: Photos) -> None:
 
 
 def test_labels_that_the_classifier_does_not_have_are_rejected(photos: Photos) -> None:
-    with pytest.raises(PredictionsError, match="10"):
-        check(photos.train(), photos, labels=photos.labels + 1)
+    """Those of a sample: the error names the image, whose position in the sample means nothing to the user."""
+    labels = photos.labels.copy()
+    labels[7] = 10
+    with pytest.raises(PredictionsError, match=r"'000007' is 10"):
+        sl.check_setup(photos.train(), photos.images, labels=labels, n_images=len(labels))
     with pytest.raises(ClassifierError, match="images"):
         sl.check_setup(photos.train(), photos.images, n_images=0)
 

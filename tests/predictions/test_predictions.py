@@ -74,7 +74,7 @@ def test_blocks_cover_all_images_in_order(rows: int | None) -> None:
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_blocks_may_be_modified(kind: str) -> None:
-    values = reference_softmax(random_logits())
+    values = random_logits() if kind == "logits" else reference_softmax(random_logits())
     preds, original = Predictions(views=VIEWS, **{kind: values}), values.copy()  # type: ignore[arg-type]
     expected = preds.probabilities
     for _, block in preds.blocks():
@@ -287,6 +287,7 @@ INVALID: dict[str, tuple[Callable[[], object], list[str]]] = {
         ["image 0", "'hflip'", "negative", "-0.25", "logits="],
     ),
     "sum": (lambda: build(probabilities=change((1, 1, 3), 0.5)), ["image 1", "'hflip'", "1.25", "logits="]),
+    "probabilities as logits": (lambda: build(probabilities=None, logits=VALID), ["logits", "probabilities="]),
     "number of labels": (lambda: build(labels=[0, 1]), ["labels", "[2]", "[3]"]),
     "dtype of labels": (lambda: build(labels=[0.0, 1.0, 2.0]), ["labels", "float64"]),
     "ragged labels": (lambda: build(labels=[0, [1], 2]), ["labels", "array"]),
@@ -295,6 +296,7 @@ INVALID: dict[str, tuple[Callable[[], object], list[str]]] = {
     "ragged outputs": (lambda: build(probabilities=[[0.5], [0.2, 0.3]]), ["probabilities", "array"]),
     "masked output": (lambda: build(probabilities=np.ma.masked_less(VALID, 1)), ["probabilities", "[0, 0, 0]"]),
     "label too large": (lambda: build(labels=[0, 4, 1]), ["labels[1]", "4", "0 to 3"]),
+    "labels from one": (lambda: build(labels=[1, 4, 2]), ["labels[1]", "4", "0 to 3", "subtract 1"]),
     "negative label": (lambda: build(labels=[0, 1, -1]), ["labels[2]", "-1"]),
     "number of ids": (lambda: build(ids=["a", "b"]), ["ids", "2", "3"]),
     "duplicate ids": (lambda: build(ids=["a", "b", "a"]), ["'a'", "ids[0]", "ids[2]"]),
@@ -339,6 +341,9 @@ def test_sums_slightly_off_half_precision_and_integers_are_accepted() -> None:
     assert build(probabilities=VALID + 0.0002).n_images == 3
     assert build(probabilities=VALID.astype(np.float16)).probabilities.dtype == np.float32
     assert build(probabilities=None, logits=np.ones((3, 2, 4), dtype=np.int64)).logits.dtype == np.float32
+    for logits in (VALID[:1, :1], change((2, 1, 3), 0.3)):  # a single row, and all rows but the last one
+        views = TWO_VIEWS if logits.shape[1] == 2 else "identity"
+        assert build(probabilities=None, logits=logits, views=views).has_logits
 
 
 # --- Predictions made elsewhere: views with plain names pass through every step that needs no pixels ---

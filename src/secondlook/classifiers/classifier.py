@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
-from secondlook.arrays import OUTPUTS, SUM_TOLERANCE, Array, Float32Array, Output, softmax
+from secondlook.arrays import OUTPUTS, SUM_TOLERANCE, Array, Float32Array, Output, are_probabilities, softmax
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
 from secondlook.views import View
@@ -259,19 +259,18 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
         fault = f"classifier {name!r} returned {array[row, column]} for image {row} of the batch, class {column}"
         advice = "check its weights, its dtype (float16 overflows above 65504) and the preprocessing"
         raise ClassifierError(fault, repair=advice)
-    sums, declared = array.sum(axis=1, dtype=np.float64), f"classifier {name!r} was declared to output {output}"
-    lowest, worst = float(array.min()), int(np.abs(sums - 1).argmax())
-    deviation = abs(sums[worst] - 1)
+    declared = f"classifier {name!r} was declared to output {output}"
     if output == "logits":
-        # A single row may sum to 1 by chance.
-        if len(array) > 1 and lowest >= 0 and array.max() <= 1 and deviation <= 1e-4:
+        if len(array) > 1 and are_probabilities(array):  # a single row may sum to 1 by chance
             fault = f"{declared}, but all {len(array)} rows of the batch lie in [0, 1] and sum to 1"
             raise ClassifierError(fault, repair=Repair("pass {output}", output="probabilities"))
         return array
+    sums, lowest = array.sum(axis=1, dtype=np.float64), float(array.min())
+    worst = int(np.abs(sums - 1).argmax())
     if lowest < -1e-6:  # otherwise a rounding error, which becomes 0
         repair = Repair("these look like logits: pass {output}", output="logits")
         raise ClassifierError(f"{declared}, but returned {lowest:.6g}", repair=repair)
-    if deviation > SUM_TOLERANCE:
+    if abs(sums[worst] - 1) > SUM_TOLERANCE:
         fault = f"{declared}, but row {worst} of the batch sums to {sums[worst]:.6g} instead of 1"
         text = "pass {output} if these are logits, or normalize each row; export a multi-label model without sigmoid"
         raise ClassifierError(fault, repair=Repair(text, output="logits"))

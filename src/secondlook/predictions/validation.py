@@ -8,12 +8,22 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from secondlook.arrays import SUM_TOLERANCE, Array, IntArray, Output, as_array, default_ids, is_text, is_whole_number
+from secondlook.arrays import (
+    SUM_TOLERANCE,
+    Array,
+    IntArray,
+    Output,
+    are_probabilities,
+    as_array,
+    default_ids,
+    is_text,
+    is_whole_number,
+)
 from secondlook.classifiers import Classifier
 from secondlook.errors import ANY, PredictionsError, Repair
 from secondlook.predictions.batching import block_rows
@@ -52,6 +62,11 @@ def as_outputs(values: object, kind: Output, views: Sequence[str]) -> Array:
     rows = block_rows(len(views), classes)
     for start in range(0, images, rows):
         _check_values(outputs[start : start + rows], kind, views, start)
+    starts = range(0, images, rows)
+    # A single row may sum to 1 by chance.
+    if kind == "logits" and images * columns > 1 and all(are_probabilities(outputs[at : at + rows]) for at in starts):
+        repair = Repair("if they are probabilities, pass them as {probabilities}", probabilities=ANY)
+        raise PredictionsError("logits are non-negative and sum to 1 for every view of every image", repair=repair)
     return outputs
 
 
@@ -88,9 +103,17 @@ def as_labels(labels: Any, images: int, classes: int, class_names: tuple[str, ..
         return _look_up_names(values.tolist(), class_names)
     if values.dtype.kind not in "iu":
         raise PredictionsError(f"labels has dtype {values.dtype}; expected integers, one class index per image.")
-    for image in np.flatnonzero((values < 0) | (values >= classes))[:1]:
-        raise PredictionsError(f"labels[{image}] is {values[image]}; expected a class index from 0 to {classes - 1}.")
+    _check_range(values, classes, "labels[{}]".format)
     return values.astype(np.int64)
+
+
+def _check_range(labels: Array, classes: int, name_label: Callable[[int], str]) -> None:
+    """Raise unless labels are class indices; `name_label` names that of an image."""
+    for image in np.flatnonzero((labels < 0) | (labels >= classes))[:1]:
+        counts_from_one = labels.min() == 1 and labels.max() == classes
+        repair = "if they count from 1, subtract 1" if counts_from_one else None
+        fault = f"{name_label(int(image))} is {labels[image]}; expected a class index from 0 to {classes - 1}"
+        raise PredictionsError(fault if repair else f"{fault}.", repair=repair)
 
 
 def _look_up_names(labels: Sequence[str], class_names: tuple[str, ...] | None) -> IntArray:
@@ -139,8 +162,8 @@ def check_classes(classifier: str, source: Source, classes: int) -> None:
             repair = f"list all class names in the order of the outputs {_suggest_class_names(source)}"
         found = f"data {source.spec!r} has {len(names)} classes ({listed})"
         raise PredictionsError(f"{found}, but classifier {classifier!r} outputs {classes}", repair=repair)
-    if source.labels is not None:
-        as_labels(source.labels, len(source), classes)
+    if source.labels is not None:  # of a sample, maybe, in which an image has another position
+        _check_range(source.labels, classes, lambda image: f"the label of image {source.ids[image]!r}")
 
 
 def check_class_names_match(classifiers: Sequence[Classifier], source: Source) -> None:
