@@ -122,7 +122,7 @@ def here(
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a user has it: model.onnx and m.onnx, val/ with a folder per class, new/ and pool/ without."""
+    """A user's folder: model.onnx, m.onnx, val/ with a folder per class, new/ and pool/ without, others/ with noise."""
     folder = tmp_path_factory.mktemp("digits")
     images, labels = digit_images()
     unseen = split_digits()[1]
@@ -138,8 +138,12 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pool").mkdir()
     for place in unseen[440:1540]:
         Image.fromarray(images[place, :, :, 0]).save(folder / "pool" / f"{place:04d}.png")
-    photo = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
-    Image.fromarray(photo).save(folder / "photo.jpg")
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(folder / "photo.jpg")
+    (folder / "others").mkdir()
+    for number in range(60):
+        noise = rng.integers(0, 256, images.shape[1:3], dtype=np.uint8)
+        Image.fromarray(noise).save(folder / "others" / f"{number}.png")
     return folder
 
 
