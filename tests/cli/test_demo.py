@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.cli import demo
-from secondlook.cli.demo import TRAINING_IMAGES, digit_images, split_digits
+from secondlook.cli.demo import MODEL, TRAINING_IMAGES, digit_images, split_digits, split_unseen
 from secondlook.views import ViewSet, apply_view
-from tests.cli.conftest import MODEL, Here
+from tests.cli.conftest import Here
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "train_demo_classifier.py"
 
@@ -48,11 +50,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_demo_runs_twice_and_replaces_that_of_an_earlier_version(here: Here, shown: Path) -> None:
     printed = (shown / "out.txt").read_text(encoding="utf-8")
     shutil.copytree(shown / "demo", "demo")
-    assert printed.count("$ secondlook") == 4
-    for line in demo.CLOSING.format(command="secondlook").strip().splitlines():
-        assert line in printed
+    assert re.findall(r"^\$ secondlook (\w+)", printed, re.MULTILINE) == ["evaluate", "calibrate", "score", "report"]
+    assert printed.endswith(demo.CLOSING.format(command="secondlook", report="demo/run/report.html") + "\n")
+    assert "auroc" not in printed, "tables are in the report"
     made = {path.name for path in Path("demo").iterdir()}
-    assert made == {"labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "rejected"}
+    assert made == {"digits.onnx", "labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "rejected"}
     assert Path("demo/run/report.html").stat().st_size > 100_000
     again = here("demo", "--quiet")
     assert (again.code, again.out) == (0, "")
@@ -60,8 +62,11 @@ def test_demo_runs_twice_and_replaces_that_of_an_earlier_version(here: Here, sho
     intended = scores.read_bytes()
     here.ok("calibrate", "--run", "demo/run", "--coverage", "0.5", "--method", "mean", "--out", policy, "--force")
     scores.write_text("id,accept\n")
-    here.ok("demo", "--quiet")
+    done = here.ok("demo", "--verbose")
+    assert "warning" not in done.err, "the comparison is no calibration of the run"
     assert scores.read_bytes() == intended
+    assert "auroc" in done.out, "with the output of each command"
+    assert set(printed.split()) <= set(done.out.split())
 
 
 def test_demo_does_not_touch_a_folder_that_is_not_its_own(here: Here) -> None:
@@ -74,8 +79,7 @@ def test_demo_does_not_touch_a_folder_that_is_not_its_own(here: Here) -> None:
 def test_numbers_of_the_demo_are_correct(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shown)
     images, labels = digit_images()
-    unseen = split_digits()[1]
-    half = unseen[: len(unseen) // 2]
+    half, new = split_unseen()
     record = json.loads(Path("demo/run/run.json").read_text())
     assert len(record["tuning"]) == len(half) // 4
     judged = np.delete(half, [int(id_) for id_ in record["tuning"]])
@@ -94,8 +98,39 @@ def test_numbers_of_the_demo_are_correct(shown: Path, monkeypatch: pytest.Monkey
     with Path("demo/scores.csv").open(newline="") as file:
         scores = list(csv.DictReader(file))
     threshold = json.loads(Path("demo/policy.json").read_text())["threshold"]
-    assert len(scores) == len(unseen) - len(half)
+    assert len(scores) == len(new)
     assert all((float(row["confidence"]) >= threshold) == (row["accept"].lower() == "true") for row in scores)
+    first_looks = sl.Predictions(probabilities=probabilities[:, :1], views="identity", labels=labels[judged])
+    alone = sl.certify(first_looks, "msr", risk=0.02, delta=0.05)
+    accept = np.array([row["accept"] == "true" for row in scores])
+    probabilities = run_network(images[new])
+    wrong = probabilities.argmax(axis=1) != labels[new]
+    n_accepted, missed = accept.sum(), (accept & wrong).sum()
+    outcome = re.findall(r"^\d\. (.*)", Path("out.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    told = [
+        f"wrong on {(~correct).sum()} of {len(judged)} labeled",
+        f"{len(record['views']) - 1} versions",
+        "at most 2 %",
+        f"Of {len(new)} new digits, {n_accepted} are accepted. {len(new) - n_accepted} go to a person, "
+        f"with {wrong.sum() - missed} of the {wrong.sum()} errors",
+        f"of {n_accepted} accepted new digits, {missed} were wrong "
+        f"({100 * missed / n_accepted:.1f} %; guaranteed: at most 2 %",
+        f"{(probabilities.max(axis=1) >= alone.threshold).sum()} could have been accepted",
+    ]
+    assert len(outcome) == len(told)
+    for line, text in zip(outcome, told, strict=True):
+        assert text in line
+
+
+def test_halves_are_drawn_at_random_so_that_a_monitor_raises_no_alarm(here: Here, shown: Path) -> None:
+    training, unseen = split_digits()
+    assert sorted([*training, *np.concatenate(split_unseen())]) == list(range(1797))
+    assert sorted(np.concatenate(split_unseen())) == unseen.tolist()
+    shutil.copytree(shown / "demo", "demo")
+    policy = ("--policy", "demo/policy.json")
+    here.ok("score", *policy, "--data", "npz:demo/new.npz", "--out", "new.parquet", "--quiet")
+    done = here("monitor", *policy, "--scores", "new.parquet", "--out", "watched", "--json")
+    assert (done.code, done.json["alarm"], done.json["images"]) == (0, False, 799)
 
 
 def test_network_can_be_retrained_without_the_images_it_is_judged_on() -> None:

@@ -1,5 +1,6 @@
 """`secondlook demo`: from a model to decisions, with a small network and real digits that ship with the package."""
 
+import csv
 import shlex
 import shutil
 import sys
@@ -17,13 +18,25 @@ from secondlook.arrays import Array, IntArray
 from secondlook.cli import options
 from secondlook.decisions import Review
 from secondlook.errors import ReportError, SecondLookError
+from secondlook.estimators import confidence
 from secondlook.files import write_bytes_atomically
-from secondlook.policies import Policy, read_policy
+from secondlook.policies import Policy, certify_confidence, read_policy
+from secondlook.tables import format_image_share, format_rate
 
 TRAINING_IMAGES = 200
 """So few that the network makes enough errors to be interesting."""
+RISK, DELTA = 0.02, 0.05
+"""The error rate among accepted digits that is guaranteed, and the probability that the guarantee fails."""
+MODEL = Path(__file__).parent / "demo_data" / "digits.onnx"
 
+OPENING = f"""\
+A small network reads handwritten digits. It was trained on only {TRAINING_IMAGES}, so it makes mistakes.
+Which of its predictions can be trusted?
+"""
 CLOSING = """
+Tables and plots: {report}
+Output of each command: {command} demo --verbose
+
 The same with your own model and images:
 
   {command} evaluate --model onnx:model.onnx --data folder:val/ --out run/
@@ -36,6 +49,7 @@ def demo(
     out: Annotated[Path, Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path("demo"),
     serve: Annotated[bool, Option("--serve", help="Then serve decisions, and open the page to review images.")] = False,
     port: Annotated[int, Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")] = 8000,
+    verbose: Annotated[bool, Option("--verbose", help="Also print the output of each command.")] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Run all steps on handwritten digits; no data and no model needed.
@@ -49,16 +63,15 @@ def demo(
     _clear_rejected(out / "rejected")
     write_digits(out)
     if not quiet:
-        typer.echo(
-            "A small network, trained on 200 handwritten digits, classifies 1,597 others. When is it wrong?\n"
-            "The first half of them is labeled; the other half serves as new images."
-        )
+        typer.echo(OPENING)
     for arguments in commands(out):
         if not quiet:
-            typer.echo(f"\n$ secondlook {shlex.join(arguments)}")
+            typer.echo("\n" * verbose + f"$ secondlook {shlex.join(arguments)}")
         # An earlier version may have decided otherwise on the same digits; its files are the demo's own.
-        more = ["--force"] * (arguments[0] in ("calibrate", "score")) + ["--quiet"] * quiet
+        more = ["--force"] * (arguments[0] in ("calibrate", "score")) + ["--quiet"] * (quiet or not verbose)
         app([*arguments, *more], prog_name="secondlook", standalone_mode=False)
+    if not quiet:
+        typer.echo("\n" + "\n".join(f"{number}. {line}" for number, line in enumerate(describe_outcome(out), 1)))
     if serve:
         # The service has decisions by an earlier policy that decides alike, and shows them.
         with suppress(ValidationError):
@@ -66,7 +79,37 @@ def demo(
                 write_bytes_atomically(policy, earlier)
         serve_digits(out, port)
     elif not quiet:
-        typer.echo(CLOSING.format(command=find_command()))
+        typer.echo(CLOSING.format(command=find_command(), report=out / "run" / "report.html"))
+
+
+def describe_outcome(out: Path) -> list[str]:
+    """Return what happened to the new digits, by their true labels, which no command has seen."""
+    from secondlook.report import open_run
+
+    run, labels = open_run(out / "run"), digit_images()[1][split_unseen()[1]]
+    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    accept = np.array([row["accept"] == "true" for row in rows])
+    wrong = np.array([int(row["label"]) for row in rows]) != labels
+    accepted, missed, n_errors = int(accept.sum()), int((accept & wrong).sum()), int(wrong.sum())
+    # From arrays, since calibrations on stored predictions are recorded. The first look's confidence is that of 'msr'.
+    judged = run.predictions.select(images=np.delete(np.arange(run.predictions.n_images), run.tuning_positions))
+    alone = certify_confidence(judged.correct(), confidence(judged, "msr"), risk=RISK, delta=DELTA)
+    n_alone = int((np.array([float(row["first_look"]) for row in rows]) >= alone.threshold).sum())
+    known, choice = run.evaluation["msr", "auroc"], run.record.view_choice
+    examples = "" if choice is None else f" ({'; '.join(choice.describe_views()[::3])})"
+    error_rate = format_image_share(known.errors / known.images, known.images)
+    risk, level = format_rate(RISK), format_rate(1 - DELTA)
+    return [
+        f"The network is wrong on {known.errors} of {known.images} labeled digits ({error_rate}).",
+        f"A second look shows it {len(run.record.views) - 1} versions of each digit{examples}.",
+        f"A threshold is chosen on the labeled digits: at most {risk} of the accepted digits may be wrong.",
+        f"Of {len(rows)} new digits, {accepted} are accepted. {len(rows) - accepted} go to a person, "
+        f"with {n_errors - missed} of the {n_errors} errors.",
+        f"The true labels show: of {accepted} accepted new digits, {missed} were wrong "
+        f"({format_image_share(missed / accepted, accepted)}; guaranteed: at most {risk}, with {level} confidence).",
+        f"Without a second look, {n_alone} could have been accepted with the same guarantee.",
+    ]
 
 
 def serve_digits(out: Path, port: int) -> None:
@@ -87,16 +130,12 @@ def serve_digits(out: Path, port: int) -> None:
 
 
 def _send_digits(archive: Path, url: str) -> None:
-    """Send the images of an archive to a service; a demo that is started again sends the same ids.
-
-    They come in random order: similar digits follow one another in the archive, which a monitor rightly notices.
-    """
+    """Send the images of an archive to a service; a demo that is started again sends the same ids."""
     from secondlook.serving import Client
 
     with suppress(SecondLookError), Client(url) as client:  # the service may be stopped before all are sent
-        images = np.load(archive)["images"]
-        for number in np.random.default_rng(1).permutation(len(images)):
-            client.decide(images[number], id=f"digit-{number:04d}")
+        for number, image in enumerate(np.load(archive)["images"]):
+            client.decide(image, id=f"digit-{number:04d}")
 
 
 def find_command() -> str:
@@ -108,12 +147,11 @@ def find_command() -> str:
 
 def commands(out: Path) -> list[list[str]]:
     """Return the four commands of the demo."""
-    model = Path(__file__).parent / "demo_data" / "digits.onnx"
     run, policy = f"{out}/run", f"{out}/policy.json"
     scores = ["--out", f"{out}/scores.csv", "--rejected", f"{out}/rejected"]
     return [
-        ["evaluate", "--model", f"onnx:{model}", "--data", f"npz:{out}/labeled.npz", "--out", run],
-        ["calibrate", "--run", run, "--risk", "0.02", "--delta", "0.05", "--out", policy],
+        ["evaluate", "--model", f"onnx:{out}/{MODEL.name}", "--data", f"npz:{out}/labeled.npz", "--out", run],
+        ["calibrate", "--run", run, "--risk", f"{RISK:g}", "--delta", f"{DELTA:g}", "--out", policy],
         ["score", "--policy", policy, "--data", f"npz:{out}/new.npz", *scores],
         ["report", run],
     ]
@@ -128,12 +166,12 @@ def _clear_rejected(folder: Path) -> None:
 
 
 def write_digits(out: Path) -> None:
-    """Write the digits that the network was not trained on as two archives: labeled ones, and new ones."""
+    """Write the network, and the digits that it was not trained on as two archives: labeled ones, and new ones."""
     images, labels = digit_images()
-    unseen = split_digits()[1]
+    labeled, new = split_unseen()
     names = np.array([str(digit) for digit in range(10)])
-    labeled, new = unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
     out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(MODEL, out / MODEL.name)
     np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
     np.savez(out / "new.npz", images=images[new], class_names=names)
 
@@ -151,5 +189,19 @@ def digit_images() -> tuple[Array, IntArray]:
 
 def split_digits() -> tuple[IntArray, IntArray]:
     """Return the indices of the training images and of all others. int64 [200], [1597]"""
-    order = np.random.default_rng(0).permutation(1797)
+    order = shuffle_digits()
     return order[:TRAINING_IMAGES], np.sort(order[TRAINING_IMAGES:])
+
+
+def split_unseen() -> tuple[IntArray, IntArray]:
+    """Return the indices of the labeled images and of the new ones, both in random order. int64 [798], [799]
+
+    In the order of scikit-learn, digits of one writer follow each other, and a monitor rightly notices a new writer.
+    """
+    unseen = shuffle_digits()[TRAINING_IMAGES:]
+    return unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
+
+
+def shuffle_digits() -> IntArray:
+    """Return the indices of all digits in the random order that all splits have. int64 [1797]"""
+    return np.random.default_rng(0).permutation(1797)
