@@ -108,7 +108,7 @@ def test_image_opens_all_of_its_views_and_closes(page: Page) -> None:
     opener.click()
     assert page.locator("#views-dialog").is_visible()
     tiles = page.locator("#dialog-views .tile")
-    texts = ["identity", "hflip", "shift:1,0", "rotate:5"]
+    texts = ["the image itself", "mirrored", "shifted by 1 pixel right", "turned by 5 degrees clockwise"]
     assert [text.splitlines()[1] for text in tiles.all_inner_texts()] == texts
     assert [text.splitlines()[-1] == "another class" for text in tiles.all_inner_texts()] == tiles.evaluate_all(
         "tiles => tiles.map((tile) => tile.classList.contains('differs'))"

@@ -106,7 +106,7 @@ def describe_page_data(
         "guaranteed": findings.guaranteed,
         "risks": pack_array(findings.risks),
         "classes": study.class_names,
-        "views": study.preds.views.texts,
+        "views": [view.describe() for view in study.preds.views],
         "cells": _pack_fields(findings.cells, "labels", "predicted", "correct", "images"),
         "methods": [_method_data(findings, name, ranked_cells.get(name)) for name in study.confidences],
         "adaptive": None if isinstance(findings.adaptive, str) else _adaptive_data(findings.adaptive, images),
