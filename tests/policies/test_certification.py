@@ -205,7 +205,7 @@ def test_average_risk_is_never_taken_for_a_guarantee(preds: Predictions, tmp_pat
     (tmp_path / "policy.json").write_text(content, encoding="utf-8")
     with pytest.warns(PolicyWarning):
         assert read_policy(tmp_path / "policy.json").average_risk is None
-    with pytest.raises(DecisionError, match="not both"):
+    with pytest.raises(DecisionError, match="average_risk"):
         threshold_for(preds, coverage=0.5, average_risk=0.1)
     with pytest.raises(DecisionError, match="average_risk=2"):
         threshold_for(preds, average_risk=2)

@@ -142,8 +142,19 @@ def test_file_is_readable_json(policy: Policy, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "policy.json").read_text())
     assert list(content) == [
         *("format", "version", "made", "secondlook", "classifier", "views", "method", "options"),
-        *("predict_from", "top_k", "threshold", "guarantee", "average_risk", "calibration", "class_names", "schedule"),
-        *("grouped_by", "groups", "familiarity", "unknown", "compared", "reference", "shifts", "checksum"),
+        *("predict_from", "top_k", "threshold", "guarantee", "average_risk", "costs", "calibration"),
+        *(
+            "class_names",
+            "schedule",
+            "grouped_by",
+            "groups",
+            "familiarity",
+            "unknown",
+            "compared",
+            "reference",
+            "shifts",
+            "checksum",
+        ),
     ]
     assert content["format"] == "secondlook policy"
     assert content["version"] == 1

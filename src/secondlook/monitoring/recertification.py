@@ -1,7 +1,8 @@
 """`recertify`: a fresh guarantee from images that people reviewed, weighted for how they were drawn.
 
-docs/monitoring.md has the proof. For each of several thresholds that were fixed before the stream, bets that the error
-rate among accepted images is below the risk give a p-value; the thresholds are tested in a fixed sequence.
+docs/background/monitoring-proofs.md has the proof. For each of several thresholds that were fixed before the stream,
+bets that the error rate among accepted images is below the risk give a p-value; the thresholds are tested in a fixed
+sequence.
 """
 
 import hashlib
@@ -168,6 +169,8 @@ def recertify(
         "secondlook": __version__,
         "threshold": thresholds[passing],
         "guarantee": guarantee,
+        "average_risk": None,
+        "costs": None,
         "calibration": calibration,
         "compared": (),
         "unknown": None,

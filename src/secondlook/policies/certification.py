@@ -22,6 +22,7 @@ from secondlook.estimators import (
 )
 from secondlook.evaluation import select_groups
 from secondlook.metrics import Ranking, rank
+from secondlook.policies.costs import Costs, bound_risk, bound_selected
 from secondlook.policies.familiarity import Candidates, Familiarity, UnknownBound
 from secondlook.policies.fixed_sequence import (
     CountedImages,
@@ -180,16 +181,43 @@ def certify(
     reference = candidates[best].describe_reference(policy.threshold, len(policies))
     bound = None if examples is None or not policy.certified else examples.bound_accepted(policy)
     policy = policy.model_copy(update={"compared": compared, "reference": reference, "unknown": bound})
-    if preds.ledger is None:
-        return policy
     others: list[object] = []
     if grouping and grouping.grouped_by != "class":
         others.append([grouping.names, sorted(grouping.members.items())])
-    if isinstance(adaptive, Schedule):
-        others.append(adaptive)
-        tolerance, max_looks = adaptive.tolerance, adaptive.max_looks
     if policy.familiarity is not None:
         others.append(policy.familiarity)
+    return _record_calibration(
+        *(preds, policy, adaptive, others),
+        tuning=tuning,
+        duplicates=duplicates,
+        methods=tuple(one.text for one in candidates),
+        options=options,
+        risk=guarantee.risk,
+        delta=delta,
+        tolerance=tolerance,
+        max_looks=max_looks,
+        class_risks=grouping.risks if grouping else None,
+    )
+
+
+def _record_calibration(
+    preds: Predictions,
+    policy: Policy,
+    adaptive: Adaptive,
+    others: Sequence[object] = (),
+    *,
+    tuning: object,
+    duplicates: Collection[str],
+    tolerance: float | None,
+    max_looks: int | None,
+    **terms: Any,
+) -> Policy:
+    """Record a calibration in the ledger of the predictions, if any, and return the policy with the joint delta."""
+    if preds.ledger is None:
+        return policy
+    if isinstance(adaptive, Schedule):
+        others = [*others, adaptive]
+        tolerance, max_looks = adaptive.tolerance, adaptive.max_looks
     apart = None if tuning is None else resolve_tuning(tuning, preds.n_images)
     source = (preds.members or (preds,))[0].origin
     assert source is not None, "stored predictions know where they come from"
@@ -201,15 +229,11 @@ def certify(
         predictions=preds.entry,
         selection=Ledger.identify_selection(preds, apart, duplicates, *others),
         views=preds.views.texts,
-        methods=tuple(one.text for one in candidates),
-        options=options,  # as asked for: fitted numbers follow from the images
-        predict_from=predict_from,
-        top_k=top_k,
-        risk=guarantee.risk,
-        delta=delta,
+        predict_from=policy.predict_from,
+        top_k=policy.top_k,
         tolerance=tolerance if adaptive else None,
         max_looks=max_looks if adaptive else None,
-        class_risks=grouping.risks if grouping else None,
+        **terms,  # as asked for: fitted numbers follow from the images
     )
     assert policy.calibration is not None, "images were counted"
     calibration = policy.calibration.model_copy(update={"joint_delta": joint_delta})
@@ -257,6 +281,9 @@ def threshold_for(
     *,
     coverage: float | None = None,
     average_risk: float | None = None,
+    cost_error: float | None = None,
+    cost_review: float | None = None,
+    delta: float = DEFAULT_DELTA,
     predict_from: PredictFrom = "image",
     top_k: int = 1,
     duplicates: Collection[str] = (),
@@ -266,30 +293,73 @@ def threshold_for(
     max_looks: int | None = None,
     **options: object,
 ) -> Policy:
-    """Return a policy with less than a guarantee: for a coverage, or for an error rate on average over calibrations.
+    """Return a policy for something other than a risk: a coverage, an average error rate, or the least cost.
 
     `coverage` accepts at least this fraction of the images; labels are not needed, except to fit a method.
     `average_risk` accepts as many images as possible such that the error rate among accepted images, averaged over
-    draws of labeled images, is at most this. That takes few labels (proof in docs/background/proofs.md), but in about 40 of 100
-    draws the error rate is higher, so the policy is not `certified`. The other arguments are those of `certify`.
+    draws of labeled images, is at most this. That takes few labels (proof in docs/labels.md), but in about 40 of 100
+    draws the error rate is higher, so the policy is not `certified`.
+    `cost_error` and `cost_review` choose the threshold with the least cost per labeled image: `cost_error` for each
+    accepted error, `cost_review` for each rejected image. The policy is `certified`: with probability 1 - `delta`, the
+    error rate among accepted images is at most `policy.guarantee.risk`. This bound holds for all thresholds at once, so
+    other costs may be tried on the same images. `policy.costs` has the costs. The other arguments are those of
+    `certify`.
     """
-    if average_risk is not None:
-        if coverage is not None:
-            raise DecisionError("give either coverage or average_risk, not both.")
-        check_probability("average_risk", average_risk)
+    costs = None if cost_error is None and cost_review is None else Costs.check(cost_error, cost_review)
+    if sum(one is not None for one in (coverage, average_risk, costs)) > 1:
+        raise DecisionError("give one of coverage, average_risk, and cost_error with cost_review.")
+    if costs is not None or average_risk is not None:
+        if costs is None:
+            check_probability("average_risk", average_risk or 0.0)
+        check_probability("delta", delta)
         if not preds.has_labels:
-            fault = "an average risk needs labeled images, but these predictions have no labels"
+            what = "an average risk" if costs is None else "the least cost"
+            fault = f"{what} needs labeled images, but these predictions have no labels"
             raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
     elif not is_number(coverage) or not 0 < coverage <= 1:
         fault = "is not a fraction of images; expected a number in (0, 1], such as 0.8"
         raise DecisionError(fault, argument="coverage", value=coverage)
+    planned = average_risk if costs is None else costs.break_even
     (scored,) = score_candidates(
-        *(preds, average_risk, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks),
+        *(preds, planned, coverage, method, options, predict_from, top_k, tuning, adaptive, tolerance, max_looks),
         duplicates=duplicates,
     )
-    chosen = _choose_on_average(scored, average_risk) if coverage is None else _choose_coverage(scored, coverage)
-    policy = scored.complete(chosen, DEFAULT_DELTA)
-    return policy.model_copy(update={"reference": scored.describe_reference(chosen.threshold)})
+    if costs is not None:
+        chosen = _choose_least_cost(scored, costs, delta)
+    else:
+        chosen = _choose_on_average(scored, average_risk) if coverage is None else _choose_coverage(scored, coverage)
+    policy = scored.complete(chosen, delta)
+    policy = policy.model_copy(update={"reference": scored.describe_reference(chosen.threshold)})
+    if costs is None:
+        return policy
+    return _record_calibration(
+        *(preds, policy, adaptive),
+        tuning=tuning,
+        duplicates=duplicates,
+        methods=(scored.text,),
+        options=options,
+        risk=None,
+        delta=delta,
+        tolerance=tolerance,
+        max_looks=max_looks,
+    )
+
+
+def _choose_least_cost(scored: "ScoredImages", costs: Costs, delta: float) -> Policy:
+    """Return the threshold with the least cost, and a bound on its error rate that holds for every threshold."""
+    _check_finite(scored.confidence)
+    images = CountedImages.count(scored.correct(), scored.confidence, scored.is_copy)
+    ranking = images.ranking
+    best, costs = costs.choose(ranking.accepted, ranking.errors, ranking.n_images)
+    counts: dict[str, Any] = {"accepted": int(ranking.accepted[best]), "errors": int(ranking.errors[best])}
+    risk = bound_risk(**counts, n_images=images.n_images, delta=delta)
+    copies = images.n_images - ranking.n_images
+    return Policy(
+        threshold=float(ranking.confidences[best]),
+        guarantee=Guarantee(risk=risk, delta=delta) if risk < 1 else None,
+        calibration=Calibration(images=ranking.n_images, duplicates=copies, **counts),
+        costs=costs,
+    )
 
 
 def _choose_coverage(scored: "ScoredImages", coverage: float) -> Policy:
@@ -714,7 +784,7 @@ class ScoredImages:
 
     def complete(self, chosen: Policy, delta: float) -> Policy:
         """Return the settings with a chosen threshold and the schedule."""
-        names = ("threshold", "guarantee", "average_risk", "shortfall", "grouped_by", "groups")
+        names = ("threshold", "guarantee", "average_risk", "costs", "shortfall", "grouped_by", "groups")
         update: dict[str, Any] = {name: getattr(chosen, name) for name in names}
         known: dict[str, Any] = {"tuning": self.tuning}
         if self.schedule is not None and math.isfinite(chosen.threshold):
@@ -740,7 +810,7 @@ class ScoredImages:
         return {
             "mean_looks": float(looks.mean()),
             "differing": differing,
-            "differing_bound": bound_differing(differing, len(looks), delta),
+            "differing_bound": bound_selected(differing, len(looks) - 1, len(looks), delta),
             "differing_delta": delta,
         }
 
@@ -760,21 +830,6 @@ class ScoredImages:
             (_, confidence), compared = self.look(self.schedule, threshold), None
         wrong = ~self.correct() if self.preds.has_labels else None
         return Reference.make(confidence, first_look, compared, wrong, self.familiarity, methods=methods)
-
-
-def bound_differing(differing: int, n_images: int, delta: float) -> float:
-    """Return an upper bound on the fraction of images whose decision differs from that with all looks.
-
-    It holds with probability 1 - `delta`, although the threshold is chosen on the same images: it is the confidence of
-    one of them, and independent of the others, for which the exact binomial bound of Clopper and Pearson is taken with
-    failure probability `delta` / `n_images`, once for each image that it may be.
-    """
-    from scipy.special import betaincinv
-
-    others = n_images - 1
-    if differing >= others:
-        return 1.0
-    return float(betaincinv(differing + 1, others - differing, 1 - delta / n_images))
 
 
 def score_candidates(

@@ -38,7 +38,8 @@ class RecordedCalibration(FrozenRecord):
     options: dict[str, str | int | float | bool | None]
     predict_from: PredictFrom
     top_k: int = Field(gt=0)
-    risk: float = Field(gt=0, lt=1)
+    risk: float | None = Field(gt=0, lt=1)
+    """None if the guarantee bounds the risk of every threshold at once."""
     delta: float = Field(gt=0, lt=1)
     tolerance: float | None = Field(default=None, gt=0, lt=1)
     """Of adaptive looking; None if every image has all looks."""
@@ -54,7 +55,8 @@ class RecordedCalibration(FrozenRecord):
         methods = " and ".join(self.methods)
         methods += ", adaptive" if self.tolerance else ""
         methods += ", with a threshold for each class" if self.class_risks else ""
-        return f"risk {self.risk:g} and delta {self.delta:g} of the latest calibration of the run, for {methods}"
+        risk = "the bound for every threshold" if self.risk is None else f"risk {self.risk:g}"
+        return f"{risk} and delta {self.delta:g} of the latest calibration of the run, for {methods}"
 
 
 class Ledger(SealedRecord):

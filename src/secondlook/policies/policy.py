@@ -30,6 +30,7 @@ from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import METHODS, CompiledMethod, compile_method, find_method, needs_fitting
 from secondlook.files import SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.policies.costs import Costs
 from secondlook.policies.familiarity import Familiarity, UnknownBound
 from secondlook.policies.guarantee import (
     GROUP_NOUNS,
@@ -116,6 +117,8 @@ class Policy(SealedRecord):
     """What is guaranteed about accepted images; None if nothing is."""
     average_risk: Probability | None = None
     """Bound on the error rate among accepted images on average over calibrations; not a guarantee for this one."""
+    costs: Costs | None = None
+    """What errors and reviews cost, if the threshold has the least cost; None if it was chosen otherwise."""
     calibration: Calibration | None = None
     """Counts on the images that the threshold was chosen on."""
     shortfall: Shortfall | None = Field(default=None, exclude=True)
@@ -595,6 +598,8 @@ class Policy(SealedRecord):
 
     def __str__(self) -> str:
         lines = [self.describe_threshold(), f"guarantee: {self.guarantee_text}"]
+        if self.costs is not None:
+            lines += self.costs.describe(self.guarantee)
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
         if len(self.compared) > 1:

@@ -356,14 +356,18 @@ class Run:
         *,
         coverage: float | None = None,
         average_risk: float | None = None,
+        cost_error: float | None = None,
+        cost_review: float | None = None,
+        delta: float = DEFAULT_DELTA,
         predict_from: PredictFrom | None = None,
         top_k: int | None = None,
         progress: bool = True,
         **options: Any,
     ) -> Policy:
-        """Return a policy without a guarantee: for a coverage, or for an error rate on average over calibrations.
+        """Return a policy for a coverage, an error rate on average over calibrations, or the least cost.
 
-        `options` are those of `threshold_for`: `adaptive`, `tolerance`, `max_looks` and the options of the method.
+        The arguments are those of `threshold_for`; `options` are `adaptive`, `tolerance`, `max_looks` and the options
+        of the method. A calibration for the least cost has a guarantee and is recorded in the run.
         """
         self._repeat_warnings()
         with self.predictions.show_progress("confidences", 2, enabled=progress) as preds:
@@ -372,9 +376,12 @@ class Run:
                 method,
                 coverage=coverage,
                 average_risk=average_risk,
+                cost_error=cost_error,
+                cost_review=cost_review,
+                delta=delta,
                 predict_from=predict_from or self.predict_from,
                 top_k=top_k or self.top_k,
-                duplicates=() if average_risk is None else self.record.data.duplicates,
+                duplicates=() if coverage is not None else self.record.data.duplicates,
                 tuning=self._tuning,
                 **options,
             )
@@ -473,6 +480,7 @@ class Run:
             one
             for one in calibrations.calibrations
             if (one.predictions, one.selection, one.views, one.predict_from, one.top_k) == shown
+            and one.risk is not None
             and not (one.options or any(compile_method(name).options for name in one.methods))
         ]
         calibration = concerned[-1] if concerned and delta is None else None
@@ -561,6 +569,9 @@ def open_run(path: str | Path) -> Run:
     try:
         return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
     except OSError as error:
+        if (folder / PREDICTIONS).is_dir() and not record.exists():
+            repair = "run the same evaluate command again to resume it: its predictions are kept"
+            raise PredictionsError(f"the evaluation in {str(folder)!r} was interrupted", repair=repair) from None
         raise PredictionsError(f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}.") from None
     except ValidationError as error:
         fault = f"the run {str(record)!r} is damaged or of another version, {describe_invalid(error)}"

@@ -1,0 +1,92 @@
+"""Costs of errors and reviews: the threshold with the least expected cost, and a bound on its error rate."""
+
+import math
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import Field
+
+from secondlook.arrays import IntArray, is_number
+from secondlook.errors import ANY, DecisionError, Repair
+from secondlook.files import FrozenRecord
+from secondlook.policies.guarantee import Guarantee
+
+PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+RISK_STEPS = 10_000
+"""A bound on a risk is rounded up to hundredths of a percent."""
+
+
+class Costs(FrozenRecord):
+    """What an accepted error and a review cost, and the mean cost of an image on the calibration images."""
+
+    error: PositiveFinite
+    review: PositiveFinite
+    per_image: Annotated[float, Field(ge=0)] = 0.0
+    """Mean cost of an image at the threshold."""
+    accept_all: Annotated[float, Field(ge=0)] = 0.0
+    """Mean cost of an image if all images are accepted; if all are reviewed, it is that of a review."""
+
+    @classmethod
+    def check(cls, error: float | None, review: float | None) -> Self:
+        """Return valid costs, or raise an error."""
+        for name, value in {"cost_error": error, "cost_review": review}.items():
+            if value is None:
+                raise DecisionError("both costs are needed", repair=Repair(f"pass {{{name}}}", **{name: ANY}))
+            if not is_number(value) or not 0 < value < math.inf:
+                fault = "is invalid; expected a finite number above 0, such as 50 for an error and 1 for a review"
+                raise DecisionError(fault, argument=name, value=value)
+        return cls(error=error, review=review)  # type: ignore[arg-type]  # neither is None
+
+    @property
+    def break_even(self) -> float:
+        """The error rate among accepted images above which reviewing them costs less."""
+        return self.review / self.error
+
+    def choose(self, accepted: IntArray, errors: IntArray, n_images: int) -> tuple[int, Self]:
+        """Return the threshold with the least cost, and the costs with the means per image.
+
+        `accepted` and `errors` are counts at each threshold, most confident first, int64 [T]. The last one accepts
+        everything.
+        """
+        per_image = (self.error * errors + self.review * (n_images - accepted)) / n_images
+        best = int(np.argmin(per_image))
+        if per_image[best] >= self.review:
+            rate = f"at least {100 * float(np.min(errors / accepted)):.3g} % of the accepted images are wrong"
+            fault = f"at every threshold {rate}, so reviewing all images costs less than accepting any"
+            raise DecisionError(fault, repair="review all images, or improve the classifier")
+        return best, self.model_copy(update={"per_image": float(per_image[best]), "accept_all": float(per_image[-1])})
+
+    def describe(self, guarantee: Guarantee | None) -> list[str]:
+        """Return the costs, what the threshold saves, and whether the guarantee shows that accepting pays."""
+        savings = (self.review - self.per_image, self.accept_all - self.per_image)
+        least, review, accept = (_format_cost(1000 * cost) for cost in (self.per_image, *savings))
+        is_shown = guarantee is not None and guarantee.risk <= self.break_even
+        shown = "the guarantee shows this" if is_shown else "the guarantee does not show this: label more images"
+        rate = f"at most {100 * self.break_even:.3g} % of the accepted images are wrong"
+        return [
+            f"costs: {self.error:g} per accepted error, {self.review:g} per review",
+            f"per 1,000 images: {least}; saves {review} against reviewing all, {accept} against accepting all",
+            *([f"accepting pays if {rate}; {shown}"] if self.break_even < 1 else []),
+        ]
+
+
+def bound_selected(found: int, others: int, n_thresholds: int, delta: float) -> float:
+    """Return an upper bound on the probability of an event at a threshold, whichever of the images it is chosen by.
+
+    It holds with probability 1 - `delta` although the threshold is chosen on the same images: it is the confidence of
+    one of `n_thresholds` images and independent of the `others`, of which `found` show the event. This is the exact
+    binomial bound of Clopper and Pearson with an equal share of `delta` for each image.
+    """
+    from scipy.special import betaincinv
+
+    return 1.0 if found >= others else float(betaincinv(found + 1, others - found, 1 - delta / n_thresholds))
+
+
+def bound_risk(accepted: int, errors: int, n_images: int, delta: float) -> float:
+    """Return a bound on the error rate among accepted images at any threshold of the images, rounded up."""
+    bound = bound_selected(errors, accepted - 1, n_images, delta)
+    return math.ceil(bound * RISK_STEPS) / RISK_STEPS
+
+
+def _format_cost(cost: float) -> str:
+    return f"{cost:,.0f}" if abs(cost) >= 100 else f"{cost:.3g}"
