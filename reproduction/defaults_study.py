@@ -30,6 +30,7 @@ from secondlook.diagnosis import candidate_views, choose_views
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import METHODS, default_method, fit_method, needs_fitting, tuning_positions
 from secondlook.metrics import METRICS, rank
+from secondlook.metrics.definitions import Metric
 from secondlook.policies import largest_certified_count
 from secondlook.predictions import PredictFrom
 
@@ -271,17 +272,23 @@ def iter_confidences(
 
 
 def measure_split(
-    correct: BoolArray, confidence: Float64Array, split: Split, *, is_set_apart: bool
+    correct: BoolArray,
+    confidence: Float64Array,
+    split: Split,
+    *,
+    is_set_apart: bool,
+    metrics: Mapping[str, Metric] = MEASURED,
+    certified: Mapping[str, float] = CERTIFIED,
 ) -> dict[str, float]:
     """Return every metric on the judged images of one split.
 
     The labels of the tuning images are spent if these are set apart, and else help to certify.
     """
     ranking = rank(correct[split.judged], confidence[split.judged])
-    values = {metric: record.ranked(ranking) for metric, record in MEASURED.items()}
+    values = {metric: record.ranked(ranking) for metric, record in metrics.items()}
     labeled = split.certification if is_set_apart else np.concatenate([split.tuning, split.certification])
     labeled_ranking, descending = rank(correct[labeled], confidence[labeled]), np.sort(confidence[labeled])[::-1]
-    for metric, risk in CERTIFIED.items():
+    for metric, risk in certified.items():
         accepted = largest_certified_count(labeled_ranking, risk, DELTA)
         threshold = np.inf if accepted is None else descending[accepted - 1]
         values[metric] = float(np.mean(confidence[split.judged] >= threshold))
