@@ -12,9 +12,10 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import compile_method, find_method, tuning_positions
+from secondlook.evaluation import SECOND_LOOK_METHODS
 from secondlook.metrics import Ranking
 from secondlook.policies import CountedImages, Frontier, Policy, largest_certified_count
-from secondlook.report.study import SECOND_LOOK_METHODS, Study
+from secondlook.report.study import Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
 """How often adaptive looking reads predictions, roughly; per view where classes are predicted from the views so far."""

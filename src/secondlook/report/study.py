@@ -9,13 +9,11 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import FittedMethods, find_method
-from secondlook.evaluation import DEFAULT_METRICS, check_resampling
+from secondlook.evaluation import DEFAULT_METRICS, SECOND_LOOK_METHODS, check_resampling
 from secondlook.metrics import Ranking, parse_metrics, rank
 from secondlook.predictions import PredictFrom, Predictions, check_prediction
 
 BASELINE = "msr"
-SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap")
-"""The first of these that is reported is compared with the baseline, whichever has the best numbers."""
 EXPLANATIONS = {
     "msr": "the classifier's confidence in the image itself",
     "mean": "the classifier's confidence averaged over all views of the image",
