@@ -199,7 +199,7 @@ def load_model(options: argparse.Namespace) -> Classifier:
 
 def prepare(classifier: Classifier, options: argparse.Namespace) -> Setting:
     """Calibrate on the first images, and classify shifts of some of them."""
-    source = open_source(f"npz:{CIFAR10 / 'test.npz'}", limit=options.calibration)
+    source = open_source(f"npz:{CIFAR10 / 'test.npz'}").select(np.arange(options.calibration))
     preds = collect(classifier, source, VIEWS, store=options.store)
     rule = certify(preds, METHOD, risk=options.risk, delta=options.delta)
     policy = rule.replace(classifier=classifier, views=preds.views.texts)

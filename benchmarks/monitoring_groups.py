@@ -92,7 +92,7 @@ def parse_options() -> argparse.Namespace:
     parser = create_parser(__doc__)
     models = [CIFAR10 / f"{name}.onnx" for name in ("resnet20", "resnet56")]
     parser.add_argument("--model", type=Path, nargs="+", default=models, help="CIFAR-10 classifiers (default: both)")
-    parser.add_argument("--limit", type=int, help="use only the first images of CIFAR-10 (default: all)")
+    parser.add_argument("--limit", type=int, help="number of CIFAR-10 images to use (default: all)")
     parser.add_argument("--store", type=Path, help="folder for predictions (default: a temporary one)")
     parser.add_argument("--stored", type=Path, nargs="+", default=[], help="folders with predictions to use instead")
     return parser.parse_args()

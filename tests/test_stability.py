@@ -233,7 +233,7 @@ def compute_sources(folder: Path) -> Values:
         "npz": sl.open_source(f"npz:{folder}/images.npz"),
         "npz, experimental": sl.open_source(f"npz:{folder}/images.npz?subset=experimental&count=7&seed=3"),
         "npz, evaluation": sl.open_source(f"npz:{folder}/images.npz?subset=evaluation&fraction=0.33"),
-        "npz, first 5": sl.open_source(f"npz:{folder}/images.npz?limit=5"),
+        "npz, limit 5": sl.open_source(f"npz:{folder}/images.npz?limit=5"),
         "folder": sl.open_source(f"folder:{photos}?on_error=skip"),
         "csv": sl.open_source(f"csv:{folder}/list.csv"),
     }

@@ -56,10 +56,10 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "array in another order": lambda folder: open_source(np.asfortranarray(IMAGES)),
     "tensor": lambda folder: open_source(torch.from_numpy(IMAGES).permute(0, 3, 1, 2)),
     "subset of an array": lambda folder: open_source(IMAGES).select(SCATTERED),
-    "first images of an array": lambda folder: open_source(IMAGES, limit=7),
+    "first images of an array": lambda folder: open_source(IMAGES).select(np.arange(7)),
     "archive": lambda folder: open_source(write_archive(folder)),
     "subset of an archive": lambda folder: open_source(write_archive(folder)).select(SCATTERED),
-    "first images of an archive": lambda folder: open_source(write_archive(folder), limit=7),
+    "first images of an archive": lambda folder: open_source(write_archive(folder)).select(np.arange(7)),
     "files": lambda folder: open_source(write_files(folder)),
     "subset of files": lambda folder: open_source(write_files(folder)).select(SCATTERED),
 }

@@ -126,7 +126,7 @@ def test_unreadable_images_are_an_error_or_skipped_and_listed_once(picture_folde
     assert list(reasons) == ["cat/1-cut.png", "cat/1-empty.png", "cat/1-text.png", "dog/9-big.png"]
     assert reasons["cat/1-empty.png"] == "it is empty (0 bytes)"
     assert "50 x 50 = 2500 pixels" in reasons["dog/9-big.png"]
-    part = open_source(f"folder:{picture_folder}?limit=3&on_error=skip")
+    part = open_source(source.with_on_error("skip").select(np.arange(3)))
     assert [batch.indices.tolist() for batch in part.batches(8)] == [[0]]
     assert len(part.skipped) == 2
 

@@ -116,6 +116,29 @@ def test_subsets_depend_on_ids_alone(ids: list[str], count: int, seed: int, remo
         assert len(after - set(experimental.ids)) <= 1, "removing an image moves at most one other"
 
 
+@given(ids=st.permutations(IDS), limit=st.integers(1, 19), removed=st.sampled_from(IDS))
+@settings(deadline=None, max_examples=40)
+def test_limit_is_a_sample_by_id_in_the_order_of_the_source(ids: list[str], limit: int, removed: str) -> None:
+    sample = open_source(source_of(ids), limit=limit).ids
+    assert list(sample) == [id_ for id_ in ids if id_ in set(sample)]
+    assert (
+        set(sample)
+        == set(open_source(source_of(IDS), limit=limit).ids)
+        <= {*open_source(source_of(IDS), limit=limit + 1).ids}
+    )
+    rest = open_source(source_of([id_ for id_ in ids if id_ != removed]), limit=limit)
+    assert len(set(rest.ids) - set(sample)) <= 1, "removing an image moves at most one other"
+
+
+def test_limit_takes_images_of_all_classes_where_they_are_in_order() -> None:
+    images, labels = np.zeros((1000, 1, 1, 1), np.uint8), np.arange(1000) // 100
+    whole = open_source(images, labels=labels)
+    assert np.bincount(labels_of(open_source(whole, limit=100))).min() >= 4
+    experimental = open_source(whole, subset="experimental", fraction=0.5)
+    chosen = set(open_source(whole, limit=100).ids) & set(experimental.ids)
+    assert 30 <= len(chosen) <= 70, "the sample does not depend on the subset"
+
+
 def test_indices_are_read_from_text_or_npy(tmp_path: Path) -> None:
     (tmp_path / "some.txt").write_text("7\n3 11\n")
     np.save(tmp_path / "some.npy", np.array([7, 3, 11], dtype=np.uint16))

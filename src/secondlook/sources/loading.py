@@ -37,7 +37,7 @@ QUOTED = re.compile("'(.+?)'")
 
 @dataclass(frozen=True)
 class Selection:
-    """Which images to select: a subset or a file of indices, then the first `limit` of them."""
+    """Which images to select: a subset or a file of indices, then a sample of at most `limit` of them."""
 
     subset: SubsetName | None = None
     fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -83,7 +83,8 @@ def open_source(
         The 'experimental' subset is the `count` images, or the `fraction` of the images (0.1 by default), with the
         smallest hash of seed (0 by default) and id; the 'evaluation' subset is all other images.
     indices, limit
-        A file of the indices to select, instead of a subset; and the maximum number of images, applied last.
+        A file of the indices to select, instead of a subset; and the maximum number of images, applied last. Images
+        are sampled by a hash of their ids, always the same ones, and keep their order.
     on_error
         'fail' (the default) raises an error at the first image that cannot be read; 'skip' skips such images and
         lists them in `Source.skipped`.
@@ -223,7 +224,17 @@ def _select(source: Source, selection: Selection | None, spec: str) -> Source:
         positions = _find_subset(source, selection)
     else:
         positions = np.arange(len(source), dtype=np.int64)
-    return source.select(positions[: selection.limit], spec)
+    if selection.limit is not None and selection.limit < len(positions):
+        # The first ones may be of one class. A text other than that of a seed: the sample is independent of subsets.
+        ranking = _rank_by_hash([source.ids[position] for position in positions.tolist()], "limit")
+        positions = positions[np.sort(ranking[: selection.limit])]
+    return source.select(positions, spec)
+
+
+def _rank_by_hash(ids: Iterable[str], prefix: object) -> IntArray:
+    """Return the positions of ids, ordered by the sha256 of 'prefix:id'. -> int64 [n]"""
+    keys = [hashlib.sha256(f"{prefix}:{id_}".encode()).digest() for id_ in ids]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
 
 
 def _find_subset(source: Source, selection: Selection) -> IntArray:
@@ -237,8 +248,7 @@ def _find_subset(source: Source, selection: Selection) -> IntArray:
     if count > n_images:
         fault = f"exceeds the {n_images} images of {where!r}"
         raise SourceError(fault, argument="count", value=count, repair="choose a smaller count")
-    keys = [hashlib.sha256(f"{selection.seed}:{id_}".encode()).digest() for id_ in source.ids]
-    ranking = np.array(sorted(range(n_images), key=keys.__getitem__), dtype=np.int64)
+    ranking = _rank_by_hash(source.ids, selection.seed)
     positions = np.sort(ranking[:count] if selection.subset == "experimental" else ranking[count:])
     if not positions.size:
         fault = f"the {selection.subset} subset of the {n_images} images of {where!r} is empty"
