@@ -22,12 +22,9 @@ ResNetForImageClassification(config).save_pretrained("my-model")
 ConvNextImageProcessor(size={"shortest_edge": 32}, crop_pct=1.0).save_pretrained("my-model")
 """,
     "README.md": """
-import numpy as np, torch
+import numpy as np
 from PIL import Image
-my_torch_module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 10))
-my_function = lambda batch: np.full((len(batch), 10), 0.1)
-images, labels = np.zeros((20, 224, 224, 3), np.uint8), np.arange(20) % 10
-Image.fromarray(images[0, :16, :16]).save("photo.jpg")
+Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save("photo.jpg")
 """,
     "labels.md": """
 from secondlook.cli.demo import digit_images
