@@ -2,17 +2,10 @@
 
 from secondlook.evaluation.comparison import Comparison, compare
 from secondlook.evaluation.estimates import Estimate, check_resampling
-from secondlook.evaluation.evaluation import (
-    DEFAULT_METRICS,
-    SECOND_LOOK_METHODS,
-    Evaluation,
-    evaluate,
-    select_groups,
-)
+from secondlook.evaluation.evaluation import DEFAULT_METRICS, Evaluation, evaluate, select_groups
 
 __all__ = [
     "DEFAULT_METRICS",
-    "SECOND_LOOK_METHODS",
     "Comparison",
     "Estimate",
     "Evaluation",

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.diagnosis import warn_about_setup
 from secondlook.errors import ANY, MetricError, Repair
 from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
@@ -45,8 +46,6 @@ UNKNOWN_METRICS = ("auroc", "fpr95")
 """The metrics of unknown detection, where known images count as correct and unknown ones as errors."""
 MAX_GROUP_TABLES = 10
 """Groups that have a table each; more share one, with a line for each."""
-SECOND_LOOK_METHODS = ("blend", "learned", "mean", "bootstrap")
-"""The first of these that is evaluated is compared with the baseline, whichever has the best numbers."""
 VIEWS_VERDICTS = {
     "better": "they help",
     "worse": "they do not help",
@@ -63,6 +62,9 @@ Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
 @dataclass(frozen=True, repr=False)
 class Evaluation(EstimateTable):
     """The result of `evaluate`; `print` shows a verdict and the main metrics, `details()` has all of them."""
+
+    SECOND_LOOK_METHODS: ClassVar[tuple[str, ...]] = ("blend", "learned", "mean", "bootstrap")
+    """The first of these that is evaluated is compared with the baseline, whichever has the best numbers."""
 
     rows: Annotated[tuple[Estimate, ...], Field(min_length=1)]
     baseline: str
@@ -124,7 +126,7 @@ class Evaluation(EstimateTable):
         """The method that is compared with the baseline in `verdict`, whichever is best; None if it uses no views."""
         if self.views == 1:
             return None
-        return next((name for name in SECOND_LOOK_METHODS if name in self.methods and name != self.baseline), None)
+        return next((name for name in self.SECOND_LOOK_METHODS if name in self.methods and name != self.baseline), None)
 
     @property
     def verdict(self) -> dict[str, str]:
@@ -293,6 +295,7 @@ def evaluate(
     check_resampling(level, resamples, seed)
     resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     n_unknown = 0 if unknown is None else unknown.n_images
+    warn_about_setup(preds)
     own = _check_own(methods, preds.n_images + n_unknown) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
     fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)

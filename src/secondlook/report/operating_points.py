@@ -12,7 +12,7 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import compile_method, find_method, tuning_positions
-from secondlook.evaluation import SECOND_LOOK_METHODS
+from secondlook.evaluation import Evaluation
 from secondlook.metrics import Ranking
 from secondlook.policies import CountedImages, Frontier, Policy, largest_certified_count
 from secondlook.report.study import Study
@@ -198,7 +198,9 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
     """
     if study.preds.n_views < 2:
         return "there is only one view"
-    names = [name for name in (method, *SECOND_LOOK_METHODS, *study.confidences) if name in study.confidences]
+    names = [
+        name for name in (method, *Evaluation.SECOND_LOOK_METHODS, *study.confidences) if name in study.confidences
+    ]
     able = [name for name in names if find_method(name).is_mean_over_views]
     if not able:
         return "none of the methods of this page is a mean over views"

@@ -9,7 +9,7 @@ import numpy as np
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import FittedMethods, find_method
-from secondlook.evaluation import DEFAULT_METRICS, SECOND_LOOK_METHODS, check_resampling
+from secondlook.evaluation import DEFAULT_METRICS, Evaluation, check_resampling
 from secondlook.metrics import Ranking, parse_metrics, rank
 from secondlook.predictions import PredictFrom, Predictions, check_prediction
 
@@ -156,7 +156,7 @@ def build_study(
             confidences |= {name: fitted.compute(table, name, seed=settings.seed) for name in ranks}
     copies = frozenset(duplicates)
     baseline = BASELINE if BASELINE in names else names[0]
-    others = [name for name in (*SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
+    others = [name for name in (*Evaluation.SECOND_LOOK_METHODS, *names) if name in names and name != baseline]
     return Study(
         preds=judged,
         given=preds,
