@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray, is_number
+from secondlook.diagnosis import warn_about_setup
 from secondlook.errors import ANY, DecisionError, MetricError, PredictionsError, Repair
 from secondlook.estimators import (
     FittedMethods,
@@ -297,12 +298,13 @@ def threshold_for(
 
     `coverage` accepts at least this fraction of the images; labels are not needed, except to fit a method.
     `average_risk` accepts as many images as possible such that the error rate among accepted images, averaged over
-    draws of labeled images, is at most this. That takes few labels (proof in docs/labels.md), but in about 40 of 100
-    draws the error rate is higher, so the policy is not `certified`.
+    draws of labeled images, is at most this. That takes few labels (proof in docs/background/proofs.md), but in about
+    40 of 100 draws the error rate is higher, so the policy is not `certified`.
     `cost_error` and `cost_review` choose the threshold with the least cost per labeled image: `cost_error` for each
     accepted error, `cost_review` for each rejected image. The policy is `certified`: with probability 1 - `delta`, the
     error rate among accepted images is at most `policy.guarantee.risk`. This bound holds for all thresholds at once, so
-    other costs may be tried on the same images. `policy.costs` has the costs. The other arguments are those of
+    other costs may be tried on the same images. `policy.costs` has the costs, and the
+    mean cost of a new image. The other arguments are those of
     `certify`.
     """
     costs = None if cost_error is None and cost_review is None else Costs.check(cost_error, cost_review)
@@ -348,17 +350,26 @@ def threshold_for(
 def _choose_least_cost(scored: "ScoredImages", costs: Costs, delta: float) -> Policy:
     """Return the threshold with the least cost, and a bound on its error rate that holds for every threshold."""
     _check_finite(scored.confidence)
-    images = CountedImages.count(scored.correct(), scored.confidence, scored.is_copy)
+    correct = scored.correct()
+    images = CountedImages.count(correct, scored.confidence, scored.is_copy)
     ranking = images.ranking
-    best, costs = costs.choose(ranking.accepted, ranking.errors, ranking.n_images)
+    best = costs.choose(ranking)
+    if best is None:
+        rate = (
+            f"at least {100 * float(np.min(ranking.errors / ranking.accepted)):.3g} % of the accepted images are wrong"
+        )
+        fault = f"at every threshold {rate}, so reviewing all images costs less than accepting any"
+        raise DecisionError(fault, repair="review all images, or improve the classifier")
     counts: dict[str, Any] = {"accepted": int(ranking.accepted[best]), "errors": int(ranking.errors[best])}
     risk = bound_risk(**counts, n_images=images.n_images, delta=delta)
     copies = images.n_images - ranking.n_images
+    counted = ~(scored.is_copy & correct)
+    counted[0] |= not counted.any()  # as `CountedImages` counts
     return Policy(
         threshold=float(ranking.confidences[best]),
         guarantee=Guarantee(risk=risk, delta=delta) if risk < 1 else None,
         calibration=Calibration(images=ranking.n_images, duplicates=copies, **counts),
-        costs=costs,
+        costs=costs.estimate(correct[counted], scored.confidence[counted]),
     )
 
 
@@ -856,6 +867,7 @@ def score_candidates(
     given: object = adaptive  # whatever callers without a type checker pass
     if not isinstance(given, bool | Schedule):
         raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
+    warn_about_setup(preds)
     names = (default_method(preds),) if method is None else as_methods(method)
     if adaptive is True:
         tuning = tuning_positions(preds.n_images) if tuning is None else tuning

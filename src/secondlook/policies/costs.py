@@ -6,25 +6,28 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field
 
-from secondlook.arrays import IntArray, is_number
+from secondlook.arrays import BoolArray, Float64Array, is_number
 from secondlook.errors import ANY, DecisionError, Repair
 from secondlook.files import FrozenRecord
+from secondlook.metrics import Ranking, rank
 from secondlook.policies.guarantee import Guarantee
 
 PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PARTS = 10
+"""Parts of the images in the cross-validation of a cost."""
 RISK_STEPS = 10_000
 """A bound on a risk is rounded up to hundredths of a percent."""
 
 
 class Costs(FrozenRecord):
-    """What an accepted error and a review cost, and the mean cost of an image on the calibration images."""
+    """What an accepted error and a review cost, and the mean cost of an image."""
 
     error: PositiveFinite
     review: PositiveFinite
     per_image: Annotated[float, Field(ge=0)] = 0.0
-    """Mean cost of an image at the threshold."""
+    """Mean cost of a new image, estimated by cross-validation on the calibration images."""
     accept_all: Annotated[float, Field(ge=0)] = 0.0
-    """Mean cost of an image if all images are accepted; if all are reviewed, it is that of a review."""
+    """Mean cost of a calibration image if all are accepted; if all are reviewed, it is that of a review."""
 
     @classmethod
     def check(cls, error: float | None, review: float | None) -> Self:
@@ -42,19 +45,29 @@ class Costs(FrozenRecord):
         """The error rate among accepted images above which reviewing them costs less."""
         return self.review / self.error
 
-    def choose(self, accepted: IntArray, errors: IntArray, n_images: int) -> tuple[int, Self]:
-        """Return the threshold with the least cost, and the costs with the means per image.
+    def choose(self, ranking: Ranking) -> int | None:
+        """Return the place of the threshold with the least cost, None if reviewing all images costs less."""
+        total = self.error * ranking.errors + self.review * (ranking.n_images - ranking.accepted)
+        best = int(np.argmin(total))
+        return None if total[best] >= self.review * ranking.n_images else best
 
-        `accepted` and `errors` are counts at each threshold, most confident first, int64 [T]. The last one accepts
-        everything.
+    def estimate(self, correct: BoolArray, confidence: Float64Array) -> Self:
+        """Return the costs with the means per image. bool [N], float64 [N]
+
+        Each part of the images is decided by the threshold of the other parts. On the images that chose it, a threshold
+        costs less than on new ones.
         """
-        per_image = (self.error * errors + self.review * (n_images - accepted)) / n_images
-        best = int(np.argmin(per_image))
-        if per_image[best] >= self.review:
-            rate = f"at least {100 * float(np.min(errors / accepted)):.3g} % of the accepted images are wrong"
-            fault = f"at every threshold {rate}, so reviewing all images costs less than accepting any"
-            raise DecisionError(fault, repair="review all images, or improve the classifier")
-        return best, self.model_copy(update={"per_image": float(per_image[best]), "accept_all": float(per_image[-1])})
+        parts, total = np.random.default_rng(0).permutation(len(correct)) % PARTS, 0.0
+        for part in range(PARTS):
+            judged, threshold = parts == part, math.inf
+            if not judged.all():
+                ranking = rank(correct[~judged], confidence[~judged])
+                best = self.choose(ranking)
+                threshold = math.inf if best is None else float(ranking.confidences[best])
+            accept = confidence[judged] >= threshold
+            total += self.error * int(np.sum(accept & ~correct[judged])) + self.review * int(np.sum(~accept))
+        means = {"per_image": total / len(correct), "accept_all": self.error * float(np.mean(~correct))}
+        return self.model_copy(update=means)
 
     def describe(self, guarantee: Guarantee | None) -> list[str]:
         """Return the costs, what the threshold saves, and whether the guarantee shows that accepting pays."""
@@ -65,7 +78,7 @@ class Costs(FrozenRecord):
         rate = f"at most {100 * self.break_even:.3g} % of the accepted images are wrong"
         return [
             f"costs: {self.error:g} per accepted error, {self.review:g} per review",
-            f"per 1,000 images: {least}; saves {review} against reviewing all, {accept} against accepting all",
+            f"per 1,000 new images: about {least}; saves {review} against reviewing all, {accept} against accepting",
             *([f"accepting pays if {rate}; {shown}"] if self.break_even < 1 else []),
         ]
 
