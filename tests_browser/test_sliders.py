@@ -105,6 +105,31 @@ def test_coverage_sets_the_threshold(page: Page, study: Study, method: str) -> N
         assert page.inner_text("#risk").removesuffix("\u00a0%") == f"{round(100 * point.errors / point.accepted, 3):g}"
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_costs_set_the_threshold_of_least_cost(page: Page, study: Study, method: str) -> None:
+    """The least cost over all thresholds, and over accepting nothing, counted slowly."""
+    page.select_option("#method", method)
+    confidence, wrong = study.confidences[method], ~study.correct
+    for error, review in ((50, 1), (3, 1), (2, 0.5), (1, 2), (1e6, 1e-3)):
+        page.fill("#cost-review", f"{review}")
+        page.fill("#cost-error", f"{error:.0f}")
+        costs = [review * study.n_images]
+        for threshold in np.unique(confidence):
+            accept = confidence >= threshold
+            costs.append(error * int(np.sum(accept & wrong)) + review * int(np.sum(~accept)))
+        _, _, rejected, errors = read_numbers(page)
+        assert error * errors + review * rejected == pytest.approx(min(costs))
+        shown = re.findall(r"cost (\S+) here, (\S+) if .*and (\S+) if", page.inner_text("#costs"))[0]
+        expected = [1000 * cost / study.n_images for cost in (min(costs), costs[0], error * study.n_errors)]
+        assert [float(text.replace(",", "")) for text in shown] == pytest.approx(expected, rel=1e-3)
+        assert not page.is_checked("#guaranteed")
+    page.fill("#cost-error", "0")
+    assert "Enter both costs" in page.inner_text("#costs")
+    page.locator("#tolerated").evaluate(MOVE, "7")
+    risk = float(slider_risks(study.error_rate, choose_headline_risk(study.error_rate))[7])
+    assert read_numbers(page) == expected_numbers(study, method, point_at_risk(study.rankings[method], risk))
+
+
 def test_all_methods_follow_the_slider(page: Page, study: Study) -> None:
     page.locator("#coverage").evaluate(MOVE, "700")
     for method, ranking in study.rankings.items():

@@ -3,6 +3,10 @@ function formatRisk(point) {
   return point.accepted ? `${Number(formatDigits((100 * point.errors) / point.accepted, 3))}\u00a0%` : "–";
 }
 
+function formatCost(cost) {
+  return cost.toLocaleString("en-US", { maximumSignificantDigits: 4 });
+}
+
 function joinNames(names) {
   return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
 }
@@ -39,13 +43,21 @@ function describeUnknown(page, method, point) {
 function startOperatingPoint(page, plots, sections) {
   const [tolerated, coverage, guaranteed, choice] = ["tolerated", "coverage", "guaranteed", "method"].map(byId);
   const rows = new Map([...document.querySelectorAll("#all-methods tbody tr")].map((row) => [row.dataset.method, row]));
+  const fields = ["cost-error", "cost-review"].map(byId);
   let setBy = "risk";
 
   const selected = () => page.methods.find((method) => method.name === choice.value);
   const riskIndex = () => Number(tolerated.value);
   const risk = () => page.risks[riskIndex()];
 
+  // The two costs, null unless both are numbers above 0.
+  function readCosts() {
+    const [error, review] = fields.map((field) => Number(field.value));
+    return error > 0 && review > 0 && Number.isFinite(error + review) ? { error, review } : null;
+  }
+
   function observedPoint(method) {
+    if (setBy === "costs") return pointAtCosts(method, readCosts(), page.images);
     return setBy === "coverage" ? pointAtCoverage(method, Number(coverage.value) / 1000, page.images) : pointAtRisk(method, risk());
   }
 
@@ -54,24 +66,39 @@ function startOperatingPoint(page, plots, sections) {
   }
 
   function moveOtherSlider(point) {
-    if (setBy === "risk") coverage.value = Math.max(1, Math.round((1000 * point.accepted) / page.images));
-    else tolerated.value = Math.min(page.risks.length - 1, firstAtLeast(page.risks, point.errors / point.accepted - ROUNDING));
+    if (setBy !== "coverage") coverage.value = Math.max(1, Math.round((1000 * point.accepted) / page.images));
+    if (setBy !== "risk") tolerated.value = Math.min(page.risks.length - 1, firstAtLeast(page.risks, point.errors / Math.max(1, point.accepted) - ROUNDING));
   }
 
   function goal() {
+    if (setBy === "costs") return "the least cost";
     return setBy === "coverage" ? `${formatPercent(Number(coverage.value) / 1000, 1)} coverage` : `${formatPercent(risk(), 6)} tolerated risk`;
   }
 
   function describeSetting(method, point) {
     const decided = `Decided by ${method.name}, ${method.summary.split(";")[0]}:`;
+    if (!point.accepted && setBy === "costs") return `${decided} at every threshold, reviewing all images costs less.`;
     if (!point.accepted) return `${decided} no threshold ${guaranteed.checked ? "guarantees" : "reaches"} ${formatPercent(risk(), 6)} risk.`;
     return `${decided} a prediction is accepted if its confidence is at least ${formatThreshold(point)}, for ${goal()}${guaranteed.checked ? ", with guarantee" : ""}.`;
+  }
+
+  // What the point costs, and the command that certifies the threshold of least cost.
+  function describeCosts(method, point) {
+    const costs = readCosts();
+    if (!costs) return "Enter both costs to find the threshold of least cost.";
+    const all = { accepted: page.images, errors: page.errors };
+    const [cost, review, accept] = [point, NOTHING_ACCEPTED, all].map((one) => formatCost((1000 * totalCost(one, costs, page.images)) / page.images));
+    const sentence = `Of these images, 1,000 cost ${cost} here, ${review} if all are reviewed, and ${accept} if all are accepted; new ones cost more.`;
+    if (method.no_guarantee) return sentence;
+    const command = `secondlook calibrate --run RUN --cost-error ${costs.error} --cost-review ${costs.review} --method '${method.name}'`;
+    return `${sentence} To certify the threshold of least cost: ${command}`;
   }
 
   function showPoint(method, point) {
     const texts = {
       lead: describeDecisions(page, point),
       setting: describeSetting(method, point),
+      costs: describeCosts(method, point),
       guarantee: describeGuarantee(page, method, riskIndex()),
       summary: `${formatCount(point.accepted)} accepted, ${formatCount(point.errors)} wrong · ${formatCount(page.images - point.accepted)} to review, ${formatCount(page.errors - point.errors)} caught`,
       "tolerated-value": formatPercent(risk(), 6),
@@ -127,13 +154,14 @@ function startOperatingPoint(page, plots, sections) {
 
   function setFrom(slider) {
     setBy = slider;
-    if (slider === "coverage") guaranteed.checked = false;
+    if (slider !== "risk") guaranteed.checked = false;
     update();
   }
 
   tolerated.addEventListener("input", () => setFrom("risk"));
   guaranteed.addEventListener("change", () => setFrom("risk"));
   coverage.addEventListener("input", () => setFrom("coverage"));
+  for (const field of fields) field.addEventListener("input", () => setFrom(readCosts() ? "costs" : "risk"));
   choice.addEventListener("change", selectMethod);
   for (const method of page.methods) rows.get(method.name).cells[0].prepend(key(method));
   tolerated.value = page.risks.indexOf(page.risk);

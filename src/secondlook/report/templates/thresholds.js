@@ -44,6 +44,21 @@ function pointAtRisk(method, risk) {
   return NOTHING_ACCEPTED;
 }
 
+// The cost of all images: of each accepted error and each review.
+function totalCost({ accepted, errors }, { error, review }, images) {
+  return error * errors + review * (images - accepted);
+}
+
+// The point with the least cost; of equal costs, the most confident one.
+function pointAtCosts(method, costs, images) {
+  let best = NOTHING_ACCEPTED;
+  for (let block = 0; block < method.accepted.length; block++) {
+    const point = { accepted: method.accepted[block], errors: method.errors[block] };
+    if (totalCost(point, costs, images) < totalCost(best, costs, images)) best = pointOfBlock(method, block);
+  }
+  return best;
+}
+
 // The highest threshold that reaches this coverage; equal confidences are accepted together.
 function pointAtCoverage(method, coverage, images) {
   const count = Math.max(1, Math.min(images, Math.ceil(coverage * images * (1 - ROUNDING))));
