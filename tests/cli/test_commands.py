@@ -36,8 +36,10 @@ def test_evaluate_prints_the_numbers_of_the_library(here: Here) -> None:
         assert values[method, "auroc"] == pytest.approx(expected, abs=1e-12)
     assert json.loads(Path("run/evaluation.json").read_text()) == done.json
     done = here(*EVALUATE, "--metric", "auroc", "--method", "msr", "--method", "mean")
-    assert done.out.startswith("all images: 400 images")
-    assert "auroc ↑\n msr" in done.out
+    assert done.out.startswith("Confidence: ")
+    assert "400 images" in done.out
+    assert "95 % interval  " not in done.out
+    assert "auroc ↑\n msr" in here(*EVALUATE, "--metric", "auroc", "--verbose").out
     assert "bootstrap" not in done.out
     assert "secondlook calibrate --run run" in done.out
 

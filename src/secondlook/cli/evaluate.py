@@ -56,6 +56,7 @@ def evaluate(
         Option(metavar="SPEC", help="Images of none of the classes (out-of-distribution); they count as errors."),
     ] = None,
     no_check: Annotated[bool, Option("--no-check", help="Omit the check of preprocessing and class order.")] = False,
+    verbose: Annotated[bool, Option("--verbose", help="Print all metrics, and the text of each view.")] = False,
     execution: ClusterExecution,
     printing: Printing,
 ) -> None:
@@ -79,9 +80,10 @@ def evaluate(
             execution=settings,
             **evaluating.make(),
         )
-    folder, lines = quote(str(run.path)), [str(run.evaluation)]
-    if run.record.view_choice is not None:
-        lines.insert(0, str(run.record.view_choice))
+    folder, choice = quote(str(run.path)), run.record.view_choice
+    lines = [run.evaluation.details() if verbose else str(run.evaluation)]
+    if choice is not None:
+        lines.append(f"{choice}\n\n{choice.details()}" if verbose else str(choice))
     if run.accepted_unknowns is not None:
         lines.append(run.accepted_unknowns)
     compared = run.evaluation.image_or_views
