@@ -13,7 +13,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import secondlook as sl
-from secondlook.policies import Schedule
+from secondlook.policies import Schedule, threshold_for
 from tests.cli.conftest import VIEWS, Here
 
 DATA = "folder:val/?limit=60"
@@ -109,7 +109,7 @@ def test_second_calibration_on_the_same_images_is_told(here: Here, run: Path) ->
 
 
 def test_several_methods_share_delta(here: Here, run: Path) -> None:
-    done = here.ok(*CALIBRATE.split(), "--method", "msr, view:shift:1,0,mean")
+    done = here.ok(*CALIBRATE.split(), *(f"--method={name}" for name in ("msr", "view:shift:1,0", "mean")))
     assert "warning" not in done.err
     methods = ["msr", "view:shift:1,0", "mean"]
     rule = sl.certify(sl.Predictions.open("run/predictions"), methods, risk=0.1, delta=0.1)
@@ -182,7 +182,7 @@ def test_settings_file_takes_the_options(here: Here, run: Path) -> None:
     here.ok("calibrate", "--config", "settings.toml", "--max-looks", "4", "--out", "other.json")
     assert sl.load_policy("other.json").schedule.max_looks == 4  # type: ignore[union-attr]
     Path("settings.toml").write_text(
-        '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nper-class = true\nclass-risk = ["3=0.4"]\n'
+        '[calibrate]\nrun = "run"\nrisk = 0.2\ndelta = 0.1\nclass-thresholds = true\nclass-risk = ["3=0.4"]\n'
     )
     here.ok("calibrate", "--config", "settings.toml", "--force")
     assert sl.load_policy("policy.json").groups[3].risk == 0.4
@@ -231,7 +231,7 @@ CLASS_RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")
 
 
 def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Path) -> None:
-    words = (*CLASS_RISK, "--per-class", "--class-risk", "3=0.4", "--class-risk", "8=0.001")
+    words = (*CLASS_RISK, "--class-thresholds", "--class-risk", "3=0.4", "--class-risk", "8=0.001")
     done = here.calibrate(*words, "--json")
     rule = sl.certify(
         sl.open_run("run").predictions, "mean", risk={"*": 0.2, "3": 0.4, "8": 0.001}, delta=0.1, groups="class"
@@ -259,7 +259,9 @@ def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Pat
     assert report["guarantees"].endswith("for mean, with a threshold for each class")
     assert any("threshold for each predicted class" in note for note in report["notes"])
     assert '"calibrated":[],' in Path("run/report.html").read_text(encoding="utf-8")
-    told = here.calibrate("--risk", "0.2", "--delta", "0.1", "--method", "msr,mean", "--per-class", "--force").out
+    told = here.calibrate(
+        "--risk", "0.2", "--delta", "0.1", "--method", "msr", "--method", "mean", "--class-thresholds", "--force"
+    ).out
     policy = sl.load_policy("policy.json")
     assert len(policy.compared) == 2
     assert "best of 2" in told
@@ -269,7 +271,7 @@ def test_policy_per_class_has_the_thresholds_of_the_library(here: Here, run: Pat
 
 def test_classes_of_a_group_share_a_threshold(here: Here, run: Path) -> None:
     Path("groups.json").write_text('{"round": ["0", "6", "8", 9]}')
-    words = (*CLASS_RISK, "--per-class", "--class-groups", "groups.json", "--class-risk", "round=0.1")
+    words = (*CLASS_RISK, "--class-thresholds", "--class-groups", "groups.json", "--class-risk", "round=0.1")
     told = here.calibrate(*words).out
     groups: dict[str, list[str | int]] = {"round": [0, 6, 8, 9]}
     risk = {"round": 0.1, "*": 0.2}
@@ -286,18 +288,18 @@ def test_classes_of_a_group_share_a_threshold(here: Here, run: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--risk 0.1 --class-groups run/run.json", "--class-groups has no effect without --per-class"),
-        ("--risk 0.1 --per-class --class-groups run/run.json", "--class-groups 'run/run.json'"),
-        ("--risk 0.1 --per-class --class-groups absent.json", "--class-groups 'absent.json'"),
+        ("--risk 0.1 --class-groups run/run.json", "--class-groups has no effect without --class-thresholds"),
+        ("--risk 0.1 --class-thresholds --class-groups run/run.json", "--class-groups 'run/run.json'"),
+        ("--risk 0.1 --class-thresholds --class-groups absent.json", "--class-groups 'absent.json'"),
         ("--risk 0.1 --coverage 0.5", "--coverage"),
         ("", "--coverage"),
         ("--risk 7", "7.0"),
         ("--risk 0.0001", "0.01 %"),
         ("--risk 0.1 --method bootstrap", "'bootstrap'"),
         ("--risk 0.1 --out absent/policy.json", "'absent/policy.json'"),
-        ("--risk 0.1 --method mean,mean", "'mean'"),
-        ("--risk 0.1 --method mean,meen", "Did you mean 'mean'?"),
-        ("--coverage 0.5 --method mean,msr", "'mean,msr'"),
+        ("--risk 0.1 --method mean --method mean", "'mean'"),
+        ("--risk 0.1 --method mean --method meen", "Did you mean 'mean'?"),
+        ("--coverage 0.5 --method mean --method msr", "--method"),
         ("--risk 0.1 --delta inf", "--delta inf"),
         ("--risk 0.1 --tolerance 0.05", "--tolerance has no effect without --adaptive"),
         ("--coverage 0.8 --max-looks 3", "--max-looks has no effect without --adaptive"),
@@ -308,16 +310,16 @@ def test_classes_of_a_group_share_a_threshold(here: Here, run: Path) -> None:
         ("--risk 0.1 --adaptive --max-looks 1", "--max-looks 1 "),
         ("--risk 0.1 --adaptive --method msr", "'msr' is not a mean over views"),
         ("--coverage 0.8 --adaptive --method zero", "'mean', 'blend', 'learned'"),
-        ("--risk 0.2 --class-risk 3=0.1", "--class-risk has no effect without --per-class"),
-        ("--coverage 0.8 --per-class", "--per-class has no effect without --risk"),
-        ("--risk 0.2 --per-class --adaptive", "--adaptive"),
-        ("--risk 0.2 --per-class --class-risk 3", "--class-risk '3'"),
-        ("--risk 0.2 --per-class --class-risk 3=x", "--class-risk '3=x'"),
-        ("--risk 0.2 --per-class --class-risk 3=0", "--class-risk '3=0'"),
-        ("--risk 0.2 --per-class --class-risk 3=0.1 --class-risk 3=0.2", "'3' a risk twice"),
-        ("--risk 0.2 --per-class --class-risk 33=0.1", "--class-risk names '33'"),
-        ("--risk 2 --per-class", "--risk 2.0 "),
-        ("--risk 0.001 --per-class", "more labeled images of it"),
+        ("--risk 0.2 --class-risk 3=0.1", "--class-risk has no effect without --class-thresholds"),
+        ("--coverage 0.8 --class-thresholds", "--class-thresholds has no effect without --risk"),
+        ("--risk 0.2 --class-thresholds --adaptive", "--adaptive"),
+        ("--risk 0.2 --class-thresholds --class-risk 3", "--class-risk '3'"),
+        ("--risk 0.2 --class-thresholds --class-risk 3=x", "--class-risk '3=x'"),
+        ("--risk 0.2 --class-thresholds --class-risk 3=0", "--class-risk '3=0'"),
+        ("--risk 0.2 --class-thresholds --class-risk 3=0.1 --class-risk 3=0.2", "'3' a risk twice"),
+        ("--risk 0.2 --class-thresholds --class-risk 33=0.1", "--class-risk names '33'"),
+        ("--risk 2 --class-thresholds", "--risk 2.0 "),
+        ("--risk 0.001 --class-thresholds", "more labeled images of it"),
         ("--coverage 0.7 --shift-images 60", "--shifts"),
         ("--coverage 0.7 --unknown-budget 0.02", "--unknown-budget has no effect without --risk"),
         ("--coverage 0.7 --unknown folder:val", "--unknown has no effect without --risk"),
@@ -378,3 +380,44 @@ def test_examples_of_unknown_images_limit_the_familiarity(here: Here, run: Path)
     assert alone.unknown is None
     assert alone.familiarity is not None
     assert (alone.familiarity.weights, alone.familiarity.budget) == ((), 0.05)
+
+
+def test_costs_choose_the_threshold_with_the_least_cost(here: Here, run: Path) -> None:
+    """Other costs on the same images need no other guarantee; a risk does."""
+    costs = ("--cost-error", "50", "--cost-review", "1", "--method", "mean", "--delta", "0.1")
+    done = here.calibrate(*costs, "--json")
+    made = done.json
+    preds = sl.Predictions.open("run/predictions")
+    expected = threshold_for(preds, "mean", cost_error=50, cost_review=1, delta=0.1)
+    assert made["threshold"] == expected.threshold
+    assert made["costs"]["per_image"] < made["costs"]["review"]
+    assert expected.guarantee is not None
+    assert made["guarantee"]["risk"] == expected.guarantee.risk
+    told = here.calibrate(*costs, "--force")
+    assert "saves" in told.out
+    assert "warning" not in told.err
+    assert "warning" not in here.calibrate(*costs, "--cost-error", "20", "--force").err
+    assert "2 different calibrations" in here.calibrate("--risk", "0.2", "--delta", "0.1", "--force").err
+    assert "risk 0.2" in here.ok("report", "run", "--no-galleries").out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--cost-error 50", "--cost-review"),
+        ("--cost-error 0 --cost-review 1", "--cost-error 0"),
+        ("--cost-error inf --cost-review 1", "--cost-error inf"),
+        ("--cost-error 50 --cost-review 1 --risk 0.1", "--cost-error"),
+        ("--cost-error 50 --cost-review 1 --class-thresholds", "--class-thresholds"),
+        ("--cost-error 50 --cost-review 1 --unknown-budget 0.1", "--unknown-budget"),
+    ],
+)
+def test_invalid_costs_name_the_option(here: Here, run: Path, words: str, told: str) -> None:
+    here.refuse("calibrate", "--run", "run", *words.split(), told=told)
+
+
+def test_an_interrupted_evaluation_is_to_be_resumed(here: Here, run: Path) -> None:
+    (run / "run.json").unlink()
+    for words in (("calibrate", "--run", "run", "--risk", "0.1"), ("report", "run"), ("info", "run")):
+        done = here.refuse(*words, told=("'run'", "interrupted", "resume"))
+        assert "not a" not in done.err

@@ -25,6 +25,12 @@ def test_right_setup_exits_with_0_and_a_wrong_one_with_1_and_the_options_to_past
     here.ok("check", *LINE.split(), *pasted)
 
 
+def test_limit_is_the_number_of_images(here: Here) -> None:
+    readings = here.ok("check", *LINE.split(), "--limit", "40", "--json").json["readings"]
+    assert max(one["images"] for one in readings) == 40
+    here.fail("check", *LINE.split(), "--limit", "0", told="--limit")
+
+
 def test_mean_of_pixels_is_refused_and_unlabeled_images_give_a_hint(here: Here) -> None:
     for command in (f"check {LINE}", f"{EVALUATE} --out run"):
         here.refuse(*command.split(), "--mean", "125,123,114", told="--mean 0.4902,0.4824,0.4471")

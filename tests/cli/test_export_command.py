@@ -193,13 +193,13 @@ def test_the_file_passes(exported: Here) -> None:
     done = exported.ok(*VERIFY)
     assert "400 images compared" in done.out
     assert "passed" in done.out
-    told = exported(*VERIFY, "--limit", "50", "--tolerance", "1e-5", "--json").json
+    told = exported(*VERIFY, "--limit", "50", "--max-difference", "1e-5", "--json").json
     assert (told["images"], told["passed"], told["differing"]) == (50, True, [])
-    options: dict[str, Any] = {"limit": 50, "tolerance": 1e-5, "execution": sl.Execution(progress=False)}
+    options: dict[str, Any] = {"limit": 50, "max_difference": 1e-5, "execution": sl.Execution(progress=False)}
     expected = verify_export("decide.onnx", "policy.json", "folder:val", **options)
     assert told == json.loads(json.dumps(expected.to_dict()))
     assert exported(*VERIFY, "--quiet").out == ""
-    default = inspect.signature(verify_export).parameters["tolerance"].default
+    default = inspect.signature(verify_export).parameters["max_difference"].default
     assert f"[default: {default:g}]" in " ".join(exported("verify", "--help").out.replace("│", " ").split())
     Path("model.onnx").rename("moved.onnx")
     exported.refuse(*VERIFY, told=("model.onnx", "--model"))
@@ -216,4 +216,4 @@ def test_a_file_that_decides_otherwise_fails(exported: Here) -> None:
     assert told.json["passed"] is False
     assert told.json["differing_decisions"] > 0
     assert told.json["differing"][0]["id"] in done.out
-    exported.ok(*VERIFY, "--tolerance", "1")
+    exported.ok(*VERIFY, "--max-difference", "1")

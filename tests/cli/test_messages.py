@@ -23,7 +23,7 @@ from tests.cli.conftest import Here
 PACKAGE = Path(sl.__file__).parent
 PYTHON_ONLY = {
     "for arrays and images in memory": ("class_names", "image"),
-    "--per-class has no names of its own": ("groups",),
+    "--class-thresholds has no names of its own": ("groups",),
     "an option of a method": ("neighbors", "on", "p", "passes", "share", "statistic", "temperature"),
     "an argument of a metric, of a curve or of `judge_audits`": ("ties", "bins", "smallest"),
     "an argument of `Predictions` or of its methods": ("entry", "logits", "members", "probabilities", "rows"),
@@ -56,9 +56,9 @@ ARGUMENT = re.compile(r"(?<![\w?&.<-])(?<!--model-option )(?P<name>[a-z][a-z_]*)
         ("info", "trust_pickle", True, "?trust_pickle=true"),
         ("calibrate", "risk", 2.0, "--risk 2.0"),
         ("calibrate", "risk", {"cat": 0.1}, "--class-risk"),
-        ("calibrate", "groups", "class", "--per-class"),
+        ("calibrate", "groups", "class", "--class-thresholds"),
         ("calibrate", "n_images", 10, "--shift-images 10"),
-        ("check", "n_images", 10, "--images 10"),
+        ("check", "n_images", 10, "--limit 10"),
         ("calibrate", "max_looks", 1, "--max-looks 1"),
         ("views candidates", "image_size", ANY, "--image-size"),
         ("calibrate", "serve.audit", 0.05, "secondlook serve --audit 0.05"),
@@ -137,7 +137,8 @@ def test_commands_print_options_and_no_python(here: Here, arguments: str, told: 
     [
         ("evaluate", ["methods", "metrics", "presets", "models", "sources"]),
         ("compare", ["methods", "metrics"]),
-        ("calibrate", ["methods"]),
+        ("calibrate", ["threshold methods"]),
+        ("label", ["threshold methods", "presets", "models", "sources"]),
         ("score", ["sources"]),
         ("views show", ["presets"]),
         ("list", ["kinds"]),
@@ -152,6 +153,7 @@ def test_help_lists_the_choices(here: Here, monkeypatch: pytest.MonkeyPatch, com
 
     choices = {
         "methods": [record.form for record in METHODS.values()],
+        "threshold methods": [record.form for record in METHODS.values() if not record.is_rank],
         "metrics": [record.form for record in METRICS.values()],
         "presets": list(PRESETS),
         "models": list(MODELS),

@@ -159,7 +159,7 @@ def test_too_few_reviews_say_what_would_be_needed(here: Here, tmp_path: Path, da
         ((*AGAIN, "--coverage", "0.5"), "--coverage"),
         ((*AGAIN, "--method", "mean"), "--method"),
         ((*AGAIN, "--adaptive"), "--adaptive"),
-        ((*AGAIN, "--per-class"), "--per-class"),
+        ((*AGAIN, "--class-thresholds"), "--class-thresholds"),
         ((*AGAIN, "--top-k", "2"), "--top-k"),
         (("--reviewed", "empty"), "service.db"),
         (("--reviewed", "empty", "--policy", "policy.json"), "--policy"),

@@ -71,7 +71,7 @@ def read_decisions(given: Any, images: Array, out: Path, **options: Any) -> list
 def test_the_same_classifier_passes(classifier: Classifier, tmp_path: Path, kind: str) -> None:
     policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
     export_onnx(policy, tmp_path / "d.onnx", classifier=classifier)
-    result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, tolerance=1e-5)
+    result = verify_export(tmp_path / "d.onnx", policy, IMAGES, classifier=classifier, max_difference=1e-5)
     assert result.passed
     assert (result.images, result.skipped) == (150, 0)
     assert (result.differing_labels, result.differing_decisions, result.differing_looks) == (0, 0, 0)
@@ -124,8 +124,8 @@ def test_differences_are_those_of_the_scores(changed: Any, classifier: Classifie
 def test_ties_are_explained_within_the_tolerance(changed: Any, classifier: Classifier, kind: str, cause: str) -> None:
     file, policy = changed(kind)
 
-    def verify(tolerance: float) -> Any:
-        return verify_export(file, policy, IMAGES, classifier=classifier, tolerance=tolerance)
+    def verify(max_difference: float) -> Any:
+        return verify_export(file, policy, IMAGES, classifier=classifier, max_difference=max_difference)
 
     strict = verify(1e-9)
     distances = [image.distance for image in strict.differing]
@@ -164,7 +164,7 @@ def test_probabilities_that_differ_fail(classifier: Classifier, tmp_path: Path, 
     assert 0.005 < result.largest_probability_difference < 0.0101
     assert not result.passed
     assert "probability" in result.verdict
-    assert verify_export(file, policy, IMAGES, classifier=classifier, tolerance=0.0101).passed
+    assert verify_export(file, policy, IMAGES, classifier=classifier, max_difference=0.0101).passed
 
 
 def change_probabilities(file: Path, factor: float) -> None:
@@ -193,11 +193,11 @@ def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
     classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25{settings}")
     policy, _ = make_policy(classifier, IMAGES, Policy(threshold=0.7, method="mean"), views)
     file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
-    result = verify_export(file, policy, IMAGES[:20], classifier=classifier, tolerance=0)
+    result = verify_export(file, policy, IMAGES[:20], classifier=classifier, max_difference=0)
     assert not result.passed
     assert ("rounding" in result.verdict) == interpolates
     assert "rounding" not in replace(result, largest_difference=0.1).verdict, "which is too much for rounding"
-    assert "rounding" not in replace(result, tolerance=1).verdict, "the file passes"
+    assert "rounding" not in replace(result, max_difference=1).verdict, "the file passes"
 
 
 def test_another_policy_and_invalid_arguments_are_rejected(classifier: Classifier, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_another_policy_and_invalid_arguments_are_rejected(classifier: Classifie
         verify_export(tmp_path / "d.onnx", policies[1], IMAGES, classifier=classifier)
     assert all(policy.checksum[:8] in str(error.value) for policy in policies)
     valid: dict[str, Any] = {"path": tmp_path / "d.onnx", "policy": tmp_path / "p.json", "data": IMAGES}
-    wrong = (("path", "policy.json"), ("tolerance", -1), ("tolerance", "x"), ("limit", 0), ("limit", 2.5))
+    wrong = (("path", "policy.json"), ("max_difference", -1), ("max_difference", "x"), ("limit", 0), ("limit", 2.5))
     for name, value in wrong:
         with pytest.raises(DecisionError, match=re.escape(repr(value))):
             verify_export(**{**valid, name: value})

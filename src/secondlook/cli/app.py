@@ -1,4 +1,4 @@
-"""The commands, each imported when it is chosen; errors that users can repair are one sentence with exit code 2."""
+"""The commands, each imported when it is used; errors that users can repair are one sentence with exit code 2."""
 
 import importlib
 import io
@@ -18,20 +18,20 @@ from secondlook.errors import Message, SecondLookError
 
 COMMANDS = {
     "demo": "Run all steps on handwritten digits; no data and no model needed.",
-    "check": "Check preprocessing, order of channels and order of classes: try others on a few hundred images.",
+    "check": "Check the preprocessing, the order of channels and the order of classes on a few hundred images.",
     "evaluate": "Evaluate confidence methods on labeled images and write a run folder.",
     "calibrate": "Choose the threshold above which predictions are accepted, and write a policy file.",
-    "label": "Ask for the labels that a guarantee needs, from the most confident image down, and write a policy file.",
+    "label": "Ask for the labels that a guarantee needs, the most confident image first, and write a policy file.",
     "score": "Accept or reject the prediction for every new image. An interrupted job resumes when run again.",
-    "export": "Write classifier, views, confidence and threshold as one ONNX file: pixels in, decisions out.",
+    "export": "Write the classifier, the views, the confidence and the threshold as one ONNX file.",
     "verify": "Compare an exported file with the library, image by image.",
-    "monitor": "Tell whether new images still look like the calibration images, and whether the guarantee still holds.",
-    "serve": "Serve decisions over HTTP, with a page to review doubtful images and a dashboard.",
-    "report": "Write a self-contained HTML page that works offline and can be sent to a colleague.",
-    "compare": "Compare runs on the images they share; differences are to the first row.",
-    "search": "Choose the first views of a run that do not harm its classifier, from the stored predictions.",
+    "monitor": "Check whether new images still look like the calibration images, and the guarantee still holds.",
+    "serve": "Serve decisions over HTTP, with a page to review rejected images and a dashboard.",
+    "report": "Write the report of a run: one HTML page that works offline.",
+    "compare": "Compare runs on the same images. Differences are to the first row.",
+    "search": "Choose views from the stored predictions of a run, and leave out harmful ones.",
     "info": "Describe a run, a policy, an exported file or a model.",
-    "list": "List what is available, with a line on each.",
+    "list": "List the available methods, metrics, views, models, sources or exports.",
     "views": "Draw views of an image, or propose candidate views.",
     "token": "Add, list or remove the access tokens of a service.",
 }

@@ -1,7 +1,6 @@
 """`secondlook calibrate`: a policy file with a guaranteed threshold, from a run or from reviewed images."""
 
 import json
-import re
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -21,71 +20,66 @@ from secondlook.specs import MEMBER_SEPARATOR
 
 def calibrate(
     *,
-    run: Annotated[Path | None, Option(metavar="DIR", help="Run folder that secondlook evaluate wrote.")] = None,
+    run: Annotated[Path | None, Option(metavar="DIR", help=options.RUN_HELP)] = None,
     out: Annotated[Path, Option(metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
-    risk: Annotated[float | None, Option(help="Maximum error rate among accepted images, such as 0.01.")] = None,
+    risk: Annotated[float | None, Option(help=options.RISK_HELP)] = None,
     delta: Annotated[
         float | None,
-        Option(
-            help="Failure probability of the guarantee (0.001 means 99.9 % confidence).",
-            show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy",
-        ),
+        Option(help=options.DELTA_HELP, show_default=f"{DEFAULT_DELTA:g}, or with --reviewed that of the policy"),
     ] = None,
     average_risk: Annotated[
         float | None,
-        Option(help="Maximum error rate on average over calibrations; takes few labels, and guarantees less."),
+        Option(help="Maximum error rate on average over calibrations. Takes fewer labels, but guarantees less."),
     ] = None,
-    coverage: Annotated[float | None, Option(help="Accept this share of images instead, without a guarantee.")] = None,
-    method: Annotated[
-        str | None,
-        Option(
-            metavar="NAME[,NAME]",
-            help="Confidence method to decide by, or several to choose from, which share delta. "
-            f"Methods: {options.METHODS_HELP}.",
-            show_default="blend",
-        ),
+    coverage: Annotated[
+        float | None, Option(help="Fraction of the images to accept instead, without a guarantee.")
     ] = None,
-    per_class: Annotated[
-        bool, Option("--per-class", help="A threshold for each predicted class: --risk is guaranteed in all of them.")
+    cost_error: Annotated[
+        float | None, Option(help="Cost of an accepted error. With --cost-review: choose the threshold of least cost.")
+    ] = None,
+    cost_review: Annotated[
+        float | None, Option(help="Cost of the review of a rejected image, in the unit of --cost-error.")
+    ] = None,
+    method: options.ThresholdMethods = None,
+    class_thresholds: Annotated[
+        bool,
+        Option("--class-thresholds", help="Choose a threshold for each predicted class. --risk holds in all of them."),
     ] = False,
     class_risk: Annotated[
         list[str] | None,
-        Option(metavar="NAME=RISK", help="With --per-class: another risk for a class or group; may be repeated."),
+        Option(metavar="NAME=RISK", help="With --class-thresholds: another risk for one class; may be repeated."),
     ] = None,
     class_groups: Annotated[
         Path | None,
-        Option(
-            metavar="FILE",
-            help="With --per-class: JSON file of classes that share a threshold, by the name of their group.",
-        ),
+        Option(metavar="FILE", help="With --class-thresholds: JSON file of groups of classes that share a threshold."),
     ] = None,
     adaptive: Annotated[
-        bool, Option("--adaptive", help="Look at an image again only while its decision is open, mostly once or twice.")
+        bool, Option("--adaptive", help="Look at an image again only while its decision is open: about two looks each.")
     ] = False,
     tolerance: Annotated[
         float | None,
         Option(
             metavar="T",
-            help="With --adaptive: share of decisions that may differ from those with all looks.",
+            help="With --adaptive: fraction of decisions that may differ from those with all looks.",
             show_default=f"{Schedule.DEFAULT_TOLERANCE:g}",
         ),
     ] = None,
     max_looks: Annotated[
-        int | None, Option(metavar="N", help="With --adaptive: looks per image at most.", show_default="all views")
+        int | None, Option(metavar="N", help="With --adaptive: maximum looks per image.", show_default="all views")
     ] = None,
     unknown: Annotated[
         str | None,
         Option(
             metavar="SPEC",
-            help="Example images of none of the classes, such as folder:others/. Half of them teach the policy to "
-            "reject such images, the other half give a bound on how many it accepts.",
+            help=f"{options.UNKNOWN_HELP} The policy learns to reject images like one half of them. The other half "
+            "bounds how many it accepts.",
         ),
     ] = None,
     unknown_budget: Annotated[
         float | None,
         Option(
             metavar="B",
-            help="Share of known images that may be given up to reject unfamiliar ones; also without --unknown.",
+            help="Fraction of known images that the policy may reject as unfamiliar. Works without --unknown, too.",
             show_default=f"with --unknown {Familiarity.DEFAULT_BUDGET:g}, otherwise none",
         ),
     ] = None,
@@ -93,33 +87,32 @@ def calibrate(
         str | None,
         Option(
             metavar="FILE|DIR|URL",
-            help="Calibrate again from images that people reviewed instead of a run: the data folder or PostgreSQL URL "
-            "of secondlook serve, or a CSV file with the columns id and label, together with --policy and --scores.",
+            help=f"{options.REVIEWED_HELP} Calibrates from them instead of a run; a file also needs --policy and "
+            "--scores. The data folder or the PostgreSQL URL of a service works, too.",
         ),
     ] = None,
     policy: Annotated[
-        Path | None, Option(metavar="FILE", help="With --reviewed FILE: the policy that the images were scored with.")
+        Path | None,
+        Option(metavar="FILE", help=f"{options.POLICY_HELP} With --reviewed FILE: it scored the reviewed images."),
     ] = None,
     scores: Annotated[
         list[str] | None,
-        Option(
-            metavar="PATTERN",
-            help="With --reviewed FILE: the scores of all new images, such as 'scores/*.parquet'; may be repeated.",
-        ),
+        Option(metavar="PATTERN|DIR|URL", help=f"{options.SCORES_HELP} With --reviewed FILE: of all new images."),
     ] = None,
     planned_looks: Annotated[
         int | None,
         Option(
             metavar="N",
             min=1,
-            help="With --reviewed: how often this is run on the stream, if fixed beforehand; takes fewer labels if all "
-            "accepted images are reviewed.",
+            help="With --reviewed: how many calibrations of this stream are planned. A number fixed in advance takes "
+            "fewer labels if all accepted images are reviewed.",
         ),
     ] = None,
     shifts: Annotated[
-        bool, Option("--shifts", help="Also learn from corrupted images to estimate accuracy when images change.")
+        bool,
+        Option("--shifts", help="Also learn from corrupted images, to estimate the accuracy when images change."),
     ] = False,
-    images: Annotated[
+    limit: Annotated[
         int | None,
         Option(
             "--shift-images",
@@ -139,6 +132,9 @@ def calibrate(
 ) -> None:
     """Choose the threshold above which predictions are accepted, and write a policy file.
 
+    Pass --risk for a guaranteed error rate, or --cost-error and --cost-review for the least cost. Both guarantee an
+    error rate among accepted images. --average-risk and --coverage guarantee less.
+
     Example: secondlook calibrate --run run/ --risk 0.01 --delta 0.001 --out policy.json
     """
     from secondlook.monitoring import count_looks
@@ -146,17 +142,18 @@ def calibrate(
     from secondlook.tables import describe_prediction
 
     if (run is None) == (reviewed is None):
-        raise DecisionError("give either --run (labeled images) or --reviewed (reviewed ones), not both or neither.")
+        raise DecisionError("give either --run or --reviewed, not both or neither.")
     if not shifts:
-        options.refuse({"--shift-images": images}, "without --shifts")
+        options.refuse({"--shift-images": limit}, "without --shifts")
     if not shifts and unknown is None:
         running = {"--model": model, "--batch-size": batch_size, "--device": device if device != "auto" else None}
         options.refuse(running, "without --shifts or --unknown")
     if run is not None:
         options.refuse({"--policy": policy, "--scores": scores, "--planned-looks": planned_looks}, "without --reviewed")
-        opened, settings = open_run(run), _choose_target(risk, delta, average_risk, coverage, method)
+        opened = open_run(run)
+        settings = _choose_target(risk, delta, method, average_risk, coverage, cost_error, cost_review)
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(
-            per_class, class_risk, class_groups, risk
+            class_thresholds, class_risk, class_groups, risk
         )
         settings |= {"predict_from": predict_from, "top_k": top_k, "progress": printing.progress}
         execution = Execution(device, batch_size or "auto", progress=printing.progress)
@@ -169,7 +166,7 @@ def calibrate(
         accepted = None if unknown is not None else opened.count_accepted_unknowns(calibrated)
         changes = [] if accepted is None else [str(accepted)]
         if shifts:
-            n_images = images or ShiftModel.DEFAULT_IMAGES
+            n_images = limit or ShiftModel.DEFAULT_IMAGES
             if not printing.quiet:
                 shown = min(n_images, opened.record.data.images)
                 looks = f"{count_looks(calibrated, shown):,} looks, kept in {opened.path / opened.SHIFTS}"
@@ -180,8 +177,10 @@ def calibrate(
         kept = {
             "--average-risk": average_risk,
             "--coverage": coverage,
+            "--cost-error": cost_error,
+            "--cost-review": cost_review,
             "--method": method,
-            "--per-class": per_class,
+            "--class-thresholds": class_thresholds,
             "--class-risk": class_risk,
             "--class-groups": class_groups,
             "--adaptive": adaptive,
@@ -243,17 +242,28 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
 
 
 def _choose_target(
-    risk: float | None, delta: float | None, average_risk: float | None, coverage: float | None, method: str | None
+    risk: float | None,
+    delta: float | None,
+    method: list[str] | None,
+    average_risk: float | None,
+    coverage: float | None,
+    cost_error: float | None,
+    cost_review: float | None,
 ) -> dict[str, Any]:
     """Return the arguments of what the threshold is chosen for, and by which methods."""
-    if [risk, average_risk, coverage].count(None) != 2:
-        raise DecisionError("give one of --risk (with a guarantee), --average-risk and --coverage (without one).")
-    if risk is None:
-        options.refuse({"--delta": delta}, "without --risk")
-        return {"method": method, "average_risk": average_risk, "coverage": coverage}
-    # A number after a comma belongs to the view before it: 'mean,view:shift:1,0'.
-    methods = None if method is None else re.split(r"[,\s]\s*(?=[a-z])", method.strip())
-    return {"method": methods, "risk": risk, "delta": DEFAULT_DELTA if delta is None else delta}
+    has_costs = cost_error is not None or cost_review is not None
+    if [risk, average_risk, coverage].count(None) + (not has_costs) != 3:
+        fault = "give one of --risk (with a guarantee), --cost-error with --cost-review, --average-risk and --coverage"
+        raise DecisionError(f"{fault}.")
+    if risk is None and not has_costs:
+        options.refuse({"--delta": delta}, "without --risk or costs")
+    delta = DEFAULT_DELTA if delta is None else delta
+    if risk is not None:
+        return {"method": method or None, "risk": risk, "delta": delta}
+    if len(method or ()) > 1:
+        raise DecisionError("several --method need --risk, to choose the best of them; give one.")
+    costs = {"cost_error": cost_error, "cost_review": cost_review, "delta": delta}
+    return {"method": method[0] if method else None, "average_risk": average_risk, "coverage": coverage, **costs}
 
 
 def _choose_looks(adaptive: bool, tolerance: float | None, max_looks: int | None) -> dict[str, Any]:
@@ -265,14 +275,14 @@ def _choose_looks(adaptive: bool, tolerance: float | None, max_looks: int | None
 
 
 def _choose_groups(
-    per_class: bool, class_risk: list[str] | None, class_groups: Path | None, risk: float | None
+    class_thresholds: bool, class_risk: list[str] | None, class_groups: Path | None, risk: float | None
 ) -> dict[str, Any]:
     """Return the arguments of a threshold for each class, or group of classes, if any."""
-    if not per_class:
-        options.refuse({"--class-risk": class_risk, "--class-groups": class_groups}, "without --per-class")
+    if not class_thresholds:
+        options.refuse({"--class-risk": class_risk, "--class-groups": class_groups}, "without --class-thresholds")
         return {}
     if risk is None:
-        options.refuse({"--per-class": True}, "without --risk")
+        options.refuse({"--class-thresholds": True}, "without --risk")
     risks: dict[str, float] = {}
     for text in class_risk or ():
         name, separator, value = text.rpartition("=")

@@ -47,9 +47,9 @@ The same with your own model and images:
 
 def demo(
     out: Annotated[Path, Option("--out", "-o", metavar="DIR", help="Folder for the files of the demo.")] = Path("demo"),
-    serve: Annotated[bool, Option("--serve", help="Then serve decisions, and open the page to review images.")] = False,
-    port: Annotated[int, Option(min=0, max=65535, help="With --serve: port to listen on; 0 for a free one.")] = 8000,
-    verbose: Annotated[bool, Option("--verbose", help="Also print the output of each command.")] = False,
+    serve: Annotated[bool, Option("--serve", help="Also serve decisions, and open the page to review images.")] = False,
+    port: Annotated[int, Option(min=0, max=65535, help=f"{options.PORT_HELP} Needs --serve.")] = 8000,
+    verbose: Annotated[bool, Option("--verbose", help=options.VERBOSE_HELP)] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Run all steps on handwritten digits; no data and no model needed.

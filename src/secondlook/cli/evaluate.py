@@ -19,13 +19,13 @@ def check(
     *,
     model: ModelOptions,
     data: options.Data,
-    images: Annotated[int, Option(min=1, help="Number of images to use, spread evenly over the data.")] = 256,
+    limit: options.Limit = 256,
     execution: LocalExecution,
     printing: Printing,
 ) -> None:
-    """Check preprocessing, order of channels and order of classes: try others on a few hundred images.
+    """Check the preprocessing, the order of channels and the order of classes on a few hundred images.
 
-    The exit code is 0 if nothing is clearly better, and 1 if something is.
+    The check tries others. The exit code is 1 if one is clearly better, and 0 otherwise.
 
     Example: secondlook check --model onnx:m.onnx --data folder:val/
     """
@@ -34,7 +34,7 @@ def check(
     from secondlook.diagnosis import check_setup
 
     settings = execution.make(printing.progress)  # checked before the model is loaded
-    result = check_setup(model.load(), data, n_images=images, execution=settings)
+    result = check_setup(model.load(), data, n_images=limit, execution=settings)
     # The options of an ensemble apply to all its members, which may need different ones.
     better = result.better.settings if result.better and not result.members else {}
     to_add = " ".join(name_option(find_flags(["check"]), name, value) for name, value in better.items())
@@ -53,10 +53,10 @@ def evaluate(
     per_class: Annotated[bool, Option("--per-class", help="Also evaluate each true class separately.")] = False,
     unknown: Annotated[
         str | None,
-        Option(metavar="SPEC", help="Images of none of the classes (out-of-distribution); they count as errors."),
+        Option(metavar="SPEC", help=f"{options.UNKNOWN_HELP} They count as errors."),
     ] = None,
     no_check: Annotated[bool, Option("--no-check", help="Omit the check of preprocessing and class order.")] = False,
-    verbose: Annotated[bool, Option("--verbose", help="Print all metrics, and the text of each view.")] = False,
+    verbose: Annotated[bool, Option("--verbose", help=options.VERBOSE_HELP)] = False,
     execution: ClusterExecution,
     printing: Printing,
 ) -> None:
@@ -108,14 +108,14 @@ def report(
     delta: Annotated[
         float | None,
         Option(
-            help="Failure probability of the guarantees, shared by all methods.",
+            help=f"{options.DELTA_HELP} All methods of the report share it.",
             show_default=f"that of the latest calibration of the run, otherwise {DEFAULT_DELTA:g}",
         ),
     ] = None,
     galleries: Annotated[bool, Option(help="Show images, where they are still available.")] = True,
     printing: Printing,
 ) -> None:
-    """Write a self-contained HTML page that works offline and can be sent to a colleague.
+    """Write the report of a run: one HTML page that works offline.
 
     Example: secondlook report run/
     """
@@ -141,7 +141,7 @@ def compare(
     evaluating: EvaluationOptions,
     printing: Printing,
 ) -> None:
-    """Compare runs on the images they share; differences are to the first row.
+    """Compare runs on the same images. Differences are to the first row.
 
     Example: secondlook compare run-a/ run-b/ --metric auroc
     """
@@ -162,12 +162,12 @@ def compare(
 
 def search(
     *,
-    run: Annotated[Path, Option(metavar="DIR", help="Run folder with all candidate views.")],
+    run: Annotated[Path, Option(metavar="DIR", help=f"{options.RUN_HELP} Its views are the candidates.")],
     budget: Annotated[int, Option(help="Largest number of views to choose, in addition to the image itself.")] = 12,
     out: Annotated[Path | None, Option(metavar="FILE.txt", help="Text file for the chosen views.")] = None,
     printing: Printing,
 ) -> None:
-    """Choose the first views of a run that do not harm its classifier, from the stored predictions.
+    """Choose views from the stored predictions of a run, and leave out harmful ones.
 
     Example: secondlook search --run run/ --budget 12 --out views.txt
     """

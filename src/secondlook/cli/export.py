@@ -17,16 +17,18 @@ def export(
     model: options.PolicyModel = None,
     image_shape: Annotated[
         str | None,
-        Option(metavar="H,W,C", help="Height, width and channels of the images, where the classifier leaves it open."),
+        Option(metavar="H,W,C", help="Height, width and channels of the images, if the classifier does not fix them."),
     ] = None,
     pixels: Annotated[
-        Literal["uint8", "float32"], Option(help="Pixels that the file takes: uint8, or float32 in [0, 1].")
+        Literal["uint8", "float32"], Option(help="Type of the pixels that the file takes: uint8, or float32 in [0, 1].")
     ] = "uint8",
     allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
     printing: Printing,
 ) -> None:
-    """Write classifier, views, confidence and threshold as one ONNX file: pixels in, decisions out.
+    """Write the classifier, the views, the confidence and the threshold as one ONNX file.
+
+    The file takes pixels and returns decisions. It needs no Python, only an ONNX runtime.
 
     Example: secondlook export --policy policy.json --out decide.onnx
     """
@@ -49,20 +51,19 @@ def export(
 def verify(
     *,
     file: Annotated[Path, Argument(metavar="FILE.onnx", help="ONNX file that export wrote.")],
-    policy: Annotated[Path, Option(metavar="FILE", help="Policy file that was exported.")],
+    policy: options.PolicyFile,
     data: options.Data,
     model: options.PolicyModel = None,
-    tolerance: Annotated[float, Option(min=0, help="Largest difference of confidences taken for rounding.")] = 0.001,
-    limit: Annotated[
-        int | None,
-        Option(min=1, help="Number of images to compare, spread evenly over the data.", show_default="all images"),
-    ] = None,
+    max_difference: Annotated[
+        float, Option(min=0, help="Largest difference of confidences that rounding explains.")
+    ] = 0.001,
+    limit: options.LimitOrAll = None,
     execution: LocalExecution,
     printing: Printing,
 ) -> None:
     """Compare an exported file with the library, image by image.
 
-    The exit code is 0 if all decisions are the same but for rounding, and 3 if not.
+    The exit code is 0 if all decisions agree, except for rounding; otherwise it is 3.
 
     Example: secondlook verify decide.onnx --policy policy.json --data folder:val/
     """
@@ -73,7 +74,7 @@ def verify(
         policy,
         data,
         classifier=model or None,
-        tolerance=tolerance,
+        max_difference=max_difference,
         limit=limit,
         execution=execution.make(printing.progress),
     )

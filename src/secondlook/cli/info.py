@@ -1,4 +1,4 @@
-"""`info` describes a run, a policy, an exported file or a model; `list` and `views` show what can be chosen."""
+"""`info` describes a run, a policy, an exported file or a model; `list` and `views` show the choices."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def info(
         str,
         Argument(
             metavar="RUN|POLICY|EXPORT|MODEL",
-            help="Run folder, policy file, file that export wrote, or model such as onnx:FILE.",
+            help="Run folder, policy file, exported file, or model such as onnx:FILE.",
         ),
     ],
     as_json: options.Json = False,
@@ -155,11 +155,11 @@ def _describe_model(spec: str) -> dict[str, object]:
 
 def list_kind(
     kind: Annotated[
-        Literal["methods", "metrics", "views", "models", "sources", "exports"], Argument(help="What to list.")
+        Literal["methods", "metrics", "views", "models", "sources", "exports"], Argument(help="Kind of things to list.")
     ],
     as_json: options.Json = False,
 ) -> None:
-    """List what is available, with a line on each.
+    """List the available methods, metrics, views, models, sources or exports.
 
     Example: secondlook list metrics
     """
@@ -183,17 +183,17 @@ views = typer.Typer(help="Draw views of an image, or propose candidate views.", 
 def show_views(
     views: Annotated[str, Argument(metavar="SET", help=options.VIEWS_HELP)],
     image: Annotated[Path, Argument(metavar="IMAGE", help="Image file: JPEG, PNG, WebP, BMP or TIFF.")],
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Image file to write.", show_default="IMAGE-views.png")
+    out: Annotated[
+        Path | None, Option("--out", "-o", metavar="FILE", help="Image file to write.", show_default="IMAGE-views.png")
     ] = None,
     paper: Annotated[bool, Option("--paper", help="Also print the views in the notation of the paper.")] = False,
-    max_pixels: Annotated[int, Option(min=1, help="Maximum number of pixels of the image.")] = 100_000_000,
+    max_pixels: Annotated[int, Option(min=1, help=options.MAX_PIXELS_HELP)] = 100_000_000,
 ) -> None:
-    """Draw every view of an image, each with its text below.
+    """Draw every view of an image, with its text.
 
     Example: secondlook views show natural photo.jpg -o sheet.png
     """
-    view_set, target = ViewSet(views), output or Path(f"{image.stem}-views.png")
+    view_set, target = ViewSet(views), out or Path(f"{image.stem}-views.png")
     try:
         pixels = read_image(image, max_pixels=max_pixels, max_bytes=3 * max_pixels)
     except UnreadableImageError as error:
@@ -203,7 +203,7 @@ def show_views(
     try:
         sheet.save(target)
     except (OSError, ValueError) as error:
-        raise ViewError(f"the image cannot be written to {str(target)!r}: {error}; choose another --output.") from None
+        raise ViewError(f"the image cannot be written to {str(target)!r}: {error}; choose another --out.") from None
     if paper:
         for view in view_set:
             typer.echo(view.to_paper_notation())
@@ -213,19 +213,19 @@ def show_views(
 @views.command("candidates")
 def propose_views(
     kind: Annotated[str, Argument(help="Kind of images: natural, digits, harmful or auto.")] = "natural",
-    image_size: Annotated[int, Option(help="Side of the classifier's input in pixels.")] = 32,
-    number: Annotated[int, Option("-n", "--number", help="Number of views, the gentlest first.")] = 100,
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Text file to write.", show_default="standard output")
+    image_size: Annotated[int, Option(help="Side of the classifier's input, in pixels.")] = 32,
+    number: Annotated[int, Option("-n", "--number", help="Number of views. The smallest changes come first.")] = 100,
+    out: Annotated[
+        Path | None, Option("--out", "-o", metavar="FILE", help="Text file to write.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Propose candidate views for secondlook search.
+    """Propose candidate views, of which secondlook search chooses the best.
 
     Example: secondlook views candidates natural --image-size 32 -o pool.txt
     """
     text = "\n".join(candidate_views(kind, image_size, number).texts)
-    if output is None:
+    if out is None:
         typer.echo(text)
         return
-    output.write_text(f"{text}\n", encoding="utf-8")
-    typer.echo(f"{number} views written to {output}")
+    out.write_text(f"{text}\n", encoding="utf-8")
+    typer.echo(f"{number} views written to {out}")

@@ -40,35 +40,32 @@ def label(
     *,
     model: ModelOptions,
     data: options.Data,
-    risk: Annotated[float, Option(help="Maximum error rate among accepted images, such as 0.01.")],
-    delta: Annotated[
-        float, Option(help="Failure probability of the guarantee (0.001 means 99.9 % confidence).")
-    ] = DEFAULT_DELTA,
+    risk: Annotated[float, Option(help=options.RISK_HELP)],
+    delta: Annotated[float, Option(help=options.DELTA_HELP)] = DEFAULT_DELTA,
     out: Annotated[Path, Option(metavar="FILE", help="Policy file to write.")] = Path("policy.json"),
     views: options.Views = AUTO,
-    method: Annotated[
-        str | None,
-        Option(
-            metavar="NAME",
-            help=f"Confidence method to decide by. Methods: {options.METHODS_HELP}.",
-            show_default="blend",
-        ),
-    ] = None,
+    method: options.ThresholdMethod = None,
     max_labels: Annotated[
         int | None,
         Option(
-            metavar="N", min=1, help="Most labels to ask for.", show_default="three times what is needed without errors"
+            metavar="N",
+            min=1,
+            help="Maximum number of labels to ask for.",
+            show_default="three times what is needed without errors",
         ),
     ] = None,
     work_dir: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Folder for labels and predictions.", show_default="--out with suffix .labels"),
+        Option(
+            metavar="DIR", help="Folder for the labels and the predictions.", show_default="--out with suffix .labels"
+        ),
     ] = None,
     labels: Annotated[
         list[Path] | None,
         Option(
             metavar="FILE",
-            help="Labels from elsewhere: CSV with the columns id and label, or a Label Studio export; may be repeated.",
+            help="Labels made elsewhere: a CSV file with the columns id and label, or a Label Studio export; may be "
+            "repeated.",
         ),
     ] = None,
     next_: Annotated[
@@ -76,15 +73,15 @@ def label(
         Option(
             "--next",
             metavar="FILE",
-            help="Open no page: write the next images to label, in order, to a .csv file, or a .json file for Label "
+            help="Write the next images to label to this file instead of opening a page: .csv, or .json for Label "
             "Studio.",
         ),
     ] = None,
-    host: Annotated[str, Option(help="Address of the page.")] = HOST,
+    host: Annotated[str, Option(help=options.HOST_HELP)] = HOST,
     port: Annotated[
-        int | None, Option(min=0, max=65535, help="Port of the page.", show_default=f"{PORT}, or a free one")
+        int | None, Option(min=0, max=65535, help=options.PORT_HELP, show_default=f"{PORT}, or a free one")
     ] = None,
-    open_: Annotated[bool, Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    open_: Annotated[bool, Option("--open/--no-open", help="Open the page in the browser.")] = True,
     predict_from: options.PredictFromOption = None,
     top_k: options.TopK = None,
     seed: options.Seed = 0,
@@ -92,10 +89,10 @@ def label(
     overwrite: options.Overwrite = False,
     printing: Printing,
 ) -> None:
-    """Ask for the labels that a guarantee needs, from the most confident image down, and write a policy file.
+    """Ask for the labels that a guarantee needs, the most confident image first, and write a policy file.
 
-    Opens a page to label images, tells after every label what is certified, and stops by itself. An interrupted job
-    resumes when run again. The exit code is 1 if labeling is finished and nothing is certified.
+    A page shows the images to label and what is guaranteed after every label. Labeling ends when more labels would not
+    help. An interrupted job resumes when run again. The exit code is 1 if nothing can be guaranteed.
 
     Example: secondlook label --model onnx:m.onnx --data folder:pool/ --risk 0.01 --out policy.json
     """

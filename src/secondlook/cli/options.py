@@ -16,7 +16,7 @@ from typer import Option
 
 from secondlook.arrays import Output
 from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
-from secondlook.errors import CalibrationWarning, ClassifierError, DecisionError, SecondLookError
+from secondlook.errors import CalibrationWarning, ClassifierError, ConfidenceError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
 from secondlook.metrics import METRICS
 from secondlook.predictions import Execution, PredictFrom
@@ -27,25 +27,77 @@ from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 from secondlook.views import PRESETS, ViewWarning
 
 VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
-METHODS_HELP = ", ".join(method.form for method in METHODS.values())
+THRESHOLD_METHODS = {name: method for name, method in METHODS.items() if not method.is_rank}
+"""The methods that a threshold can be chosen for."""
+METHOD_HELP = "Confidence method, such as mean or 'max-logit-pnorm?p=3'."
 ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
-SOURCES_HELP = f"Schemes: {', '.join(SOURCES)}."
 
-PolicyFile = Annotated[Path, Option(metavar="FILE", help="Policy file that calibrate wrote.")]
-PolicyOrExport = Annotated[Path, Option(metavar="FILE", help="Policy file of calibrate, or ONNX file of export.")]
+# The first sentence of a help text is the same in every command that has the option.
+POLICY_HELP = "Policy file."
+PolicyFile = Annotated[Path, Option(metavar="FILE", help=f"{POLICY_HELP} Written by calibrate or label.")]
+PolicyOrExport = Annotated[
+    Path,
+    Option(metavar="FILE", help=f"{POLICY_HELP} Written by calibrate or label; an ONNX file of export works too."),
+]
+MODEL_HELP = "Classifier, such as onnx:model.onnx; repeat for an ensemble."
 PolicyModel = Annotated[
     list[str] | None,
-    Option(metavar="SPEC", help="Classifier of the policy, if it is not an ONNX file or now somewhere else."),
+    Option(metavar="SPEC", help=f"{MODEL_HELP} Required if the policy cannot load its classifier by itself."),
 ]
-Data = Annotated[str, Option(metavar="SPEC", help=f"Images, such as folder:DIR or npz:FILE. {SOURCES_HELP}")]
+DATA_HELP = "Images, such as folder:DIR or npz:FILE."
+Data = Annotated[str, Option(metavar="SPEC", help=f"{DATA_HELP} Schemes: {', '.join(SOURCES)}.")]
+UNKNOWN_HELP = "Images of none of the classes (out-of-distribution), such as folder:others/."
+RUN_HELP = "Run folder that evaluate wrote."
+LIMIT_HELP = "Use at most this many images, spread evenly over the data."
+Limit = Annotated[int, Option(metavar="N", min=1, help=LIMIT_HELP)]
+LimitOrAll = Annotated[int | None, Option(metavar="N", min=1, help=LIMIT_HELP, show_default="all images")]
 Views = Annotated[
-    str, Option(metavar="SET", help=f"'auto' chooses views that suit classifier and images. {VIEWS_HELP}")
+    str, Option(metavar="SET", help=f"{VIEWS_HELP} 'auto' chooses views that suit the classifier and the images.")
+]
+RISK_HELP = "Maximum error rate among accepted images, such as 0.01."
+DELTA_HELP = "Failure probability of the guarantee (0.001 means 99.9 % confidence)."
+SCORES_HELP = "Score files, such as 'scores/*.parquet', or a folder or URL of parts; may be repeated."
+REVIEWED_HELP = "Reviewed images: a CSV file with the columns id and label."
+AUDIT_HELP = "Mark about this fraction of the accepted images for review, such as 0.01."
+HOST_HELP = "Address to listen on."
+VERBOSE_HELP = "Print all details."
+PORT_HELP = "Port to listen on; 0 for a free one."
+MAX_PIXELS_HELP = "Maximum number of pixels of an image."
+
+
+def _check_methods(texts: list[str] | None) -> list[str] | None:
+    """Raise an error for a method that no threshold can be chosen for."""
+    for text in texts or ():
+        name = re.split("[:?]", text, maxsplit=1)[0].strip()
+        if name not in THRESHOLD_METHODS:
+            known = ", ".join(method.form for method in THRESHOLD_METHODS.values())
+            hint = did_you_mean(name, THRESHOLD_METHODS)
+            several = " Repeat the option for several methods." if "," in name else ""
+            raise ConfidenceError(f"--method {text!r} is no method for thresholds; known: {known}.{several}{hint}")
+    return texts
+
+
+def _make_method_option(note: str, check: Callable[[Any], Any]) -> Any:
+    names = ", ".join(method.form for method in THRESHOLD_METHODS.values())
+    return Option(
+        metavar="NAME",
+        callback=check,
+        autocompletion=lambda: list(THRESHOLD_METHODS),
+        help=f"{METHOD_HELP} {note}Methods: {names}.",
+        show_default="blend",
+    )
+
+
+ThresholdMethod = Annotated[str | None, _make_method_option("", lambda text: text and _check_methods([text]) and text)]
+ThresholdMethods = Annotated[
+    list[str] | None,
+    _make_method_option("May be repeated: the best is kept, and all share delta. ", _check_methods),
 ]
 Level = Annotated[float, Option(help="Confidence level of the intervals.")]
 PredictFromOption = Annotated[
     PredictFrom | None,
     Option(
-        help="Predict the class from the image itself or from the mean over views.",
+        help="Predict the class from the image itself, or from the mean over views.",
         show_default="image, or as in the run",
     ),
 ]
@@ -55,17 +107,18 @@ TopK = Annotated[
 ]
 Seed = Annotated[int, Option(min=0, help="Random seed.")]
 AllowMismatch = Annotated[
-    bool, Option("--allow-mismatch", help="Use a classifier other than the policy's; the guarantee is lost.")
+    bool, Option("--allow-mismatch", help="Accept a classifier other than the policy's; the guarantee is lost.")
 ]
 HeaderFromEnv = Annotated[
     str | None,
     Option(
         metavar="NAME",
-        help="Environment variable with an HTTP header for a remote model, such as 'Authorization: Bearer TOKEN'.",
+        help="Environment variable that holds an HTTP header for a remote model ('Authorization: Bearer TOKEN').",
     ),
 ]
-BatchSize = Annotated[int | None, Option(min=1, help="Images per call of the model.", show_default="by image size")]
-Overwrite = Annotated[bool, Option("--force", help="Replace an existing file that has other content.")]
+BATCH_SIZE_HELP = "Images per call of the model."
+BatchSize = Annotated[int | None, Option(min=1, help=BATCH_SIZE_HELP, show_default="by image size")]
+Overwrite = Annotated[bool, Option("--force", help="Replace an existing file with other content.")]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
@@ -91,7 +144,7 @@ Device = Annotated[
     str,
     Option(
         metavar="auto|cpu|cuda[:N]",
-        help="Where to run the model: auto uses GPUs if it can, cuda all GPUs, cuda:N one of them.",
+        help="Where to run the model: auto uses GPUs if there are any, cuda uses all GPUs, cuda:N uses one.",
     ),
 ]
 
@@ -138,7 +191,7 @@ Config = Annotated[
         callback=use_config,
         is_eager=True,
         metavar="FILE",
-        help="TOML file of options; options on the command line override it.",
+        help="TOML file with options. Options on the command line override it.",
     ),
 ]
 
@@ -171,15 +224,15 @@ class EvaluationOptions:
         list[str] | None,
         Option(
             metavar="NAME",
-            help="Confidence method, with options as in 'max-logit-pnorm?p=3&on=views'; may be repeated. "
-            f"Methods: {METHODS_HELP}.",
+            help=f"{METHOD_HELP} May be repeated. Methods: {', '.join(method.form for method in METHODS.values())}.",
         ),
     ] = None
     metric: Annotated[
         list[str] | None,
         Option(
             metavar="NAME",
-            help=f"Metric; may be repeated. Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
+            help="Metric, such as auroc or risk_at:0.8; may be repeated. "
+            f"Metrics: {', '.join(metric.form for metric in METRICS.values())}.",
         ),
     ] = None
     predict_from: PredictFromOption = None
@@ -202,17 +255,26 @@ class ModelOptions:
         list[str],
         Option(
             metavar="SPEC",
-            help=f"Classifier, such as onnx:model.onnx; repeat for an ensemble. Schemes: {', '.join(MODELS)}.",
+            help=f"{MODEL_HELP} Schemes: {', '.join(MODELS)}.",
         ),
     ]
-    output: Annotated[Output | None, Option(help="What the model outputs, where its file does not tell.")] = None
+    output: Annotated[Output | None, Option(help="What the model outputs, if its file does not say.")] = None
     mean: Annotated[str | None, Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
-    std: Annotated[str | None, Option(metavar="S[,S,S]", help="Standard deviation to divide by.")] = None
-    resize: Annotated[str | None, Option(metavar="SIDE|H,W", help="Resize to this shorter side, or to both.")] = None
-    crop: Annotated[str | None, Option(metavar="SIDE|H,W", help="Size of the center crop after resizing.")] = None
+    std: Annotated[
+        str | None,
+        Option(metavar="S[,S,S]", help="Standard deviation to divide pixels by, after subtracting the mean."),
+    ] = None
+    resize: Annotated[
+        str | None, Option(metavar="SIDE|H,W", help="Resize images to this shorter side, or to this height and width.")
+    ] = None
+    crop: Annotated[str | None, Option(metavar="SIDE|H,W", help="Size of the center crop, after resizing.")] = None
     model_options: Annotated[
         list[str] | None,
-        Option("--model-option", metavar="NAME=VALUE", help="Any other option of the model, such as threads=2."),
+        Option(
+            "--model-option",
+            metavar="NAME=VALUE",
+            help="Another option of the model, such as threads=2; may be repeated.",
+        ),
     ] = None
     header_from_env: HeaderFromEnv = None
 
@@ -260,18 +322,18 @@ class ClusterExecution(LocalExecution):
     """How a command runs a model, in this process or on a cluster."""
 
     on_error: Annotated[OnError | None, Option(help=ON_ERROR_HELP, show_default="fail; skip with --engine ray")] = None
-    engine: Annotated[Literal["local", "ray"], Option(help="Compute in this process, or on a Ray cluster.")] = "local"
+    engine: Annotated[Literal["local", "ray"], Option(help="Run in this process, or on a Ray cluster.")] = "local"
     address: Annotated[
         str | None,
         Option(
             metavar="HOST:PORT",
-            help="Head node of the Ray cluster, or 'auto' for the cluster of this machine.",
-            show_default="RAY_ADDRESS, or a Ray that is started on this machine",
+            help="Head node of the Ray cluster, or 'auto' for the cluster on this machine.",
+            show_default="RAY_ADDRESS, or a new Ray on this machine",
         ),
     ] = None
-    workers: Annotated[
-        int | None, Option(min=1, help="Maximum number of workers.", show_default="as many as the cluster holds")
-    ] = None
+    workers: Annotated[int | None, Option(min=1, help="Maximum number of workers.", show_default="as many as fit")] = (
+        None
+    )
     cpus_per_worker: Annotated[float | None, Option(min=0, help="CPUs per worker.", show_default="1")] = None
     gpus_per_worker: Annotated[float | None, Option(min=0, help="GPUs per worker.", show_default="0")] = None
 

@@ -1,4 +1,4 @@
-"""Commands on new images: `score` applies a policy to them, `monitor` tells whether its guarantee still holds."""
+"""Commands for new images: `score` applies a policy to them, `monitor` checks whether its guarantee still holds."""
 
 import warnings
 from pathlib import Path
@@ -23,41 +23,55 @@ def score(
         str,
         Option(
             metavar="FILE|DIR|URL",
-            help="File to write (.parquet, .csv, .jsonl), or a folder or URL such as s3://bucket/scores for Parquet.",
+            help="Score file to write (.parquet, .csv, .jsonl), or a folder or URL for Parquet files (s3://bucket/scores).",
         ),
     ],
     model: options.PolicyModel = None,
     header_from_env: options.HeaderFromEnv = None,
     per_view: Annotated[
-        bool, Option("--per-view", help="Also write the class predicted from each view and its probability.")
+        bool, Option("--per-view", help="Also write the predicted class and its probability for each view.")
     ] = False,
     audit: Annotated[
         float | None,
         Option(
             metavar="FRACTION",
-            help="Mark about this fraction of the accepted images for review, such as 0.01, for secondlook monitor.",
+            help=f"{options.AUDIT_HELP} Monitoring needs these audits.",
         ),
     ] = None,
-    rejected: Annotated[Path | None, Option(metavar="DIR", help="Folder for rejected images, by class.")] = None,
-    link: Annotated[bool, Option("--link", help="Link rejected images instead of copying them.")] = False,
-    export: Annotated[
-        list[str] | None, Option(metavar="SCHEME:FILE", help="Review file: label-studio:FILE or fiftyone:FILE.")
+    rejected: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Folder for the rejected images, with a folder for each predicted class."),
     ] = None,
-    export_all: Annotated[bool, Option("--export-all", help="Export accepted images too.")] = False,
+    link: Annotated[bool, Option("--link", help="With --rejected: link the images instead of copying them.")] = False,
+    export: Annotated[
+        list[str] | None,
+        Option(
+            metavar="SCHEME:FILE", help="Review file to write: label-studio:FILE or fiftyone:FILE; may be repeated."
+        ),
+    ] = None,
+    export_all: Annotated[bool, Option("--export-all", help="With --export: also export the accepted images.")] = False,
     image_prefix: Annotated[
-        str | None, Option(metavar="URL", help="URL that, followed by an image's id, serves it to Label Studio.")
+        str | None,
+        Option(metavar="URL", help="With --export: URL from which Label Studio loads an image; its id is appended."),
     ] = None,
     level: options.Level = 0.95,
     seed: options.Seed = 0,
     execution: ClusterExecution,
     part_size: Annotated[
-        int | None, Option(min=1, help="Images per chunk.", show_default="by image size; 1000 with --engine ray")
+        int | None,
+        Option(
+            min=1,
+            help="Images per chunk. A resumed job continues with the next chunk.",
+            show_default="by image size; 1000 with --engine ray",
+        ),
     ] = None,
     allow_mismatch: options.AllowMismatch = False,
     overwrite: options.Overwrite = False,
     printing: Printing,
 ) -> None:
     """Accept or reject the prediction for every new image. An interrupted job resumes when run again.
+
+    The score file has a row for each image, with its class, confidence and decision.
 
     Example: secondlook score --policy policy.json --data folder:new/ --out scores.parquet --rejected rejected/
     """
@@ -104,39 +118,41 @@ def monitor(
         list[str],
         Option(
             metavar="PATTERN|DIR|URL",
-            help="Score files in Parquet, such as 'scores/*.parquet', or a folder or URL of parts; may be repeated.",
+            help=options.SCORES_HELP,
         ),
     ],
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for the page, the numbers and the state.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Folder for the page, the results and the state.")],
     reviewed: Annotated[
         Path | None,
-        Option(metavar="FILE.csv", help="Reviewed audits and rejected images: a CSV file with the columns id,label."),
+        Option(metavar="FILE", help=f"{options.REVIEWED_HELP} Fill in to_review.csv, and save it under another name."),
     ] = None,
     data: Annotated[
-        str | None, Option(metavar="SPEC", help=f"The scored images, to show the worst. {options.SOURCES_HELP}")
+        str | None, Option(metavar="SPEC", help=f"{options.DATA_HELP} The page shows the worst of the scored ones.")
     ] = None,
     alpha: Annotated[
         float | None,
         Option(
-            help="Probability of a false alarm, over a stream of any length, of each test.",
+            help="Probability that a test ever raises a false alarm, however long the stream.",
             show_default="0.05, or as before",
         ),
     ] = None,
     window: Annotated[
-        int | None, Option(min=1, help="Images per window of the timeline.", show_default="500, or as before")
+        int | None,
+        Option(min=1, help="Number of images in a window of the timeline.", show_default="500, or as before"),
     ] = None,
     burn_in: Annotated[
-        int | None, Option(min=0, help="Images needed to say that all is well.", show_default="100, or as before")
+        int | None,
+        Option(min=0, help="Number of images before the status can be good.", show_default="100, or as before"),
     ] = None,
     seed: Annotated[int | None, Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
     shuffle: Annotated[
-        bool, Option("--shuffle", help="Read each file in random order: for folders sorted by class, not by time.")
+        bool, Option("--shuffle", help="Read each file in random order, for images that are not in the order of time.")
     ] = False,
     printing: Printing,
 ) -> None:
-    """Tell whether new images still look like the calibration images, and whether the guarantee still holds.
+    """Check whether new images still look like the calibration images, and the guarantee still holds.
 
-    Only files that were not read before are read. The exit code is 0 if all is well and 3 on an alarm.
+    A second run reads only new files. The exit code is 3 on an alarm, and 0 otherwise.
 
     Example: secondlook monitor --policy policy.json --scores 'scores/*.parquet' --out monitor/
     """

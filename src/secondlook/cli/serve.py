@@ -1,4 +1,4 @@
-"""`serve` decides over HTTP, with a review queue and a dashboard; `token` manages who may use it, and what for."""
+"""`serve` decides over HTTP, with a review queue and a dashboard; `token` manages its access tokens."""
 
 import json
 import re
@@ -15,52 +15,58 @@ from secondlook.errors import ServingError
 from secondlook.imports import import_extra
 from secondlook.tables import format_table
 
+DATA_DIR_HELP = "Data folder of the service."
+
 
 def serve(
     policy: options.PolicyFile,
-    data_dir: Annotated[Path, Option(metavar="DIR", help="Folder for decisions, images to review and tokens.")],
+    data_dir: Annotated[
+        Path, Option(metavar="DIR", help=f"{DATA_DIR_HELP} It has the decisions, the images to review and the tokens.")
+    ],
     model: options.PolicyModel = None,
     host: Annotated[
-        str, Option(help="Address to listen on; beyond this machine, tokens are needed (secondlook token).")
+        str, Option(help=f"{options.HOST_HELP} Access from other machines needs tokens (secondlook token).")
     ] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8000,
+    port: Annotated[int, Option(min=0, max=65535, help=options.PORT_HELP)] = 8000,
     database: Annotated[
         str | None,
         Option(
             metavar="URL",
             envvar="SECONDLOOK_DATABASE",
-            help="PostgreSQL database for several instances: postgresql://USER:PASSWORD@HOST/NAME.",
+            help="PostgreSQL database, shared by several instances: postgresql://USER:PASSWORD@HOST/NAME.",
             show_default="SQLite in --data-dir",
         ),
     ] = None,
     audit: Annotated[
         float | None,
-        Option(metavar="FRACTION", help="Also have about this fraction of the accepted images reviewed, such as 0.01."),
+        Option(metavar="FRACTION", help=options.AUDIT_HELP),
     ] = None,
     keep: Annotated[
         str | None,
         Option(
             metavar="DURATION",
-            help="Remove stored images after this time, reviewed or not, such as 30d, 12h or 45m.",
+            help="Remove stored images after this time, such as 30d, 12h or 45m, reviewed or not.",
             show_default="never",
         ),
     ] = None,
-    no_store: Annotated[bool, Option("--no-store", help="Store no images: reviewers see ids and names only.")] = False,
-    lease: Annotated[
-        str, Option(metavar="DURATION", help="How long an image is reserved for a reviewer who does not respond.")
-    ] = "5m",
-    batch_size: Annotated[int, Option(min=1, help="Images that are looked at together.")] = 32,
-    max_wait: Annotated[float, Option(metavar="MS", min=0, help="Milliseconds that an image waits for others.")] = 2.0,
-    max_waiting: Annotated[int, Option(min=1, help="Queue limit; excess requests get HTTP 429.")] = 512,
-    max_body: Annotated[int, Option(metavar="MB", min=1, help="Largest request.")] = 32,
-    max_pixels: Annotated[int, Option(min=1, help="Largest image.")] = 50_000_000,
-    certificate: Annotated[Path | None, Option(metavar="FILE", help="TLS certificate (PEM), for https.")] = None,
+    no_store: Annotated[bool, Option("--no-store", help="Store no images. Reviewers only see ids and names.")] = False,
+    lease: Annotated[str, Option(metavar="DURATION", help="How long an image stays reserved for a reviewer.")] = "5m",
+    batch_size: Annotated[int, Option(min=1, help=options.BATCH_SIZE_HELP)] = 32,
+    max_wait: Annotated[
+        float, Option(metavar="MS", min=0, help="Milliseconds to wait for more images, to fill a batch.")
+    ] = 2.0,
+    max_waiting: Annotated[int, Option(min=1, help="Queue limit. Excess requests get HTTP 429.")] = 512,
+    max_body: Annotated[int, Option(metavar="MB", min=1, help="Maximum size of a request.")] = 32,
+    max_pixels: Annotated[int, Option(min=1, help=options.MAX_PIXELS_HELP)] = 50_000_000,
+    certificate: Annotated[Path | None, Option(metavar="FILE", help="TLS certificate (PEM) for HTTPS.")] = None,
     key: Annotated[Path | None, Option(metavar="FILE", help="Private key of the certificate.")] = None,
     device: options.Device = "auto",
     config: options.Config = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Log warnings and errors only, not every request.")] = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Serve decisions over HTTP, with a page to review doubtful images and a dashboard.
+    """Serve decisions over HTTP, with a page to review rejected images and a dashboard.
+
+    Stop it with Ctrl-C. It needs the extra 'serve'.
 
     Example: secondlook serve --policy policy.json --data-dir service/
     """
@@ -107,17 +113,17 @@ def _announce(url: str) -> None:
 
 token = typer.Typer(help="Add, list or remove the access tokens of a service.", no_args_is_help=True)
 
-DataDir = Annotated[Path, Option(metavar="DIR", help="Data folder of the service.")]
+DataDir = Annotated[Path, Option(metavar="DIR", help=DATA_DIR_HELP)]
 Name = Annotated[str, Argument(metavar="NAME", help="Token owner; recorded with each review.")]
 RoleOption = Annotated[
     Literal["client", "reviewer", "admin"],
-    Option(help="What it is for: client sends images, reviewer reviews them, admin does both and swaps policies."),
+    Option(help="Role: a client sends images, a reviewer reviews them, an admin does both and replaces the policy."),
 ]
 
 
 @token.command("add")
 def add_token(name: Name, role: RoleOption, data_dir: DataDir, as_json: options.Json = False) -> None:
-    """Make an access token; it is shown only now, since only its hash is kept.
+    """Create an access token. It is shown only once, since only its hash is stored.
 
     Example: secondlook token add Anna --role reviewer --data-dir service/
     """
@@ -150,7 +156,7 @@ def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
 
 @token.command("remove")
 def remove_token(name: Name, data_dir: DataDir) -> None:
-    """Remove an access token: whoever uses it, or is logged in by it, is refused from then on.
+    """Remove an access token. The service refuses it at once, and ends its logins.
 
     Example: secondlook token remove Anna --data-dir service/
     """

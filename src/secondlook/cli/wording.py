@@ -15,7 +15,7 @@ PARAMETER_OF_ARGUMENT = {
     "methods": "method",
     "metrics": "metric",
     "n": "number",
-    "n_images": "images",
+    "n_images": "limit",
     "store": "out",
 }
 """Arguments of the library that have another name among the parameters of commands."""
@@ -37,8 +37,8 @@ def name_option(flags: Mapping[str, str], name: str, value: object) -> str:
     command, _, name = name.rpartition(".")
     if command:
         return f"secondlook {command} {name_option(find_flags([command]), name, value)}"
-    if name == "groups" and "per_class" in flags:
-        return "--per-class"
+    if name == "groups" and "class_thresholds" in flags:
+        return "--class-thresholds"
     if name == "risk" and "class_risk" in flags and (value is ANY or isinstance(value, Mapping)):
         return "--class-risk"
     # What the command line calls a model is a classifier in the library, where `model=` is an option of a model.

@@ -40,7 +40,7 @@ from secondlook.extension import (
 )
 from secondlook.onnx_export.export import compile_with_classifier
 
-DEFAULT_TOLERANCE = 1e-3
+DEFAULT_MAX_DIFFERENCE = 1e-3
 """Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
 
 ROUNDING_DIFFERENCE = 5e-3
@@ -109,7 +109,7 @@ class Verification:
     """Number of images that were compared."""
     skipped: int
     """Number of images that could not be read."""
-    tolerance: float
+    max_difference: float
     differing_labels: int
     differing_decisions: int
     differing_looks: int
@@ -117,7 +117,7 @@ class Verification:
     """Largest difference of the confidence, among images with the same class and number of looks."""
     mean_difference: float
     unexplained: int
-    """Number of differing images that are further than `tolerance` from where the result changes."""
+    """Number of differing images that are further than `max_difference` from where the result changes."""
     differing: tuple[DifferingImage, ...]
     """The images that differ, those with the largest distance first; at most 1,000 of them."""
     largest_probability_difference: float = 0.0
@@ -129,22 +129,22 @@ class Verification:
     def passed(self) -> bool:
         """Whether the file decides as the library does, but for rounding."""
         largest = max(self.largest_difference, self.largest_probability_difference)
-        return largest <= self.tolerance and self.unexplained == 0
+        return largest <= self.max_difference and self.unexplained == 0
 
     @property
     def verdict(self) -> str:
         """Whether the file passed, in words."""
         if self.passed:
             return "passed: the file decides as the library does"
-        what = "confidence" if self.largest_difference > self.tolerance else "probability"
-        fault = f"a {what} differs by more than {self.tolerance:g}"
+        what = "confidence" if self.largest_difference > self.max_difference else "probability"
+        fault = f"a {what} differs by more than {self.max_difference:g}"
         if self.unexplained:
-            fault = f"{self.unexplained:,} images differ further than {self.tolerance:g} from where the result changes"
+            fault = f"{self.unexplained:,} images differ further than {self.max_difference:g} from where the result changes"
         distances = [image.distance for image in self.differing]
         largest = max(self.largest_difference, self.largest_probability_difference, *distances)
         if self.interpolates and largest <= ROUNDING_DIFFERENCE:
             cause = "the policy resizes images or computes pixels in between, whose rounding causes differences"
-            fault += f"; {cause} up to about {ROUNDING_DIFFERENCE:g}, so compare with this tolerance"
+            fault += f"; {cause} up to about {ROUNDING_DIFFERENCE:g}, so allow this difference"
         return f"failed: {fault}"
 
     def to_dict(self) -> dict[str, object]:
@@ -164,7 +164,7 @@ class Verification:
             f"{self.images:,} images compared{skipped}: {self.differing_decisions:,} decisions, "
             f"{self.differing_labels:,} classes and {self.differing_looks:,} numbers of looks differ",
             f"confidence: differs by at most {self.largest_difference:.3g}, by {self.mean_difference:.3g} on average "
-            f"(tolerance {self.tolerance:g})",
+            f"(allowed {self.max_difference:g})",
             f"probabilities: differ by at most {self.largest_probability_difference:.3g}",
             self.verdict,
         ]
@@ -181,14 +181,14 @@ def verify_export(
     data: Any,
     *,
     classifier: object = None,
-    tolerance: float = DEFAULT_TOLERANCE,
+    max_difference: float = DEFAULT_MAX_DIFFERENCE,
     limit: int | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Verification:
     """Compare what an exported file and the library decide about images.
 
-    It passes if no confidence or probability differs by more than `tolerance`, and every image with another class,
-    decision or number of looks is within `tolerance` of a tie of classes, of the threshold, or of a limit of
+    It passes if no confidence or probability differs by more than `max_difference`, and every image with another class,
+    decision or number of looks is within `max_difference` of a tie of classes, of the threshold, or of a limit of
     familiarity or of its schedule. A file that takes float32 does not round the pixels of views, as the library does
     for uint8 images, so that such files are to be compared on float32 images.
 
@@ -202,7 +202,7 @@ def verify_export(
         Images: anything that `open_source` accepts; labels are not needed.
     classifier
         The classifier of the policy, if it cannot be loaded from the spec in the policy.
-    tolerance
+    max_difference
         Largest difference of a confidence, and of a probability.
     limit
         Number of images to compare, spread over the data; all by default.
@@ -211,9 +211,9 @@ def verify_export(
     """
     if not OnnxFile.has_suffix(path):
         raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
-    if not (is_number(tolerance) and tolerance >= 0):
-        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_TOLERANCE:g}"
-        raise DecisionError(fault, argument="tolerance", value=tolerance)
+    if not (is_number(max_difference) and max_difference >= 0):
+        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_MAX_DIFFERENCE:g}"
+        raise DecisionError(fault, argument="max_difference", value=max_difference)
     if limit is not None and not (is_whole_number(limit) and limit > 0):
         raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
     file = compile_policy(load_policy(path, execution=execution))
@@ -226,7 +226,7 @@ def verify_export(
     source = open_source(data, on_error=execution.on_error).without_labels()
     source = source if limit is None else source.spread(limit)
     block_size = max(source.threads, chunk_rows(find_first_image(source)[1], BLOCK_IMAGES))
-    found = _Differences(plan.policy, tolerance)
+    found = _Differences(plan.policy, max_difference)
     with (
         progress_bar("comparing", len(source), "images", enabled=execution.progress) as advance,
         closing(read_ahead(lambda: source.batches(block_size), 1)) as batches,
@@ -242,7 +242,7 @@ def verify_export(
         path=file.path,
         images=len(looks),
         skipped=len(source) - len(looks),
-        tolerance=tolerance,
+        max_difference=max_difference,
         differing_labels=int(labels.sum()),
         differing_decisions=int(decisions.sum()),
         differing_looks=int(looks.sum()),
@@ -268,8 +268,8 @@ def _interpolates(plan: Plan) -> bool:
 class _Differences:
     """What differs between the library and a file, so far."""
 
-    def __init__(self, policy: Policy, tolerance: float) -> None:
-        self.policy, self.tolerance = policy, tolerance
+    def __init__(self, policy: Policy, max_difference: float) -> None:
+        self.policy, self.max_difference = policy, max_difference
         self.differs: list[Array] = []
         """Which images differ in class, decision and number of looks. bool [3, n] each"""
         self.confidences: list[Array] = []
@@ -291,7 +291,7 @@ class _Differences:
             values = ([one[position].tolist() for one in _list_compared(each)] for each in (library, decided))
             mine, theirs = (ComparedDecision(*each) for each in values)
             differing.append(self._explain(preds.select(images=[position]), mine, theirs, to_limit[position]))
-        self.unexplained += sum(not image.distance <= self.tolerance for image in differing)
+        self.unexplained += sum(not image.distance <= self.max_difference for image in differing)
         self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
 
     def _measure_familiarity(self, library: Decisions, decided: FileOutputs) -> Array:
