@@ -7,6 +7,7 @@ from secondlook.policies.certification import (
     certify_confidence,
     threshold_for,
 )
+from secondlook.policies.costs import Costs
 from secondlook.policies.familiarity import Familiarity
 from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee, check_probability
@@ -22,6 +23,7 @@ __all__ = [
     "AuditPlan",
     "Binding",
     "Calibration",
+    "Costs",
     "CountedImages",
     "Familiarity",
     "Frontier",
