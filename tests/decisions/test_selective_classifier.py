@@ -1,5 +1,6 @@
 """`SelectiveClassifier`: predicts, rejects, and follows the conventions of scikit-learn."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,19 @@ def test_everything_is_classified_on_the_device(cuda_1_only: Classifier, bright_
     np.testing.assert_array_equal(again.predict(images[:9]), predicted)
     with pytest.raises(AssertionError):
         SelectiveClassifier(cuda_1_only, model.policy_).predict(images[:9])
+
+
+def test_classifier_with_a_torch_model_is_pickled(bright_or_dark: Data) -> None:
+    torch = pytest.importorskip("torch")
+    images, labels = bright_or_dark
+    linear = torch.nn.Linear(images[0].size, 2)
+    with torch.no_grad():
+        linear.weight[:] = torch.tensor([[-0.2], [0.2]])
+        linear.bias[:] = torch.tensor([10.8, -10.8])
+    network = load_classifier(torch.nn.Sequential(torch.nn.Flatten(), linear), output="logits")
+    estimator = SelectiveClassifier(network, views="identity hflip", risk=0.2, delta=0.1)
+    again = pickle.loads(pickle.dumps(estimator))
+    expected = estimator.fit(images[:300], labels[:300]).predict(images[300:])
+    for copy in (again.fit(images[:300], labels[:300]), pickle.loads(pickle.dumps(estimator))):
+        np.testing.assert_array_equal(copy.predict(images[300:]), expected)
+        assert copy.policy_ == estimator.policy_

@@ -9,6 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -84,6 +85,14 @@ class TorchClassifier(Classifier):
         self._is_device_chosen = device not in (None, "auto")
         """Whether the user chose the device, which device='auto' keeps then."""
         self._device = self._resolve(device) if device == "auto" else device
+        self._placed = self._place(self._device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the modules on devices, which are placed again from the module itself."""
+        return {name: value for name, value in vars(self).items() if name not in ("_known", "_placed")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _known={})
         self._placed = self._place(self._device)
 
     @property
@@ -204,12 +213,13 @@ def wrap_module(
     module: "torch.nn.Module", options: LoadOptions, placement: Placement, *, is_shared: bool = False, **described: Any
 ) -> TorchClassifier:
     """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
-
-    def get_module(device: str | None) -> "torch.nn.Module":
-        changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
-        return copy.deepcopy(module) if device is not None or (is_shared and changes_weights) else module
-
+    changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
+    get_module = partial(_copy_to_move, module, is_shared and changes_weights)
     return TorchClassifier(get_module, options, placement, digest=_digest_module(module), **described)
+
+
+def _copy_to_move(module: "torch.nn.Module", is_changed: bool, device: str | None) -> "torch.nn.Module":
+    return copy.deepcopy(module) if device is not None or is_changed else module
 
 
 def _digest_module(module: "torch.nn.Module") -> str:

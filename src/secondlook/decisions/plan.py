@@ -177,6 +177,10 @@ class Plan(CompiledPolicy):
         """Shape of an image that was used as it is: most images have that of the one before."""
         self._inference: tuple[object, Inference | None] = None, None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what it was compiled from."""
+        return type(self), (self.given, self.resolved, self.execution)
+
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
         """Decide about one image of any kind that `read_image` takes."""
         if interval or not self._decides_blocks:

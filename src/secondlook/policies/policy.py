@@ -294,6 +294,12 @@ class Policy(SealedRecord):
             raise DecisionError(fault, repair="use accept(preds).mean()")
         return self.calibration.coverage
 
+    def __getstate__(self) -> dict[Any, Any]:
+        """Leave out what is compiled at first use."""
+        state = super().__getstate__()
+        compiled = {"_compiled": (None, None), "_plan": (None, None)}
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **compiled}}
+
     @property
     def compiled(self) -> CompiledMethod:
         """The method with its options, compiled at first use."""
