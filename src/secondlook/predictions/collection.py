@@ -17,7 +17,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, Fetch, load_classifier
-from secondlook.errors import ANY, PredictionsError, Repair, SourceError
+from secondlook.errors import PredictionsError, Repair, SourceError
 from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.decoding import DecodedChunk, read_ahead, read_first_image
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution, Worker
@@ -163,8 +163,8 @@ def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Prediction
     classifier, source, views = job.classifier, job.source, job.views.texts
     if not classifier.digest:
         fault = f"classifier {classifier.name!r} has no name to store its outputs under"
-        repair = "load it with {name}, to be changed whenever the function changes, or omit {store}"
-        raise PredictionsError(fault, repair=Repair(repair, name="v1", store=ANY))
+        repair = "pass it through load_classifier with {name}, to be changed whenever the function changes"
+        raise PredictionsError(fault, repair=Repair(repair, name="v1"))
     manifest = Manifest.create(classifier, source, job.views, job.chunking.rows)
     entry = StoreEntry.open_or_create(store / entry_key(classifier, source), manifest)
     with entry.lock_for_writing():
