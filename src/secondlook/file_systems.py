@@ -265,6 +265,17 @@ def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
             yield entry
 
 
+def find_broken_links(folder: Path) -> list[str]:
+    """Return the names of the links in a folder and its subfolders that lead nowhere, sorted."""
+    broken: list[str] = []
+    for entry in os.scandir(folder):
+        if entry.is_symlink():
+            broken += [] if _is_hidden(entry.name) or Path(entry.path).exists() else [entry.name]
+        elif entry.is_dir() and not _is_hidden(entry.name):
+            broken += [f"{entry.name}/{name}" for name in find_broken_links(Path(entry.path))]
+    return sorted(broken)
+
+
 def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 

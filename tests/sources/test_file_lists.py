@@ -9,6 +9,7 @@ import pytest
 
 from secondlook.errors import SourceError
 from secondlook.sources import encoded_sources, open_source
+from secondlook.sources.encoded_sources import IgnoredFilesWarning
 from tests.sources.conftest import labels_of, png_bytes, random_images
 
 PNG = png_bytes(np.zeros((3, 4, 3), dtype=np.uint8))
@@ -70,6 +71,11 @@ def test_links_to_folders_are_followed_but_not_in_circles(picture_folder: Path, 
     assert source.ids == ("bird/b.png", "cat/1.png", "cat/link/deep/far.png", "dog/3.png")
     assert source.class_names == ("bird", "cat", "dog")
     assert len(next(source.batches(8)).images) == 4
+    (tmp_path / "more" / "deep" / "far.png").unlink()
+    for name in ("cat/gone.png", "dog/lost.JPG"):
+        (picture_folder / name).symlink_to(tmp_path / "nowhere")
+    with pytest.warns(IgnoredFilesWarning, match=r"2 .*'cat/gone\.png'"):
+        assert open_source(f"folder:{picture_folder}").ids == ("bird/b.png", "cat/1.png", "dog/3.png")
 
 
 def test_labels_are_folders_in_order_or_in_that_of_a_file_or_none(picture_folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError, reject_failures
-from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, is_url, open_location
+from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, find_broken_links, is_url, open_location
 from secondlook.sources.image_files import FORMATS, SUFFIXES, decode_image, read_image_file
 from secondlook.sources.labels import encode_labels, parse_labels, read_class_names
 from secondlook.sources.reading_threads import SharedCache
@@ -155,7 +155,7 @@ class ShardedSource(EncodedSource):
 
 
 class IgnoredFilesWarning(UserWarning):
-    """A folder contains images of unsupported formats."""
+    """A folder contains images of unsupported formats, or broken links."""
 
 
 class FileSource(EncodedSource):
@@ -261,6 +261,10 @@ def open_folder(spec: Spec, read_options: ReadOptions) -> Source:
         raise SourceError(f"{spec.location!r} {found}; folder: needs the path of a folder.")
     entries = {entry.name: entry for entry in location.list_files()}
     _warn_about_unsupported(entries, spec)
+    broken = [] if root is None else [name for name in find_broken_links(root) if name.lower().endswith(SUFFIXES)]
+    if broken:
+        fault = f"ignoring {len(broken)} broken links of {str(spec)!r}, such as {broken[0]!r}"
+        warnings.warn(f"{fault}; restore their targets or remove them.", IgnoredFilesWarning, stacklevel=2)
     images = sorted((name for name in entries if name.lower().endswith(SUFFIXES)), key=_folder_order)
     if not images:
         raise SourceError(f"no images ({', '.join(SUFFIXES)}) in {spec.location!r}; expected a folder of images.")
