@@ -2,6 +2,7 @@
 
 from secondlook.diagnosis.choice import ViewChoice, candidate_views, choose_views, collect_views
 from secondlook.diagnosis.diagnosis import Diagnosis, diagnose_views
+from secondlook.diagnosis.plausibility import describe_doubts, warn_about_setup
 from secondlook.diagnosis.setup_check import SetupWarning, check_setup
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "check_setup",
     "choose_views",
     "collect_views",
+    "describe_doubts",
     "diagnose_views",
+    "warn_about_setup",
 ]

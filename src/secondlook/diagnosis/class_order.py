@@ -18,6 +18,8 @@ MAX_CLASSES_TO_MOVE = 2000
 """`fit_moved_class` compares all pairs of classes."""
 
 MAX_LISTED = 12
+GUESSING = 0.05
+"""Smallest probability that guesses are at least so often correct, at which an accuracy is no better than guessing."""
 
 
 def fit_best_order(labels: IntArray, predicted: IntArray, n_classes: int) -> IntArray:
@@ -118,3 +120,10 @@ def list_in_order(order: Sequence[int], class_names: Sequence[str] | None) -> st
     names = class_names or [str(number) for number in range(len(order))]
     listed = [names[number] for number in np.argsort(order)]
     return ", ".join(listed) if len(order) <= MAX_LISTED else f"{list_first(listed)} (all of them: class_order)"
+
+
+def is_guessing(n_correct: int, n_images: int, n_classes: int) -> bool:
+    """Return whether guesses would be as often correct, by a binomial test."""
+    from scipy.special import betainc
+
+    return not n_correct or bool(betainc(n_correct, n_images - n_correct + 1, 1 / n_classes) > GUESSING)

@@ -14,6 +14,7 @@ from secondlook.diagnosis.class_order import (
     cross_fit_correct,
     describe_order,
     fit_best_order,
+    is_guessing,
     list_in_order,
     propose_orders,
 )
@@ -252,14 +253,10 @@ class _Search:
 
     def may_be_reordered(self) -> bool:
         """Return whether confident predictions are as good as guessed, on too few images to find the class order."""
-        from scipy.special import betainc
-
         given, n_images, n_classes = self.given, len(self.given), self.given.probabilities.shape[1]
         if not FIRST_IMAGES <= n_images < IMAGES_PER_CLASS * n_classes or given.confidence < LOW_ACCURACY:
             return False
-        n_correct = round(given.accuracy * n_images)
-        # The binomial probability of at least so many correct guesses.
-        return not n_correct or bool(betainc(n_correct, n_images - n_correct + 1, 1 / n_classes) > EQUAL)
+        return is_guessing(round(given.accuracy * n_images), n_images, n_classes)
 
     def find_more_confident(self) -> Trial | None:
         """Return the reading with the highest confidence, if it is much higher and the classes are as diverse."""

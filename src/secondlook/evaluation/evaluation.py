@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from pydantic import Field, TypeAdapter, ValidationError
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.diagnosis import warn_about_setup
 from secondlook.errors import ANY, MetricError, Repair
 from secondlook.estimators import FittedMethods, confidence, find_method
 from secondlook.evaluation.comparison import METHOD, Comparison, PredictFromComparison
@@ -294,6 +295,7 @@ def evaluate(
     check_resampling(level, resamples, seed)
     resampling: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     n_unknown = 0 if unknown is None else unknown.n_images
+    warn_about_setup(preds)
     own = _check_own(methods, preds.n_images + n_unknown) if isinstance(methods, Mapping) else None
     names = methods if own is None else ()
     fitted = FittedMethods.fit(preds, names, tuning=tuning, predict_from=predict_from, top_k=top_k)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import secondlook
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.diagnosis import SetupWarning, collect_views, diagnose_views
+from secondlook.diagnosis import SetupWarning, collect_views, describe_doubts, diagnose_views
 from secondlook.diagnosis import check_setup as check_classifier_setup
 from secondlook.errors import ANY, Repair, ReportError, SecondLookError, SourceError
 from secondlook.estimators import find_method, needs_fitting
@@ -22,6 +22,7 @@ from secondlook.predictions import (
     ClassifierRecord,
     ClassNamesWarning,
     Execution,
+    Predictions,
     check_prediction,
     collect,
     entry_key,
@@ -127,9 +128,12 @@ def create_run(
     if outside is not None:
         none_of_these = collect(loaded, outside, preds.views, store=folder / UNKNOWN_PREDICTIONS, execution=execution)
     judging: dict[str, Any] = {"unknown": none_of_these, "tuning": tuning if len(tuning) else None}
-    evaluation = evaluate(
-        preds, groups="class" if per_class else None, execution=execution, **judging, **vars(settings)
-    )
+    wrong = wrong or _warn_of_doubts(preds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SetupWarning)  # given above
+        evaluation = evaluate(
+            preds, groups="class" if per_class else None, execution=execution, **judging, **vars(settings)
+        )
     duplicates = tuple(source.ids[index] for index in source.find_duplicates())
     # Ranks are among the given images, so that their thresholds apply to no others.
     methods = tuple(name for name in evaluation.methods if not find_method(name).is_rank)
@@ -204,6 +208,13 @@ def _check_setup(folder: Path, classifier: Classifier, source: Source, batch_siz
         warnings.simplefilter("ignore", ClassNamesWarning)  # the evaluation itself warns
         execution = Execution(batch_size=batch_size, progress=False)
         return check_classifier_setup(classifier, source, quick=True, execution=execution).warnings
+
+
+def _warn_of_doubts(preds: Predictions) -> tuple[str, ...]:
+    doubts = describe_doubts(preds)
+    for message in doubts:
+        warnings.warn(message, SetupWarning, stacklevel=3)
+    return doubts
 
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:

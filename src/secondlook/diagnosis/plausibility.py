@@ -1,0 +1,75 @@
+"""Warnings about labeled predictions that suggest a wrong setup: found without another forward pass."""
+
+import math
+import warnings
+from weakref import WeakSet
+
+import numpy as np
+
+from secondlook.diagnosis.class_order import is_guessing
+from secondlook.diagnosis.diagnosis import list_first
+from secondlook.diagnosis.setup_check import SetupWarning
+from secondlook.predictions import Predictions
+
+MIN_IMAGES = 50
+"""Fewer images show little about the setup."""
+MAX_IMAGES = 10_000
+BY_CHANCE = 1e-4
+"""Smallest probability at which equally frequent classes are missing by chance."""
+LARGE_GAP = 0.25
+"""Difference between mean confidence and accuracy, beyond two standard errors; of 14 classifiers none exceeds 0.1."""
+GUESSING_GAP = 0.1
+"""The same where the accuracy is no better than guessing."""
+
+_warned: WeakSet[Predictions] = WeakSet()
+
+
+def warn_about_setup(preds: Predictions) -> None:
+    """Warn of what looks wrong about labeled predictions, once for each `Predictions` object."""
+    if preds not in _warned and preds.has_labels:
+        _warned.add(preds)
+        for sentence in describe_doubts(preds):
+            warnings.warn(sentence, SetupWarning, stacklevel=3)
+
+
+def describe_doubts(preds: Predictions) -> tuple[str, ...]:
+    """Return what looks wrong about labeled predictions, one sentence each."""
+    if preds.n_images < MIN_IMAGES:
+        return ()
+    sentences = (_describe_missing_classes(preds), _describe_accuracy(preds))
+    return tuple(f"{SetupWarning.START}{sentence}." for sentence in sentences if sentence)
+
+
+def _describe_missing_classes(preds: Predictions) -> str:
+    """Describe classes without images, unless so many are missing by chance where there are few images per class."""
+    from scipy.special import gammainc
+
+    if preds.class_names is None:
+        return ""
+    missing = np.flatnonzero(np.bincount(preds.labels, minlength=preds.n_classes) == 0).tolist()
+    expected = preds.n_classes * (1 - 1 / preds.n_classes) ** preds.n_images
+    if not missing or gammainc(len(missing), expected) > BY_CHANCE:  # about the probability that so many are missing
+        return ""
+    names = list_first([preds.class_names[index] for index in missing])
+    found = f"{len(missing):,} of the {preds.n_classes:,} classes have no labeled image ({names})"
+    return f"{found}, so the results hold for the other classes only"
+
+
+def _describe_accuracy(preds: Predictions) -> str:
+    """Describe an accuracy that is far below the confidence."""
+    n_images = min(preds.n_images, MAX_IMAGES)
+    sample = preds.select(views="identity", images=np.arange(n_images) * preds.n_images // n_images)
+    accuracy = float(sample.correct().mean())
+    confidence = sum(float(block.max(axis=2).sum()) for _, block in sample.blocks()) / n_images
+    is_guessed = is_guessing(round(accuracy * n_images), n_images, preds.n_classes)
+    limit = GUESSING_GAP if is_guessed else LARGE_GAP + 2 * math.sqrt(accuracy * (1 - accuracy) / n_images)
+    if confidence - accuracy <= limit:
+        return ""
+    level = "no better than guessing" if is_guessed else "far below"
+    seen = f"the accuracy, {100 * accuracy:.1f} % on {n_images:,} images, is {level}"
+    seen += (
+        f", although the mean confidence is {100 * confidence:.1f} %"
+        if is_guessed
+        else (f" the mean confidence, {100 * confidence:.1f} %")
+    )
+    return f"{seen}; check the preprocessing, the labels and the order of the classes"
