@@ -394,7 +394,7 @@ def test_costs_choose_the_threshold_with_the_least_cost(here: Here, run: Path) -
     assert expected.guarantee is not None
     assert made["guarantee"]["risk"] == expected.guarantee.risk
     told = here.calibrate(*costs, "--force")
-    assert "saves" in told.out
+    assert "less than reviewing all" in told.out
     assert "warning" not in told.err
     assert "warning" not in here.calibrate(*costs, "--cost-error", "20", "--force").err
     assert "2 different calibrations" in here.calibrate("--risk", "0.2", "--delta", "0.1", "--force").err

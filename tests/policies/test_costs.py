@@ -176,6 +176,6 @@ def test_a_policy_keeps_its_costs_and_says_what_they_mean(tmp_path: Any) -> None
         assert policy.guarantee is not None
         assert 4 / 400 <= policy.costs.per_image < 20 / 400
         assert policy.costs.accept_all == cost_error * 4 / 400
-        assert f"saves {1000 * (1 - policy.costs.per_image):.0f} against reviewing all" in str(read)
+        assert f"{1000 * (1 - policy.costs.per_image):.0f} less than reviewing all" in str(read)
         shown.append((policy.guarantee.risk <= policy.costs.break_even, "does not show" in str(read)))
     assert shown == [(True, False), (False, True)]

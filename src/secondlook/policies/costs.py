@@ -70,15 +70,16 @@ class Costs(FrozenRecord):
         return self.model_copy(update=means)
 
     def describe(self, guarantee: Guarantee | None) -> list[str]:
-        """Return the costs, what the threshold saves, and whether the guarantee shows that accepting pays."""
+        """Return the costs, the savings, and whether the guarantee shows that accepting pays."""
         savings = (self.review - self.per_image, self.accept_all - self.per_image)
-        least, review, accept = (_format_cost(1000 * cost) for cost in (self.per_image, *savings))
+        review, accept = (f"{_format_cost(abs(1000 * one))} {'less' if one >= 0 else 'more'}" for one in savings)
         is_shown = guarantee is not None and guarantee.risk <= self.break_even
         shown = "the guarantee shows this" if is_shown else "the guarantee does not show this: label more images"
         rate = f"at most {100 * self.break_even:.3g} % of the accepted images are wrong"
         return [
             f"costs: {self.error:g} per accepted error, {self.review:g} per review",
-            f"per 1,000 new images: about {least}; saves {review} against reviewing all, {accept} against accepting",
+            f"per 1,000 new images: about {_format_cost(1000 * self.per_image)}, "
+            f"{review} than reviewing all and {accept} than accepting all",
             *([f"accepting pays if {rate}; {shown}"] if self.break_even < 1 else []),
         ]
 
@@ -102,4 +103,4 @@ def bound_risk(accepted: int, errors: int, n_images: int, delta: float) -> float
 
 
 def _format_cost(cost: float) -> str:
-    return f"{cost:,.0f}" if abs(cost) >= 100 else f"{cost:.3g}"
+    return f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}"
