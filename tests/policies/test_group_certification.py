@@ -91,6 +91,7 @@ def test_classes_that_share_a_threshold_are_certified_together(named: Prediction
     assert ["pets", "5", "%", f"{expected[1]:.6g}", f"{is_pet.sum():,}"] in [
         line.split()[:5] for line in str(rule).splitlines()
     ]
+    assert rule.list_tables()[0].rows[0][0] == "group"
     rule.save(tmp_path / "policy.json")
     assert read_policy(tmp_path / "policy.json").groups == rule.groups
 
@@ -113,6 +114,9 @@ def test_class_where_nothing_can_be_guaranteed_accepts_nothing(named: Prediction
     assert not rule.accept(named)[named.predicted() == 2].any()
     assert math.isfinite(rule.threshold)
     assert f"needs {known(dog.additional_images):,} more" in str(rule)
+    assert "share" in str(rule)
+    joined = certify(named, "mean", risk={"*": 0.1, "pets": 0.0005}, delta=0.05, groups={"pets": ["cat", "dog"]})
+    assert "share" not in str(joined), "these share a threshold already"
 
 
 def test_class_that_is_never_predicted_has_no_threshold(named: Predictions) -> None:
@@ -131,6 +135,7 @@ def test_nothing_certified_is_a_shortfall_of_the_closest_class(named: Prediction
     assert shortfall.additional_images == rule.groups[1].additional_images
     assert certify(named, "mean", risk=known(shortfall.smallest_risk), delta=0.001, groups="class").certified
     assert "'cat'" in str(rule)
+    assert "share a threshold" in str(rule)
     fewest = shortfall.images_needed
     assert 0.999 ** (fewest - 1) <= 0.001 / 3 < 0.999 ** (fewest - 2), "fewer cannot pass, also without an error"
     assert shortfall.median_images == np.median([group.images for group in rule.groups])

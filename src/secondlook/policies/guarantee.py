@@ -148,6 +148,8 @@ class Shortfall(FrozenRecord):
             images = "labeled images" if self.group is None else "labeled images of it"
             needed = f"roughly {self.additional_images:,} more {images} are needed if {rate}"
         repair = "improve the classifier, or plan a calibration on other images with a larger risk or delta"
+        if self.requested.grouped_by == "class":
+            repair += ", or with rare classes that share a threshold"
         risks = [] if self.smallest_risk is None else [f"a risk of {100 * self.smallest_risk:.4g} %"]
         deltas = [] if self.larger_delta is None else [f"a delta of {self.larger_delta:.4g}"]
         if risks or deltas:

@@ -618,9 +618,10 @@ class Policy(SealedRecord):
         if self.calibration is not None:
             lines += _format_calibration(self.calibration, self.schedule)
         if self.groups:
-            joined = _join_shared(self.groups)
-            noun = "classes" if self.grouped_by == "class" and len(joined) == len(self.groups) else "groups"
-            lines.append(f"{noun}: {_describe_groups(joined)}")
+            noun, joined = self._list_groups()
+            is_short = noun == "class" and not all(math.isfinite(one.threshold) for one in joined)
+            advice = "; rare classes can share one, in a calibration on other images" if is_short else ""
+            lines.append(f"{'classes' if noun == 'class' else 'groups'}: {_describe_groups(joined)}{advice}")
         lines += map(str, self.list_tables())
         if self.classifier is not None:
             made = f", made {self.made}" if self.made else ""
@@ -638,10 +639,15 @@ class Policy(SealedRecord):
         second = "" if self.familiarity is None else f" and familiarity >= {self.familiarity.limit:.6g}"
         return f"accept where {self.method} >= {threshold}{second}"
 
+    def _list_groups(self) -> tuple[str, list[GroupThreshold]]:
+        """Return what a group is called, and the groups, with one entry for all classes that share a threshold."""
+        joined = _join_shared(self.groups)
+        return "class" if self.grouped_by == "class" and len(joined) == len(self.groups) else "group", joined
+
     def list_tables(self) -> list[TextTable]:
         """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
-        noun = "class" if self.grouped_by == "class" else "group"
-        tables = [_make_group_table(_join_shared(self.groups), noun)] if self.groups else []
+        noun, joined = self._list_groups()
+        tables = [_make_group_table(joined, noun)] if joined else []
         if len(self.compared) > 1:
             rows = [("method", "threshold", "coverage", "")]
             for one in self.compared:
