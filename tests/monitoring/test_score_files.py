@@ -136,8 +136,8 @@ def copy_audited_image() -> None:
     ("change", "offending"),
     [
         (lambda: write_day(1, damage=1.0), "day1.parquet' has changed"),
-        (lambda: shutil.copy("scores/day2.parquet", "scores/copy.parquet"), "are the same"),
-        (lambda: Path("scores/day9.parquet").write_text("id,label"), "day9.parquet', the content is no .parquet file"),
+        (lambda: shutil.copy("scores/day2.parquet", "scores/copy.parquet"), "copy.parquet"),
+        (lambda: Path("scores/day9.parquet").write_text("id,label"), "day9.parquet', the content"),
         (copy_audited_image, "day9.parquet', an image 'day/"),
     ],
 )
@@ -157,7 +157,7 @@ def test_changed_and_broken_files_are_errors(folder: Path, change: Callable[[], 
         ("nothing/*.parquet", "nothing"),
         ("scores.txt", "is not a score file"),
         ("scores.csv", "'label'"),
-        ("scores.jsonl", "is no .jsonl file"),
+        ("scores.jsonl", "scores.jsonl'"),
         ("missing.parquet", "missing"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Monitoring: score rows and reviewed labels become alarms, estimates, and whether the guarantee still holds."""
+"""Monitoring of a stream: alarms, estimates and audits of the guarantee, from scores and reviewed labels."""
 
 from secondlook.monitoring.estimates import AccuracyEstimate, count_looks, learn_shifts
 from secondlook.monitoring.monitor import Monitor

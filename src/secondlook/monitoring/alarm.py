@@ -17,26 +17,26 @@ from secondlook.policies import Reference
 POWERS = (0.7, 0.9, 1.2, 1.6, 3.0)
 """The bets are the densities a (1 - p) ** (a - 1) and a p ** (a - 1) of a p-value, for each power a.
 
-Powers above 1 find that all images change, powers below 1 that a few do.
+Powers above 1 detect a change of all images, powers below 1 a change of a few.
 """
 START_SPAN, START_DECAY = 30.0, 0.25
-"""After t images, (1 + t / START_SPAN) ** -START_DECAY of the initial capital still waits for a later shift."""
+"""After t images, (1 + t / START_SPAN) ** -START_DECAY of the initial capital is still reserved for a later shift."""
 _SCALE_BITS = 256
 _SCALE = 2.0**_SCALE_BITS
 
 
 class StatisticState(FrozenRecord):
-    """What the alarm knows about one statistic of images, and the bets on it."""
+    """State of the bets on one statistic of the images."""
 
     counts: tuple[Count, ...]
     """Images of the stream in each bin of the reference."""
     capital: tuple[Annotated[float, Field(ge=0)], ...]
-    """Capital at work on each density, in units of 2 ** scale."""
+    """Capital on each density, in units of 2 ** scale."""
     scale: tuple[Count, ...]
 
 
 class AlarmState(FrozenRecord):
-    """All that a shift alarm needs to resume, to the last bit."""
+    """Complete state of a shift alarm; resuming from it is exact."""
 
     images: Count
     evidence: float
@@ -47,14 +47,14 @@ class AlarmState(FrozenRecord):
 
 
 class ShiftAlarm:
-    """A test that images still look like the calibration images, without labels, valid at every moment.
+    """Test without labels whether images still look like the calibration images, valid at every moment.
 
-    Each image is ranked among the calibration images and all earlier images of the stream; while nothing changes, these
-    ranks (conformal p-values) are independent and uniform. Capital is bet against that, and much capital is evidence of
-    a shift: it reaches 1 / alpha with a probability of at most `alpha`, however long the stream.
+    Each image is ranked among the calibration images and all earlier images of the stream. Without a shift, these
+    ranks (conformal p-values) are independent and uniform. The test bets against that; large capital is evidence of a
+    shift. It reaches 1 / alpha with probability at most `alpha`, however long the stream.
 
-    Tested are confidence and disagreement, or the first look alone if the policy is adaptive, and the familiarity if
-    the policy has a limit for it; these share alpha equally. If the method was chosen from several on the calibration
+    The statistics are confidence and disagreement (adaptive policies: the first look alone), and familiarity if the
+    policy has a limit for it. They share alpha equally. If the method was chosen from several on the calibration
     images, these share alpha, too. `seed` breaks ties.
     """
 
@@ -82,14 +82,14 @@ class ShiftAlarm:
     ) -> Float64Array:
         """Add images to the stream and return the log of the evidence after each. float64 [n] each
 
-        An image whose disagreement or familiarity is NaN is left out of that statistic. The result does not depend on
-        how the stream is divided into updates.
+        A NaN disagreement or familiarity is left out of that statistic. The result does not depend on how the stream
+        is split into updates.
         """
         n_images, before = len(confidence), self.state
         values = {"confidence": confidence, "first_look": first_look}
         for name, given in (("disagreement", disagreement), ("familiarity", familiarity)):
             values[name] = np.full(n_images, np.nan) if given is None else given
-        # Numbers inside (0, 1) that break ties: each image of the stream has its own.
+        # Tie-breaking numbers inside (0, 1), one per image of the stream.
         bits = np.random.PCG64(self._seed).advance(before.images).random_raw(n_images) >> np.uint64(12)
         uniforms = (bits.astype(np.float64) + 0.5) * 2.0**-52
         evidence, statistics = np.empty((len(self._histograms), n_images)), {}
@@ -107,7 +107,7 @@ class ShiftAlarm:
                 capital=tuple(capital.ravel().tolist()),
                 scale=tuple(scale.ravel().tolist()),
             )
-        # The largest share and not the mean: p-values of one statistic need not be independent of those of another.
+        # The maximum instead of the mean: p-values of different statistics may be dependent.
         total: Float64Array = evidence.max(axis=0) + self._log_share
         reached, raised_at = np.flatnonzero(total >= self.limit), before.raised_at
         if raised_at is None and len(reached):
@@ -122,13 +122,13 @@ class ShiftAlarm:
 
     @property
     def leading_statistic(self) -> str:
-        """The statistic whose bets have won most."""
+        """The statistic with the largest capital."""
         with np.errstate(divide="ignore"):
             won = {name: np.max(np.log2(one.capital) + one.scale) for name, one in self.state.statistics.items()}
         return max(won, key=lambda name: won[name])
 
     def resume(self, state: AlarmState) -> None:
-        """Go on from the state of an alarm with the same arguments; one that does not fit: KeyError, ValueError."""
+        """Resume from the state of an alarm with the same arguments; KeyError or ValueError if it does not fit."""
         for name, expected in self.state.statistics.items():
             found = state.statistics[name]
             for field in ("counts", "capital", "scale"):
@@ -150,8 +150,8 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 def rank_images(bins: IntArray, uniforms: Float64Array, counts: IntArray) -> Float64Array:
     """Return the rank of each image among the counted ones as a fraction inside (0, 1), and count it. float64 [n]
 
-    bins int64 [n] are -1 where an image has no value, and its rank is NaN; uniforms [n] break ties. Changed in place:
-    counts int64 [B], the images in each bin.
+    Images without a value have bin -1 (bins is int64 [n]) and rank NaN; uniforms [n] break ties. Modifies counts
+    int64 [B], the images in each bin, in place.
     """
     p_values, n_counted = np.full(len(bins), np.nan), counts.sum()
     for i in range(len(bins)):
@@ -176,10 +176,10 @@ def _bet(
     scale: IntArray,
     evidence: Float64Array,
 ) -> None:
-    """Bet on one statistic of n more images and fill `evidence` [n] with the log of the whole capital after each.
+    """Bet on one statistic of n more images, and write the log of the total capital after each to `evidence` [n].
 
-    p_values [n] are NaN where an image has no value. `first_image` images came before. Changed in place: capital
-    [K, 2], what is at work on each density, in units of 2 ** scale, int64 [K, 2], so that it never overflows.
+    p_values [n] are NaN for images without a value; `first_image` is the number of earlier images. Modifies in place:
+    capital [K, 2] on each density, in units of 2 ** scale, int64 [K, 2], which prevents overflow.
     """
     waiting = (1 + first_image / START_SPAN) ** -START_DECAY
     for i in range(len(p_values)):

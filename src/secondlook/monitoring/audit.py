@@ -1,4 +1,4 @@
-"""Audits: whether the error rate among accepted images is still as guaranteed, from a few reviewed images."""
+"""Audits: test on a few reviewed images whether the guarantee still holds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ STAKES_ABOVE = tuple(2.0**power for power in range(-1, 7))
 STAKES_BELOW = tuple(2.0**-power for power in range(5))
 """Stakes of the upper bound and of *holds*, in the same units; above 1, capital could become negative."""
 MAX_STAKE = 0.5
-"""Largest fraction of the capital that an image without an error may cost."""
+"""Largest fraction of the capital that one image without an error may cost."""
 LATER_SHARE = 0.1
-"""Share of the capital that waits for the risk to grow later in the stream."""
+"""Share of the capital reserved for a risk that grows later in the stream."""
 START_SPAN, START_DECAY = 30.0, 0.25
-"""After j audits, (1 + j / START_SPAN) ** -START_DECAY of that share still waits."""
+"""After j audits, (1 + j / START_SPAN) ** -START_DECAY of that share is still reserved."""
 PATH_POINTS = 30
 
 
@@ -31,15 +31,15 @@ class AuditedImage(NamedTuple):
     """An accepted image that was marked for review."""
 
     accepted: int
-    """Number of accepted images of the stream up to this one, which is among them."""
+    """Number of accepted images of the stream up to and including this one."""
     probability: float
     """Probability with which it was marked."""
     wrong: bool | None
-    """Whether the prediction is wrong; None if the image was not reviewed yet, or nobody could tell."""
+    """Whether the prediction is wrong; None without a review, or for 'cannot tell'."""
 
 
 class AuditVerdict(FrozenRecord):
-    """What the audits say about the error rate among accepted images."""
+    """Verdict of the audits on the error rate among accepted images."""
 
     verdict: Literal["holds", "broken", "undecided"] = "undecided"
     """*broken* stays broken: the error rate was above the guaranteed risk at some time of the stream."""
@@ -51,29 +51,29 @@ class AuditVerdict(FrozenRecord):
     labels: Count = 0
     """Reviewed audits."""
     pending: Count
-    """Audits that were not reviewed yet."""
+    """Audits without a review."""
     cannot_tell: Count = 0
-    """Audits of which a reviewer could not tell whether they are right; they count as not reviewed."""
+    """Audits that reviewers marked 'cannot tell'; they count as not reviewed."""
     more_labels: Count | None = None
-    """About how many more labels decide, if errors continue as before; None if they never would, or it is decided."""
+    """Approximate number of labels left until a decision at the present error rate; None if decided, or never."""
     broken_at: Count | None = None
     """Number of accepted images after which the guarantee was found broken."""
     path: tuple[tuple[Count, float, float], ...] = ()
-    """Accepted images, low and high at some moments of the stream, with the labels that are known now."""
+    """Accepted images, low and high at several moments of the stream, from all present labels."""
 
 
 def judge_audits(
     accepted: int, audited: Sequence[AuditedImage], *, risk: float, smallest: float, alpha: float = 0.05
 ) -> AuditVerdict:
-    """Judge whether the error rate among accepted images is at most `risk`, at any moment of a stream.
+    """Test whether the error rate among accepted images is at most `risk`, at any moment of a stream.
 
-    An audit that was not reviewed counts as right for the lower bound and as wrong for the upper one, so that missing
-    and late labels cannot cause a false verdict. If the error rate is never above `risk`, the verdict is *broken* with
-    a probability of at most `alpha`, however often one looks; if it is never below, *holds* is as improbable.
+    An unreviewed audit counts as correct for the lower bound and as wrong for the upper one, so missing or late labels
+    cannot cause a false verdict. If the error rate is never above `risk`, the verdict is *broken* with probability at
+    most `alpha`, however often it is checked. If it is never below, the same holds for the verdict *holds*.
 
-    `accepted` counts the images that could have been audited, `audited` are in the order of the stream, and `smallest`
-    is the smallest probability that an audit can have by its design. That of the images that happened to be audited
-    must not stand for it: images that are rarely drawn may hide the errors.
+    `accepted` is the number of auditable images, `audited` is in the order of the stream, and `smallest` is the
+    smallest audit probability by design. Do not pass the minimum over `audited`: rarely drawn images may hide the
+    errors.
     """
     labels = sum(image.wrong is not None for image in audited)
     if not labels:
@@ -85,7 +85,7 @@ def judge_audits(
     log_limit, moments = -math.log(alpha), np.unique(np.linspace(0, accepted, PATH_POINTS + 1).astype(np.int64)[1:])
     found = _count_errors(positions, probabilities, is_wrong, moments)
     possible = _count_errors(positions, probabilities, is_wrong | ~is_reviewed, moments)
-    # The smallest and the largest risk that the bets do not refute, each at alpha / 2.
+    # The smallest and the largest risk that the bets do not reject, each at alpha / 2.
     limit = math.log(2 / alpha)
     low, _ = _bisect(lambda tried: _average(_bet_above(found, smallest, tried)) < limit, len(moments))
     _, high = _bisect(lambda tried: _average(_bet_below(possible, smallest, tried)) >= limit, len(moments))
@@ -94,7 +94,7 @@ def judge_audits(
     shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], smallest, risk)
     is_decided, more_labels = len(reached) > 0 or shortfall >= log_limit, None
     if not is_decided:
-        # If the best bet so far continues to grow as it did; never if none grows.
+        # Assumes that the best bet so far keeps growing at the same rate.
         total, at = _count_errors(positions, probabilities, is_wrong, np.array([accepted])), np.array([risk])
         above, below = (float(bet(total, smallest, at).max()) for bet in (_bet_above, _bet_below))
         growth, log_capital = max((above, float(excess[-1])), (below, shortfall))
@@ -113,10 +113,10 @@ def judge_audits(
 
 
 class _Errors(NamedTuple):
-    """The errors that were found until T moments of a stream, by their probability."""
+    """The errors found up to each of T moments of a stream, by audit probability."""
 
     accepted: IntArray
-    """Accepted images until each moment. [T]"""
+    """Accepted images up to each moment. [T]"""
     probabilities: Float64Array
     """[D]"""
     counts: IntArray
@@ -161,8 +161,8 @@ def _average(log_capital: Float64Array) -> Float64Array:
 def log_capital_below(accepted: int, errors: Float64Array, smallest: float, risk: float) -> float:
     """Return the log of the capital of bets that the risk among accepted images is below `risk`.
 
-    `errors` are the probabilities with which the errors that were found had been drawn, float64 [n], and `smallest` is
-    the smallest probability that any accepted image can have.
+    `errors` are the audit probabilities of the errors found, float64 [n], and `smallest` is the smallest audit
+    probability that any accepted image can have.
     """
     probabilities, counts = np.unique(errors, return_counts=True)
     found = _Errors(np.array([accepted]), probabilities, counts[None])
@@ -172,11 +172,11 @@ def log_capital_below(accepted: int, errors: Float64Array, smallest: float, risk
 def _test_break(positions: IntArray, probabilities: Float64Array, is_wrong: BoolArray, risk: float) -> Float64Array:
     """Return the log of the capital of bets that the risk is above `risk` at some time, after each audit. [n]
 
-    A part of the capital enters only after some audits, so that a risk that grows late is found as well. Between audits
-    capital can only fall, so that its largest value is among these.
+    Part of the capital is bet only from later audits on, to detect a risk that grows late. Between audits capital can
+    only fall, so the returned values include its maximum.
     """
     n = len(positions)
-    # A stake must be fixed before the image comes: it depends on earlier audits only, and there is none at first.
+    # A stake must be fixed before its image: it depends on earlier audits only, and is 0 at first.
     means = np.cumsum(probabilities)[:-1] / np.arange(1, n)
     stakes = np.minimum(np.multiply.outer(np.append(0.0, means)[:n], BREAK_STAKES), MAX_STAKE / risk)
     gains = np.where(is_wrong, 1 / probabilities, 0.0) - risk
@@ -184,7 +184,7 @@ def _test_break(positions: IntArray, probabilities: Float64Array, is_wrong: Bool
     growth = np.log1p(stakes * gains[:, None]) + others[:, None] * np.log1p(-stakes * risk)
     grown = np.cumsum(growth, axis=0)
     waiting = LATER_SHARE * (1 + np.arange(n + 1) / START_SPAN) ** -START_DECAY
-    # What enters before an audit grows like the whole from there on.
+    # Capital that enters before an audit grows like the rest from there on.
     entering = np.log(-np.diff(waiting))[:, None] - (grown - growth)
     at_work = grown + np.logaddexp(math.log(1 - LATER_SHARE), np.logaddexp.accumulate(entering, axis=0))
     capital: Float64Array = np.logaddexp.reduce(at_work + np.log(BREAK_SHARES), axis=1)

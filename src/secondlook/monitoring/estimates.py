@@ -1,7 +1,4 @@
-"""Accuracy and risk of images without labels: estimates from their scores, and what corrupted images teach for them.
-
-They have intervals, and no guarantee.
-"""
+"""Estimates of accuracy and risk without labels, from scores and corrupted images; with intervals, not guarantees."""
 
 import math
 from collections.abc import Sequence
@@ -25,34 +22,34 @@ Z_OF_LEVEL = 1.6448536269514722
 EXPECTED, ABOVE = 0, 1
 """Columns of the features; all others are the groups of classes."""
 SMALL_SIDE = 32
-"""Side of the images that the strengths of `list_shifts` are for."""
-# What follows was chosen on corrupted CIFAR-10 images and resnet20.
+"""Image side for which the strengths of `list_shifts` were chosen."""
+# The following values were chosen on corrupted CIFAR-10 images and resnet20.
 LEVEL = 0.9
 """Confidence level of the intervals."""
 MIN_ACCEPTED = 20
-"""Images that are accepted at least where the error rate among them is learned from."""
+"""Minimum number of accepted images of a set that the error rate among accepted images is learned from."""
 MIN_SETS = 6
-"""Sets of images that the error rate among accepted images is learned from at least."""
+"""Minimum number of these sets."""
 CLASS_MIXES = 2
-"""How often each set of images is also learned from with other shares of the classes."""
+"""Number of versions of each set with other class shares that are also learned from."""
 MIX_WEIGHT = 0.5
-"""Weight of such a set beside 1 for the images as they are."""
+"""Weight of these versions; an unchanged set has weight 1."""
 MODEL_VARIANCE = 0.04
-"""Variance of log-odds around the model, so that no set counts far more than others because it has more images."""
+"""Variance of log-odds around the model; limits the weight of sets with many images."""
 RIDGE = 1e-3
-"""Keeps coefficients finite where sets are too much alike to tell them."""
+"""Ridge penalty; keeps coefficients finite if the sets are too similar."""
 
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
     """Accuracy, and error rate among accepted images, estimated without labels, with intervals of 90 %.
 
-    Both are about these very images, not about the distribution that they come from.
-    It is an estimate, not a guarantee: no labels tell how images will change next.
+    Both describe these images, not the distribution they come from.
+    They are estimates, not guarantees: without labels, the effect of the next change is unknown.
     """
 
     MEANING: ClassVar[str] = "estimate, not guarantee"
-    """Follows every number that was estimated without labels."""
+    """Shown after every number that was estimated without labels."""
     accuracy: float | None = None
     accuracy_low: float | None = None
     accuracy_high: float | None = None
@@ -61,7 +58,7 @@ class AccuracyEstimate:
     risk_low: float | None = None
     risk_high: float | None = None
     includes_shifts: bool = False
-    """Whether the intervals tell how wrong estimates are when images change; otherwise the error of sampling only."""
+    """Whether the intervals include the error under shifts, or the sampling error only."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
@@ -69,12 +66,12 @@ class AccuracyEstimate:
 
 
 class AccuracyEstimator:
-    """Estimates accuracy and risk of images from their scores, by what a policy knows about its calibration images.
+    """Estimates accuracy and risk of images from their scores and the reference of a policy.
 
-    With `policy.shifts`, both follow from confidences and predicted classes as learned from corrupted images, and the
-    intervals include how wrong such estimates were for other corruptions. Without it, accuracy is the share of images
-    whose confidence reaches a threshold that as many calibration images reach as are correct, risk is the mean over
-    accepted images of the error rate of calibration images of the same confidence, and intervals are of sampling only.
+    With `policy.shifts`, a model learned from corrupted images predicts both from confidences and predicted classes.
+    Its intervals include the error on held-out corruptions. Without it, accuracy is the share of images above the
+    threshold at which coverage and accuracy of the calibration images are equal. Risk is the mean, over accepted
+    images, of the calibration error rate at their confidence. The intervals include the sampling error only.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -87,14 +84,14 @@ class AccuracyEstimator:
             self._accepted_variance = compute_bin_variance(self._reference, self._accepted)
 
     def features(self, confidence: Float64Array, predicted: IntArray) -> Float64Array:
-        """Return the numbers of each image whose sums `estimate` needs.
+        """Return the features of each image; `estimate` takes their sums.
 
-        float64 [n] and the predicted classes, int64 [n] or [n, k], of which the first counts -> float64 [n, F]
+        float64 [n] and the predicted classes, int64 [n] or [n, k] (the first is used) -> float64 [n, F]
         """
         if self._reference.errors is None:
             return np.zeros((len(confidence), 0))
         bins = self._reference.confidence.find_bins(confidence)
-        # A shift model corrects the bias of accuracies that are drawn to that of all images; nothing else does.
+        # Only a shift model corrects the bias of accuracies that are shrunk towards the overall one.
         expected = compute_bin_accuracy if self._shifts is None else compute_expected_accuracy
         columns = [expected(self._reference)[bins], compute_threshold_weights(self._reference)[bins]]
         if self._shifts is not None:
@@ -126,24 +123,24 @@ class AccuracyEstimator:
 
 
 def get_reference(policy: Policy) -> Reference:
-    """Return how the calibration images of a policy looked; without it nothing can be monitored."""
+    """Return the reference of a policy; raise if it has none."""
     if policy.reference is None:
-        raise MonitoringError("the policy does not tell how its calibration images looked; calibrate again.")
+        raise MonitoringError("the policy has no reference of its calibration images; calibrate again.")
     return policy.reference
 
 
 def compute_expected_accuracy(reference: Reference) -> Float64Array:
-    """Return the accuracy of the calibration images in each bin of confidence, drawn to that of all. float64 [B]"""
+    """Return the accuracy in each bin of confidence, shrunk towards the overall accuracy. float64 [B]"""
     counts, errors = np.array(reference.confidence.counts), np.array(reference.errors)
-    # As if each bin had one image more, with the error rate of all images.
+    # Adds one image with the overall error rate to each bin.
     expected: Float64Array = 1 - (errors + errors.sum() / counts.sum()) / (counts + 1)
     return expected
 
 
 def compute_bin_accuracy(reference: Reference) -> Float64Array:
-    """Return the accuracy of the calibration images in each bin of confidence, without bias. float64 [B]
+    """Return the unbiased accuracy in each bin of confidence. float64 [B]
 
-    An empty bin has an accuracy between those of its neighbors.
+    Empty bins are interpolated from their neighbors.
     """
     counts, errors = np.array(reference.confidence.counts), np.array(reference.errors)
     filled = np.flatnonzero(counts)
@@ -152,7 +149,7 @@ def compute_bin_accuracy(reference: Reference) -> Float64Array:
 
 
 def compute_threshold_weights(reference: Reference) -> Float64Array:
-    """Return 1 for bins of confidence above a threshold and 0 below; as many images are above as are correct.
+    """Return 1 for bins of confidence above the threshold whose coverage equals the accuracy, and 0 for those below.
 
     The bin of the threshold has a weight in between. float64 [B]
     """
@@ -161,24 +158,24 @@ def compute_threshold_weights(reference: Reference) -> Float64Array:
 
 
 def _weigh_most_confident(counts: IntArray, images: float) -> Float64Array:
-    """Return the fraction of each bin that belongs to so many of the most confident images. int64 [B] -> float64 [B]"""
+    """Return the fraction of each bin that is among the `images` most confident ones. int64 [B] -> float64 [B]"""
     above = np.cumsum(counts[::-1])[::-1] - counts
     weights: Float64Array = np.clip((images - above) / np.maximum(counts, 1), 0.0, 1.0)
     return weights
 
 
 def compute_threshold_variance(reference: Reference) -> float:
-    """Return the variance, over the calibration images, of correct minus above the threshold."""
+    """Return the variance of (correct - above the threshold) over the calibration images."""
     counts, errors = np.array(reference.confidence.counts), np.array(reference.errors)
     weights = compute_threshold_weights(reference)
     return float(np.sum(errors * weights**2 + (counts - errors) * (1 - weights) ** 2) / counts.sum())
 
 
 def compute_bin_variance(reference: Reference, images: float) -> float:
-    """Return the variance of correct within bins of confidence, over so many of the most confident images."""
+    """Return the variance of correctness within bins of confidence, over the `images` most confident images."""
     counts, accuracy = np.array(reference.confidence.counts), compute_bin_accuracy(reference)
-    # The variance of n images is (n - 1) / n of what it is, and the shares of the bin among the calibration images and
-    # in the window, which are not quite equal, add 2 / n.
+    # The variance of n images is too small by the factor (n - 1) / n. Differences between the bin shares of calibration
+    # images and window add 2 / n.
     variances = accuracy * (1 - accuracy) * (counts + 2) / np.maximum(counts - 1, 1)
     return float(np.sum(_weigh_most_confident(counts, images) * counts * variances) / images)
 
@@ -191,11 +188,11 @@ def _to_interval(log_odds: float, error: float, images: float) -> tuple[float, f
 def _add_sampling_error(
     low: float, value: float, high: float, variance: float, *counts: float
 ) -> tuple[float, float, float]:
-    """Return an interval widened by the errors of means over so many images, independent of what makes it wide.
+    """Return an interval widened by the independent sampling errors of means over `counts` images.
 
     `variance` is that of a single image.
     """
-    # Two images more, one correct and one wrong, so that the variance is never 0.
+    # Adds one correct and one wrong image, so that the variance is never 0.
     error = Z_OF_LEVEL * math.sqrt(sum((variance * n**2 + n + 1) / (n + 2) ** 2 / n for n in counts))
     return max(value - math.hypot(value - low, error), 0.0), value, min(value + math.hypot(high - value, error), 1.0)
 
@@ -206,8 +203,8 @@ def _add_sampling_error(
 def list_shifts(side: int) -> dict[str, tuple[str, ...]]:
     """Return the views of each kind of shift, from mild to severe, for images with a shorter side of `side` pixels.
 
-    Fine details of large images are larger than those of small ones, though not in proportion: what destroys them
-    grows with the square root of the side.
+    The size of fine details grows with the image, but more slowly. Noise, blur and lost resolution therefore grow with
+    the square root of the side.
     """
     detail = math.sqrt(side / SMALL_SIDE)
     return {
@@ -230,12 +227,12 @@ def _lose_pixels(factor: float) -> str:
 
 
 def compose_views(shift: str, views: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the views of an image that was corrupted before."""
+    """Return the views of a corrupted image."""
     return tuple(shift if view == "identity" else f"{shift}+{view}" for view in views)
 
 
 def count_looks(policy: Policy, n_images: int) -> int:
-    """Return how many views `learn_shifts` classifies for a policy."""
+    """Return the number of looks that `learn_shifts` takes for a policy."""
     return n_images * (1 + sum(map(len, list_shifts(SMALL_SIDE).values())) * len(policy.views))
 
 
@@ -270,11 +267,11 @@ def learn_shifts(
     store: Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> ShiftModel:
-    """Classify corrupted versions of labeled images, and learn how the scores of a policy tell their accuracy.
+    """Classify corrupted versions of labeled images, and learn to estimate their accuracy from the scores of a policy.
 
-    `source` has labeled images, of which `n_images` are drawn with `seed`; `preds` are labeled predictions for the
-    images that the policy was calibrated on, as they are. Outputs are kept in `store`, so that an interrupted job
-    resumes, or in memory.
+    `seed` draws `n_images` labeled images of `source`. `preds` are labeled predictions for the uncorrupted calibration
+    images of the policy. With `store`, outputs are kept in this folder and an interrupted job resumes; otherwise they
+    are kept in memory.
     """
     reference = get_reference(policy)
     sample = draw_images(source, n_images, seed)
@@ -296,27 +293,28 @@ def collect_shifts(
     views = ViewSet(["identity", *(view for views in composed.values() for view in views)])
     collected = collect(classifier, source, views, store=store, execution=execution)
     return [
-        ShiftedScores(kind, shift, score_images(policy, _look_through(collected, composed[shift], policy.views)))
+        ShiftedScores(kind, shift, score_images(policy, _rename_views(collected, composed[shift], policy.views)))
         for kind, views in shifts.items()
         for shift in views
     ]
 
 
 def draw_images(source: Source, n_images: int, seed: int) -> Source:
-    """Return some of the images of a source, all different, drawn at random."""
+    """Return a random subset of a source, without duplicates."""
     if source.labels is None:
-        raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
+        raise MonitoringError("learning shifts needs labeled images; calibrate on labeled images.")
     distinct = np.delete(np.arange(len(source)), source.find_duplicates())
     n_drawn = min(n_images, len(distinct))
     if n_drawn < ShiftModel.MIN_IMAGES:
         repair = Repair("calibrate on more, or pass a larger {n_images}", n_images=ANY)
-        raise MonitoringError(f"shifts need {ShiftModel.MIN_IMAGES} labeled images, got {n_drawn}", repair=repair)
+        fault = f"learning shifts needs at least {ShiftModel.MIN_IMAGES} labeled images, got {n_drawn}"
+        raise MonitoringError(fault, repair=repair)
     drawn: IntArray = np.sort(np.random.default_rng(seed).permutation(distinct)[:n_images])
     return source.select(drawn)
 
 
 def score_images(policy: Policy, preds: Predictions) -> LabeledScores:
-    """Return the scores that a policy gives to labeled images, looked at as often as it would."""
+    """Return the scores of labeled images by a policy, after the looks that it takes."""
     looked = policy.look(preds)
     predicted = looked.predicted.reshape(preds.n_images, -1)
     groups = policy.find_first_classes(preds) if policy.grouped_by == "class" else None
@@ -325,21 +323,21 @@ def score_images(policy: Policy, preds: Predictions) -> LabeledScores:
     return LabeledScores(looked.confidence, predicted[:, 0], accept, correct, preds.labels)
 
 
-def _look_through(preds: Predictions, composed: tuple[str, ...], views: tuple[str, ...]) -> Predictions:
-    """Return the predictions for corrupted images under the names that the views have for other images."""
+def _rename_views(preds: Predictions, composed: tuple[str, ...], views: tuple[str, ...]) -> Predictions:
+    """Select the predictions of the composed views, and give them the names of the views."""
     if preds.members:
-        return Predictions(members=[_look_through(one, composed, views) for one in preds.members], views=list(views))
+        return Predictions(members=[_rename_views(one, composed, views) for one in preds.members], views=list(views))
     chosen = preds.select(views=["identity", *composed])
     name = "logits" if chosen.has_logits else "probabilities"
     outputs: dict[str, Any] = {name: getattr(chosen, name)[:, 1:]}
     return Predictions(**outputs, views=list(views), labels=preds.labels, ids=preds.ids, class_names=preds.class_names)
 
 
-# ---- What is learned from the scores: a few numbers, and how wrong they are for other kinds
+# ---- The shift model: a few coefficients, and their error on held-out kinds of shift
 
 
 class _Set(NamedTuple):
-    """What the model needs of a set of images."""
+    """Summary of a set of images, for the regression."""
 
     kind: str | None
     """Kind of shift; None for the calibration images."""
@@ -360,7 +358,7 @@ def learn_shift_model(
 ) -> ShiftModel:
     """Learn from the labeled calibration images and from corrupted versions of some of them."""
     if reference.errors is None:
-        raise MonitoringError("shifts can be learned from labeled images only; calibrate on labeled images.")
+        raise MonitoringError("learning shifts needs labeled calibration images; calibrate on labeled images.")
     n_groups = min(n_classes, ShiftModel.MAX_CLASS_GROUPS)
     counts = np.bincount(clean.predicted % n_groups, minlength=n_groups)
     shares = tuple((counts / len(clean.predicted)).tolist())
@@ -370,7 +368,7 @@ def learn_shift_model(
     accuracy, risk = _fit(sets)
     errors, accepted_errors, learned = [], [], []
     for kind in dict.fromkeys(one.kind for one in shifted):
-        # How wrong estimates are without having learned from this kind, as at the accuracy of the calibration images.
+        # Errors of a model fitted without this kind, scaled to the accuracy of the calibration images.
         other, other_risk = _fit([one for one in sets if one.kind != kind])
         judged = [one for one in sets if one.kind == kind and not one.is_mix]
         estimates = [other.estimate(one.expected, one.class_distance) for one in judged]
@@ -395,7 +393,7 @@ def learn_shift_model(
 
 
 def find_error(errors: Sequence[float]) -> float:
-    """Return the 90 % quantile of errors, as one more error that is like them would exceed it rarely enough."""
+    """Return the conformal quantile of errors at the level of the intervals."""
     place = min(math.ceil(LEVEL * (len(errors) + 1)), len(errors))
     return float(f"{sorted(errors)[place - 1]:.6g}")
 
@@ -403,7 +401,7 @@ def find_error(errors: Sequence[float]) -> float:
 def _summarize(
     reference: Reference, class_shares: tuple[float, ...], kind: str | None, scores: LabeledScores, seed: int
 ) -> list[_Set]:
-    """Return the images as they are, and with other shares of the classes, which are not to look like worse images."""
+    """Return a set as it is and with other class shares, so that the model does not mistake these for a shift."""
     n_groups = len(class_shares)
     groups, predicted = scores.labels % n_groups, scores.predicted % n_groups
     expected = compute_expected_accuracy(reference)[reference.confidence.find_bins(scores.confidence)]
@@ -412,22 +410,22 @@ def _summarize(
     sets: list[_Set] = []
     for weights in (np.ones(len(groups)), *mixes[:, groups]):
         counts = np.bincount(predicted, weights, minlength=n_groups).astype(np.float64)
-        images, accepted = _count_effectively(weights), weights * scores.accept
+        images, accepted = _compute_effective_size(weights), weights * scores.accept
         distance = ShiftModel.measure_class_distance(counts, class_shares, images)
         likely, correct = (float(np.average(each, weights=weights)) for each in (expected, scores.correct))
         right = float(np.average(scores.correct, weights=accepted)) if accepted.any() else 0.0
-        sets.append(_Set(kind, bool(sets), likely, distance, correct, images, right, _count_effectively(accepted)))
+        sets.append(_Set(kind, bool(sets), likely, distance, correct, images, right, _compute_effective_size(accepted)))
     return sets
 
 
-def _count_effectively(weights: Float64Array) -> float:
-    """Return the number of equally weighted images whose mean varies as much; 0 if there are none."""
+def _compute_effective_size(weights: Float64Array) -> float:
+    """Return the effective sample size of weighted images; 0 if all weights are 0."""
     total = float(weights.sum())
     return total**2 / float((weights**2).sum()) if total else 0.0
 
 
 def _fit(sets: Sequence[_Set]) -> tuple[AccuracyModel, dict[str, float] | None]:
-    """Fit both models; their errors are not known yet."""
+    """Fit both models, without their errors."""
     clean = ShiftModel.to_log_odds(next(one.expected for one in sets if one.kind is None))
     expected = np.array([ShiftModel.to_log_odds(one.expected) for one in sets])
     distances = np.array([one.class_distance for one in sets])
@@ -453,13 +451,13 @@ def _regress(design: Float64Array, sets: Sequence[_Set], shares: Sequence[tuple[
 
 
 def _measure_log_odds(share: float, images: float) -> tuple[float, float]:
-    """Return the log-odds of a share of so many images, and the variance that sampling gives them."""
-    # Half an image more of each kind, so that both are finite.
+    """Return the log-odds of a share of `images` images, and their sampling variance."""
+    # Adds half an image of each kind, so that both are finite.
     kept = (share * images + 0.5) / (images + 1)
     return ShiftModel.to_log_odds(kept), 1 / (images * kept * (1 - kept))
 
 
 def _measure_error(estimate: float, share: float, images: float) -> float:
-    """Return how wrong an estimate of log-odds is, less what sampling alone explains."""
+    """Return the error of estimated log-odds, minus the part that sampling explains."""
     log_odds, variance = _measure_log_odds(share, images)
     return math.sqrt(max((estimate - log_odds) ** 2 - variance, 0.0))

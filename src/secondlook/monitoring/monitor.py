@@ -1,4 +1,4 @@
-"""`Monitor`: whether the guarantee of a policy still holds on a stream of scored images, with few labels or none."""
+"""`Monitor`: checks with few or no labels whether the guarantee of a policy still holds on a stream of images."""
 
 import bisect
 import itertools
@@ -23,36 +23,36 @@ from secondlook.monitoring.unknown import Label, RejectedImage, UnknownShare, fi
 from secondlook.policies import Policy
 
 MAX_DOUBTFUL = 24
-"""Number of accepted images with the largest doubt that are remembered."""
+"""Number of most doubtful accepted images to keep."""
 MAX_WRONG = 12
-"""Number of audits found wrong that are among the worst images."""
+"""Number of wrong audits among the worst images."""
 LOG_10 = math.log(10)
 MAX_WINDOWS = 400
-"""When there are more, windows are merged in pairs."""
+"""Above this number, windows are merged in pairs."""
 SUMS = ("images", "accepted", "auditable", "compared", "confidence", "disagreement")
 """Counts and sums of a window, before those of the features."""
 
 
-# ---- What is remembered of a stream
+# ---- State
 
 
 class StreamImage(FrozenRecord):
-    """An accepted image that is remembered."""
+    """An accepted image that the state keeps."""
 
     id: str
     image: PositiveCount
-    """Which image of the stream it is, counted from 1."""
+    """Position in the stream, counted from 1."""
     predicted: tuple[Count, ...]
     confidence: float
     disagreement: float | None
 
     @property
     def wrong(self) -> bool | None:
-        """Whether the prediction was found to be wrong; None if nobody knows."""
+        """Whether the prediction is wrong; None if unknown."""
         return None
 
     def to_dict(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the image as JSON values, with classes by their names if these are given."""
+        """Return the image as JSON values, with class names instead of indices if given."""
         content = {"wrong": self.wrong, **self.model_dump(mode="json")}
         if class_names is not None:
             content["predicted"] = [class_names[one] for one in content["predicted"]]
@@ -66,19 +66,19 @@ class AuditRecord(StreamImage):
     """An accepted image that was marked for review."""
 
     accepted: PositiveCount
-    """Which of the accepted images that could have been marked it is, counted from 1."""
+    """Position among the auditable images, counted from 1."""
     probability: float = Field(gt=0, le=1)
     label: Label | None = None
-    """What a person found; None until the image is reviewed."""
+    """Label of the reviewer; None until the image is reviewed."""
 
     @property
     def wrong(self) -> bool | None:
-        """Whether none of the predicted classes is the label; None if nobody reviewed the image, or could tell."""
+        """Whether none of the predicted classes is the label; None without a review, or for 'cannot tell'."""
         return None if self.label in (None, Answer.CANNOT_TELL) else self.label not in self.predicted
 
 
 class ReadFile(FrozenRecord):
-    """A file of scores that was read."""
+    """A score file that was read."""
 
     name: str
     size: Count
@@ -94,7 +94,7 @@ class WindowSums(FrozenRecord):
     auditable: Count
     """Accepted images that could have been audited."""
     compared: Count
-    """Images with more than one look, which have a disagreement."""
+    """Images with a disagreement: those with more than one look."""
     confidence: float
     disagreement: float
     features: tuple[float, ...]
@@ -106,7 +106,7 @@ class WindowSums(FrozenRecord):
     def add_up(cls, parts: Sequence[list[float]] | Float64Array, evidence: float) -> "WindowSums":
         """Return a window from the sums of its parts, or the values of its images, in the order of `sums`. [n, S]
 
-        They are added one after another, unlike by `np.sum`, whose order depends on their number.
+        Adds them in order; the order of `np.sum` depends on their number.
         """
         sums = np.add.accumulate(np.asarray(parts, dtype=np.float64))[-1].tolist()
         counts: dict[str, Any] = dict(zip(SUMS, sums, strict=False))
@@ -115,17 +115,17 @@ class WindowSums(FrozenRecord):
 
     @classmethod
     def join(cls, windows: Sequence["WindowSums"]) -> "WindowSums":
-        """Return windows in a row as one."""
+        """Merge consecutive windows into one."""
         return cls.add_up([window.sums for window in windows], windows[-1].evidence)
 
     @property
     def sums(self) -> list[float]:
-        """All counts and sums in a row."""
+        """All counts and sums, in the order of `SUMS` and of the features."""
         return [*(getattr(self, name) for name in SUMS), *self.features, *self.accepted_features]
 
 
 class MonitorState(SealedRecord):
-    """All that a monitor remembers, as it is stored in a file."""
+    """State of a monitor, as stored in a file."""
 
     format: Literal["secondlook monitor"] = "secondlook monitor"
     version: Literal[2] = 2
@@ -140,36 +140,34 @@ class MonitorState(SealedRecord):
     """Smallest probability of an audit; None without audits."""
     shift: AlarmState
     window_size: PositiveCount
-    """Images per window by now; windows are merged in pairs when there are too many."""
+    """Present number of images per window; it doubles when windows are merged."""
     windows: tuple[WindowSums, ...]
     audited: tuple[AuditRecord, ...]
     rejected: tuple[RejectedImage, ...]
     doubtful: tuple[StreamImage, ...]
     files: tuple[ReadFile, ...] = ()
-    """The files of scores that were read, if the stream came from files."""
+    """Score files that were read, if the stream comes from files."""
 
 
 # ---- The monitor
 
 
 class Monitor:
-    """Watches a stream of scored images: alarms without labels, and audits with few.
+    """Monitors a stream of scored images: alarms without labels, and audits with few labels.
 
-    What it tells does not depend on how the stream is cut into updates, and a monitor that was saved and loaded goes on
-    as if it had never stopped: all windows but the last have equally many images, and sums are computed one image after
-    another.
+    Results do not depend on how the stream is split into updates, nor on saving and loading in between.
 
     Parameters
     ----------
     policy
         The policy that the images are scored with. It needs a reference.
     alpha
-        Probability of a false alarm over a stream of any length, at most: of the shift alarm, of the audits, and of the
-        alarm that unknown images became more frequent, each.
+        Maximum probability of a false alarm over a stream of any length. It applies separately to the shift alarm, the
+        audits, and the alarm for more unknown images.
     window
         Images per window of the timeline. Windows are merged in pairs when there are more than 400.
     burn_in, seed
-        Number of images below which `status` does not say that all is well, and random seed of the shift alarm.
+        Minimum number of images for a `status` without an alarm, and random seed of the shift alarm.
     """
 
     def __init__(
@@ -180,11 +178,12 @@ class Monitor:
             raise MonitoringError("is out of range; expected a number in (0, 1)", argument="alpha", value=alpha)
         for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
             if not is_whole_number(value) or value < least:
-                raise MonitoringError(f"is not a whole number from {least} up", argument=name, value=value)
+                fault = f"is invalid; expected a whole number of at least {least}"
+                raise MonitoringError(fault, argument=name, value=value)
         self.policy, self.skipped = policy, 0
         self.alpha, self.window, self.burn_in, self.seed = alpha, window, burn_in, seed
         self.files: tuple[ReadFile, ...] = ()
-        """Files of scores that were read, if the stream comes from files."""
+        """Score files that were read, if the stream comes from files."""
         self._shift = ShiftAlarm(reference, is_adaptive=policy.schedule is not None, alpha=alpha, seed=seed)
         self._estimator = AccuracyEstimator(policy)
         self._window_size = window
@@ -197,7 +196,7 @@ class Monitor:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that the monitor was made with, by name."""
+        """The options of the monitor by name."""
         return {name: getattr(self, name) for name in ("alpha", "window", "burn_in", "seed")}
 
     @property
@@ -212,15 +211,15 @@ class Monitor:
 
     @property
     def labels(self) -> dict[str, int | None]:
-        """What people found by the id of each audit and each rejected image; None until it is reviewed."""
+        """The label of each audit and each rejected image by id; None until it is reviewed."""
         return {image.id: image.label for image in self._iter_due()}
 
     def _iter_due(self) -> Iterator[AuditRecord | RejectedImage]:
-        """Yield the images that are to be reviewed."""
+        """Yield the images to review."""
         yield from self._audited.values()
         yield from self._rejected.values()
 
-    # ---- What goes in
+    # ---- Input
 
     def update(self, rows: object) -> MonitorStatus:
         """Add scored images, in the order of the stream, and return the status; nothing changes if they are invalid.
@@ -241,7 +240,7 @@ class Monitor:
         return self.describe()
 
     def _count(self, name: str) -> int:
-        """Return a count over all windows, such as that of `images`."""
+        """Return a count, such as `images`, summed over all windows."""
         return sum(getattr(window, name) for window in self._windows)
 
     def _add_to_windows(self, rows: ScoreRows, evidence: Float64Array) -> None:
@@ -264,7 +263,7 @@ class Monitor:
             start = stop
 
     def _remember(self, rows: ScoreRows) -> None:
-        """Remember what is to be reviewed, and the most doubtful images, of rows that are not in the windows yet."""
+        """Keep the images to review and the most doubtful ones. Must be called before `_add_to_windows`."""
         images = self.images
 
         def describe(place: int) -> dict[str, Any]:
@@ -292,14 +291,14 @@ class Monitor:
         self._doubtful = both[:MAX_DOUBTFUL]
 
     def record_file(self, name: str, *, size: int, digest: str, images: int) -> None:
-        """Remember a file of scores whose images were added."""
+        """Record a score file after its images were added."""
         self.files = (*self.files, ReadFile(name=name, size=size, digest=digest, images=images))
 
     def add_labels(self, labels: Labels) -> int:
-        """Add what people found when they reviewed audits and rejected images, and return how many labels are new.
+        """Add reviewed labels of audits and rejected images, and return the number of new labels. Idempotent.
 
-        Labels are the class of each image by its id, an index or a name, or 'none of these', 'bad image' or 'cannot
-        tell'; or the path of a CSV file with the columns id and label. They may be given again.
+        Labels map the id of an image to a class index or name, 'none of these', 'bad image' or 'cannot tell'; or are
+        the path of a CSV file with the columns id and label.
         """
         names, new = self.policy.class_names, {}
         for id_, given in collect_labels(labels).items():
@@ -314,7 +313,7 @@ class Monitor:
         return len(new)
 
     def remove_labels(self, ids: Iterable[str]) -> int:
-        """Take labels back, as if they had never been added, and return how many there were."""
+        """Remove labels, and return how many there were."""
         known = [id_ for id_ in dict.fromkeys(ids) if self._find_label(id_) is not None]
         self._set_labels(dict.fromkeys(known))
         return len(known)
@@ -322,7 +321,7 @@ class Monitor:
     def _find_label(self, id_: str) -> int | None:
         image = self._audited.get(id_) or self._rejected.get(id_)
         if image is None:
-            fault = f"there is no image {id_!r} in the stream that is to be reviewed"
+            fault = f"image {id_!r} is not among the images to review"
             raise MonitoringError(fault, repair="pass labels of audits and of rejected images only")
         return image.label
 
@@ -333,19 +332,19 @@ class Monitor:
             else:
                 self._rejected[id_] = self._rejected[id_]._replace(label=label)
 
-    # ---- What comes out
+    # ---- Output
 
     def status(self) -> MonitorStatus:
-        """Return what is known; raise an error if the stream is shorter than the burn-in and there is no alarm."""
+        """Return the status; raise an error if the stream is shorter than the burn-in and there is no alarm."""
         status = self.describe()
         if status.in_burn_in:
-            fault = f"is more than the {status.images:,} images of the stream, too few to say that all is well"
+            fault = f"is more than the {status.images:,} images of the stream"
             repair = Repair("add more images, or pass a smaller {burn_in}", burn_in=ANY)
             raise MonitoringError(fault, argument="burn_in", value=self.burn_in, repair=repair)
         return status
 
     def describe(self) -> MonitorStatus:
-        """Return what is known, also within the burn-in."""
+        """Return the status, also within the burn-in."""
         windows, calibration = self._windows, self.policy.calibration
         # The last window may have few images, so the one before counts as well.
         recent = windows[-1:] if windows and windows[-1].images == self._window_size else windows[-2:]
@@ -374,7 +373,7 @@ class Monitor:
         )
 
     def _judge(self) -> AuditVerdict | None:
-        """Return what the audits tell about the guaranteed risk; None without audits, or without a guarantee."""
+        """Return the verdict of the audits on the guaranteed risk; None without audits or without a guarantee."""
         auditable, guarantee = self._count("auditable"), self.policy.guarantee
         smallest = self._smallest_probability
         if not auditable or guarantee is None or smallest is None:
@@ -385,7 +384,7 @@ class Monitor:
         return verdict.model_copy(update={"cannot_tell": cannot_tell, "pending": verdict.pending - cannot_tell})
 
     def _judge_unknown(self) -> UnknownShare | None:
-        """Return what reviewers found besides the classes; None without any label."""
+        """Return the share of unknown images among the reviewed ones; None without any label."""
         if all(image.label is None for image in self._iter_due()):
             return None
         audited = (audit.label for audit in self._audited.values())
@@ -403,7 +402,7 @@ class Monitor:
         ends = [image for image, _, _ in bounds]
         windows, start = [], 0
         stops = np.cumsum([sums.images for sums in self._windows])
-        counts = np.zeros((len(stops), 2), dtype=np.int64)  # judged images, and those of none of the classes
+        counts = np.zeros((len(stops), 2), dtype=np.int64)  # reviewed images, and those of none of the classes
         for image in self._iter_due():
             if image.label not in (None, Answer.CANNOT_TELL):
                 counts[np.searchsorted(stops, image.image)] += (1, image.label == Answer.NONE_OF_THESE)
@@ -430,7 +429,7 @@ class Monitor:
     def audit_path(self) -> list[tuple[float, float, float]]:
         """Return the bounds of the audited risk along the stream: number of images, lower and upper bound.
 
-        Where an accepted image is in the stream is known to within its window.
+        Positions of accepted images in the stream are exact to one window.
         """
         verdict = self._judge()
         if verdict is None:
@@ -441,15 +440,15 @@ class Monitor:
         return [(image, low, high) for image, (_, low, high) in zip(moments, verdict.path, strict=True)]
 
     def worst_images(self) -> tuple[StreamImage, ...]:
-        """Return the audits that were found wrong, latest first, then the accepted images with the largest doubt."""
+        """Return the wrong audits, latest first, then the most doubtful accepted images."""
         wrong = [audit for audit in reversed(self._audited.values()) if audit.wrong][:MAX_WRONG]
         shown = {audit.id for audit in wrong}
         return (*wrong, *(image for image in self._doubtful if image.id not in shown))
 
-    # ---- The state
+    # ---- Files
 
     def save(self, path: str | Path) -> None:
-        """Write the state of the monitor as a JSON file, atomically; `load` goes on from there."""
+        """Write the state of the monitor as a JSON file, atomically; `load` resumes from it."""
         state = MonitorState(
             policy=self.policy.checksum,
             **self.options,
@@ -467,19 +466,19 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | Path, policy: Policy) -> Self:
-        """Return the monitor that was saved in a file; `policy` must be the one that it was made with."""
+        """Load a monitor from a file; `policy` must be the one it was created with."""
         try:
             state = MonitorState.model_validate_json(Path(path).read_bytes())
             if state.policy != policy.checksum:
                 fault = f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]})"
-                raise MonitoringError(fault, repair="pass the policy that it was made with, or start a new monitor")
+                raise MonitoringError(fault, repair="pass the policy it was created with, or start a new monitor")
             monitor = cls(policy, alpha=state.alpha, window=state.window, burn_in=state.burn_in, seed=state.seed)
             monitor._shift.resume(state.shift)
         except OSError as error:
             raise MonitoringError(f"cannot read the state {str(path)!r}: {error.strerror}; check the path.") from None
         except (ValueError, KeyError) as error:  # not JSON, not a state, or one with other bins than the policy
             reason = describe_invalid(error) if isinstance(error, ValidationError) else repr(error)
-            fault = f"invalid state of a monitor {str(path)!r}, {reason}"
+            fault = f"invalid monitor state {str(path)!r}, {reason}"
             raise MonitoringError(fault, repair="restore the file, or start a new monitor") from None
         monitor.skipped, monitor.files = state.skipped, state.files
         monitor._smallest_probability = state.smallest_probability
@@ -491,7 +490,7 @@ class Monitor:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file of monitoring, atomically."""
+    """Write a text file atomically."""
     try:
         write_bytes_atomically(Path(path), text.encode())
     except OSError as error:

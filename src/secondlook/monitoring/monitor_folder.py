@@ -1,4 +1,4 @@
-"""`monitor_scores`: monitor the images of score files; a folder remembers which files were read."""
+"""`monitor_scores`: monitor the images of score files; a folder keeps the state."""
 
 import hashlib
 import json
@@ -24,19 +24,19 @@ STATE, QUEUE = "state.json", "to_review.csv"
 
 @dataclass(frozen=True)
 class MonitoredScores:
-    """Result of `monitor_scores`: the monitor after all files, and what was new; `str` puts it in words."""
+    """Result of `monitor_scores`: the monitor after all files, and the new files and labels; `str` is a summary."""
 
     monitor: Monitor
     status: MonitorStatus
     new_files: int
     new_labels: int
     ignored_labels: int
-    """Labels of accepted images that were not audited, which say nothing about the accepted images as a whole."""
+    """Labels of accepted images outside the audits, which are not a random sample."""
     queue: Path | None
-    """CSV file of the audits that nobody reviewed yet, to be filled in; None if there are none."""
+    """CSV file of the audits to review; None if there are none."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values: the content of `monitor.json`, and what was new."""
+        """Return the result as JSON values: the content of `monitor.json`, and the new files and labels."""
         news = {"new_files": self.new_files, "new_labels": self.new_labels, "ignored_labels": self.ignored_labels}
         return {**_describe(self.monitor, self.status), **news}
 
@@ -63,11 +63,11 @@ def monitor_scores(
     shuffle: bool = False,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> MonitoredScores:
-    """Monitor the images of score files that were not read before, and write the result to `monitor.json`.
+    """Monitor the images of new score files, and write the result to `monitor.json`.
 
-    Audits that nobody reviewed yet are listed in `to_review.csv`; filled in, it can be passed as `reviewed`. The state
-    of the monitor is kept in `state.json`, after each file: an interrupted call, called again, resumes and ends with
-    the same bytes. Files are read in sorted order; those that appear later are read after all others.
+    `to_review.csv` lists the audits to review; fill in a copy of it and pass it as `reviewed`. The state is saved in
+    `state.json` after each file: repeat an interrupted call to resume, with the same result. Files are read in sorted
+    order; files that appear later are read after all others.
 
     Parameters
     ----------
@@ -75,17 +75,17 @@ def monitor_scores(
         The policy that the images were scored with, or the path of its file.
     scores
         Score files: paths, patterns such as 'scores/*.parquet', folders or URLs of parts. Files that were
-        read before may be gone, but must not have changed.
+        read before may be missing, but must not have changed.
     out
-        The folder of the state and of the result, which need not exist.
+        The folder of the state and of the result. Created if needed.
     reviewed
-        A CSV file with the columns id and label, with what people found when they reviewed audits and rejected images:
-        a class, 'none of these', 'bad image' or 'cannot tell'.
+        A CSV file with the columns id and label, for reviewed audits and rejected images. A label is a class, 'none of
+        these', 'bad image' or 'cannot tell'.
     alpha, window, burn_in, seed
-        Options of `Monitor`, by default its own, or those that the folder was started with.
+        Options of `Monitor`; by default those of the folder, or the defaults of `Monitor`.
     shuffle
-        Whether to read each file in random order: images without an order of time, such as those of a folder sorted
-        by class, would look like a stream that changes all the time.
+        Whether to read each file in random order. Use it for images without a time order, such as a folder sorted by
+        class: in sorted order, they look like a stream that changes all the time.
     execution
         Whether to show a progress bar.
     """
@@ -94,7 +94,7 @@ def monitor_scores(
     labels = {} if reviewed is None else collect_labels(reviewed)
     folder = Path(out)
     if reviewed is not None and Path(reviewed).absolute() == (folder / QUEUE).absolute():
-        fault = f"reviewed labels {str(reviewed)!r} would be replaced, since this file lists what is left to review"
+        fault = f"reviewed labels {str(reviewed)!r} would be overwritten by the new list of audits to review"
         raise MonitoringError(fault, repair="save them under another name, such as labels.csv")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def monitor_scores(
 
 
 def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> Monitor:
-    """Return the monitor of a folder, or a new one; options that are None are as before, or the default."""
+    """Return the monitor of a folder, or a new one; options that are None keep their value or the default."""
     given = {name: value for name, value in options.items() if value is not None}
     if not (folder / STATE).exists():
         return Monitor(policy, **given)
@@ -124,20 +124,20 @@ def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> M
     for name, started in monitor.options.items():
         if given.get(name, started) != started:
             repair = Repair(f"pass {{{name}}} or omit it, or start a new monitor in another folder", **{name: started})
-            fault = "is not what the monitor was started with"
+            fault = "differs from the existing monitor"
             raise MonitoringError(fault, argument=name, value=given[name], repair=repair)
     return monitor
 
 
 def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, shuffle: bool, progress: bool) -> int:
-    """Read the files that were not read before, save the state after each, and return how many there were."""
+    """Read the new files, save the state after each, and return how many there were."""
     present: dict[str, ScoreFile] = {}
     for file in found:
         other = present.setdefault(hashlib.sha256(file.read()).hexdigest(), file)
         if other is not file:
-            raise MonitoringError(f"the score files {other.name!r} and {file.name!r} are the same; pass one of them.")
+            raise MonitoringError(f"the score files {other.name!r} and {file.name!r} are identical; pass one of them.")
     names = {file.name for file in found}
-    for read in monitor.files:  # one that is not there any more is no harm
+    for read in monitor.files:  # missing files are fine
         if read.digest not in present and read.name in names:
             repair = Repair("restore it, or start again with another folder {out}", out=ANY)
             raise MonitoringError(f"the score file {read.name!r} has changed since it was read", repair=repair)
@@ -153,7 +153,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
                 monitor.update(rows)
             except MonitoringError as error:
                 raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
-            digest = hashlib.sha256(content).hexdigest()  # of what was read, even if the file has changed since
+            digest = hashlib.sha256(content).hexdigest()  # of the bytes read, even if the file has changed since
             monitor.record_file(file.name, size=len(content), digest=digest, images=monitor.images - before)
             monitor.save(folder / STATE)
             advance(1)
@@ -161,9 +161,9 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
 
 
 def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:
-    """Add labels of audits and of rejected images; return how many are new, and how many are of other images.
+    """Add labels of audits and of rejected images; return the number of new labels and of labels of other images.
 
-    Those of other images are ignored: people choose which of these they look at, and no weights make up for it.
+    Labels of other images are ignored: they are not a random sample, and weights cannot correct for that.
     """
     due = monitor.labels
     others = [id_ for id_ in labels if id_ not in due]
@@ -176,14 +176,14 @@ def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequen
     if unknown:
         first, *more = unknown
         many = f" and {len(more):,} others" if more else ""
-        fault = f"there are labels for image {first!r}{many}, which the scores do not have"
+        fault = f"the scores do not contain the labeled image {first!r}{many}"
         raise MonitoringError(fault, repair="pass the score files with these images, or correct the ids")
     new = monitor.add_labels({id_: label for id_, label in labels.items() if id_ in due})
     return new, len(others)
 
 
 def _describe(monitor: Monitor, status: MonitorStatus) -> dict[str, Any]:
-    """Return all that a monitor knows as JSON values: the status, the windows, the worst images and the files."""
+    """Return the content of `monitor.json`: the status, the windows, the worst images and the files."""
     return {
         "format": "secondlook monitor result",
         "version": 1,

@@ -1,8 +1,7 @@
-"""`recertify`: a fresh guarantee from images that people reviewed, weighted for how they were drawn.
+"""`recertify`: a new guarantee from reviewed images, weighted by their sampling probabilities.
 
-docs/background/monitoring-proofs.md has the proof. For each of several thresholds that were fixed before the stream,
-bets that the error rate among accepted images is below the risk give a p-value; the thresholds are tested in a fixed
-sequence.
+For each of several thresholds fixed before the stream, bets that the error rate among accepted images is below the risk
+give a p-value. The thresholds are tested in a fixed sequence. Proof: docs/background/monitoring-proofs.md.
 """
 
 import hashlib
@@ -27,25 +26,25 @@ from secondlook.progress import progress_bar
 
 START_RATIO = 2
 MAX_STARTS = 6
-"""The tests start at the present threshold, and at those that accept 1 / START_RATIO, 1 / START_RATIO**2, ... of it."""
+"""The tests start at the present threshold, and at those with 1 / START_RATIO ** k of its coverage, k >= 1."""
 
 
 @dataclass(frozen=True)
 class Recertification:
-    """A fresh policy, and how it differs from the one before."""
+    """A new policy, compared with the previous one; `str` is a summary."""
 
     before: Policy
     policy: Policy
     coverage_before: float
-    """Fraction of the new images that the policy before accepted."""
+    """Fraction of the new images that the previous policy accepted."""
     reviewed: int
-    """Images that people judged."""
+    """Reviewed images, without 'cannot tell'."""
     none_of_these: int
-    """Images of none of the classes among these."""
+    """Reviewed images of none of the classes."""
     accepted_before: int
-    """Images of none of the classes, among the reviewed ones, that the policy before accepted."""
+    """Reviewed images of none of the classes that the previous policy accepted."""
     accepted_now: int
-    """The same of the fresh policy."""
+    """The same for the new policy."""
 
     def __str__(self) -> str:
         old, new = self.before.threshold, self.policy.threshold
@@ -82,12 +81,11 @@ def recertify(
     ledger: str | Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Recertification:
-    """Return a fresh policy from reviewed images, for whatever distribution the new images have.
+    """Return a new policy from reviewed images, for any distribution of the new images.
 
-    The guarantee holds with probability 1 - `delta` over the draw of the images and of the audits, also if this is
-    repeated, with the same risk and delta, while the stream and its labels grow. Another risk or delta is another
-    calibration on the same images: a ledger records them and warns how probable it is that one of their guarantees
-    fails.
+    The guarantee holds with probability 1 - `delta` over the draw of the images and of the audits. You may repeat the
+    call with the same risk and delta while the stream and its labels grow. Another risk or delta is another
+    calibration on the same images: a ledger records them and warns about their joint failure probability.
 
     Parameters
     ----------
@@ -95,26 +93,26 @@ def recertify(
         The policy that the images were scored with.
     scores
         Scores of all images of the stream in their order: Parquet files (paths, patterns such as 'scores/*.parquet',
-        folders or URLs of parts), or tables such as those that `Monitor.update` takes.
+        folders or URLs of parts), or tables as for `Monitor.update`.
     labels
-        The class of each reviewed image by its id, an index or a name, or 'none of these', 'bad image' (of both, every
-        prediction is wrong) or 'cannot tell' (not reviewed); or the path of a CSV file with the columns id and label.
-        Those of accepted images that were not audited are ignored: it is unknown why they were reviewed.
+        The class index or name of each reviewed image by its id, or 'none of these', 'bad image' (both count as errors)
+        or 'cannot tell' (not reviewed); or the path of a CSV file with the columns id and label. Labels of accepted
+        images outside the audits are ignored, since how they were sampled is unknown.
     risk, delta
         Largest error rate among accepted images, and failure probability; by default those of the policy.
     planned_looks
-        How often this is called on the stream, if that and when is fixed before any label is known: each call is an
-        exact binomial test with its share of `delta`, which takes a third to half fewer labels than bets. All accepted
-        images need the same probability of an audit, such as 1. By default, bets, which are valid however often.
+        Number of calls on the stream, if number and times are fixed before any label is known. Each call is an exact
+        binomial test with an equal share of `delta`, and takes a third to half fewer labels than bets. All accepted
+        images need the same audit probability, such as 1. By default, bets, which are valid for any number of calls.
     ledger
         The file that records calibrations on the stream; by default '_calibrations.json' in the folder of the first
-        score file. Calibrations from tables or URLs are not recorded without it.
+        score file. Without it, calibrations from tables or URLs are not recorded.
     data, execution
         The spec of the images, for the record; and whether to show a progress bar.
     """
     guarantee = _choose_guarantee(policy, risk, delta)
     if planned_looks is not None and (not is_whole_number(planned_looks) or planned_looks < 1):
-        fault = "is no number of looks; expected a whole number of at least 1"
+        fault = "is invalid; expected a whole number of at least 1"
         raise DecisionError(fault, argument="planned_looks", value=planned_looks)
     tables, place = _read_tables(scores, execution)
     ledger = place if ledger is None else Path(ledger)
@@ -136,7 +134,7 @@ def recertify(
             planned=0.0 if planned_looks is None else guarantee.delta,
             images=policy.checksum,
             predictions="",
-            # Bets on a stream that grows are one calibration, and each planned look is one.
+            # All bets on a growing stream are one calibration; each planned look is a separate one.
             selection=hashlib.sha256(rows.ids[0].encode(errors="surrogatepass")).hexdigest()
             if planned_looks is None
             else digest,
@@ -160,7 +158,7 @@ def recertify(
         data=data,
         digest=digest,
     )
-    # How the images look, with errors estimated from the reviewed ones.
+    # The new reference, with errors estimated from the reviewed images.
     disagreement = None if np.isnan(rows.disagreement).any() or policy.schedule else rows.disagreement
     weights = np.where(errors, 1 / stream.probability, 0.0)
     familiarity = None if policy.familiarity is None else rows.familiarity
@@ -190,7 +188,7 @@ def recertify(
 
 def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -> Guarantee:
     if policy.groups:
-        fault = "the policy has a threshold for each class, which audits of all classes together cannot renew"
+        fault = "the policy has a threshold for each class, but audits cover all classes together"
         raise DecisionError(fault, repair="calibrate on labeled images of each class")
     wanted: dict[Literal["risk", "delta"], Any] = {"risk": risk, "delta": delta}
     for name, given in wanted.items():
@@ -203,7 +201,7 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
 
 
 def _read_tables(scores: str | Path | Sequence[object], execution: Execution) -> tuple[Sequence[object], Path | None]:
-    """Return the tables of score files and the ledger beside the first, None for a URL; return tables as they are."""
+    """Return the tables, and the path of the ledger next to the first score file; None for tables and URLs."""
     given = [scores] if isinstance(scores, str | Path) else scores
     paths = [one for one in given if isinstance(one, str | Path)]
     if len(paths) < len(given):
@@ -218,25 +216,25 @@ def _read_tables(scores: str | Path | Sequence[object], execution: Execution) ->
 
 
 class _Stream(NamedTuple):
-    """All images of a stream as arrays [n], and what reviews found."""
+    """All images of a stream and their reviews, as arrays [n]."""
 
     rows: ScoreRows
     is_due: BoolArray
-    """Whether the image was to be reviewed: rejected, or audited."""
+    """Whether the image needs a review: rejected, or audited."""
     probability: Float64Array
     """Probability of being reviewed."""
     is_reviewed: BoolArray
     is_unknown: BoolArray
     """Whether the image was reviewed and shows none of the classes."""
     is_wrong: BoolArray
-    """Whether a due image is wrong, or was not reviewed."""
+    """Whether a due image has a wrong prediction, or no review."""
     smallest: float
-    """Smallest probability that an image could have."""
+    """Smallest probability that an image can have."""
     is_familiar: BoolArray | None
-    """Which images are familiar enough to be accepted; None if the policy has no limit for it."""
+    """Whether the image is familiar enough to be accepted; None if the policy has no limit for it."""
 
     def is_above(self, threshold: float) -> BoolArray:
-        """Return which images a threshold accepts: those that are familiar. bool [n]"""
+        """Return whether a threshold accepts each image; unfamiliar images are rejected. bool [n]"""
         reaches: BoolArray = self.rows.confidence >= threshold
         return reaches if self.is_familiar is None else reaches & self.is_familiar
 
@@ -247,13 +245,13 @@ class _Stream(NamedTuple):
         return math.exp(-max(0.0, log_capital_below(int(above.sum()), errors, self.smallest, risk)))
 
     def compute_exact_p_value(self, threshold: float, risk: float) -> float:
-        """Return the same by an exact binomial test; 1 for thresholds that accept images of several probabilities."""
+        """Return the same by an exact binomial test; 1 if the accepted images have several probabilities."""
         from scipy.special import bdtr
 
         above = self.is_above(threshold)
         probabilities = np.unique(self.probability[above])
         if len(probabilities) > 1 and self.rows.accept[above].all():
-            fault = "exact tests need the same probability of an audit for all accepted images, got"
+            fault = "exact tests need the same probability of an audit for all accepted images; got"
             fault += f" {probabilities[0]:.3g} to {probabilities[-1]:.3g}"
             repair = Repair("review all of them, or omit {planned_looks}", planned_looks=ANY)
             raise MonitoringError(fault, repair=repair)
@@ -266,19 +264,19 @@ class _Stream(NamedTuple):
 def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _Stream:
     parts = [ScoreRows.read(table, policy) for table in tables]
     if not any(map(len, parts)):
-        raise MonitoringError("the scores have no images that could be read; pass those of reviewed images.")
+        raise MonitoringError("the scores contain no images; pass the scores of reviewed images.")
     rows = ScoreRows.join(parts)
     known = {id_: place for place, id_ in enumerate(rows.ids)}
     if len(known) < len(rows):
         raise MonitoringError("some images are in several tables of scores; pass each table once.")
     probability = np.where(rows.accept, rows.audit_probability, 1.0)
     for place in np.flatnonzero(np.isnan(probability)):
-        fault = f"image {rows.ids[place]!r} was accepted without an audit probability, so reviews say nothing about it"
+        fault = f"accepted image {rows.ids[place]!r} has no audit probability"
         raise MonitoringError(fault, repair=Repair("score with {audit}", of="score", audit=ANY))
     is_reviewed, is_unknown, is_right = np.zeros((3, len(rows)), dtype=np.bool_)
     for id_, label in collect_labels(labels).items():
         if id_ not in known:
-            raise MonitoringError(f"a label is given for image {id_!r}, which the scores do not have; pass all scores.")
+            raise MonitoringError(f"the scores do not contain the labeled image {id_!r}; pass all scores.")
         row, found = known[id_], find_class(label, policy.class_names, id_)
         is_reviewed[row], is_unknown[row] = found != Answer.CANNOT_TELL, found == Answer.NONE_OF_THESE
         is_right[row] = found in rows.predicted[row]
@@ -290,10 +288,9 @@ def _read_stream(policy: Policy, tables: Sequence[object], labels: Labels) -> _S
 
 
 def list_thresholds(policy: Policy) -> tuple[list[float], list[int]]:
-    """Return the thresholds that may be certified, falling, and the places of those at which the tests start.
+    """Return the thresholds to test, in descending order, and the indices at which the tests start.
 
-    They are fixed before the new images are seen: the present threshold and, unless looking depends on it, the edges of
-    the reference.
+    They do not depend on the new images: the present threshold and, without a schedule, the edges of the reference.
     """
     if policy.schedule is not None or policy.reference is None:
         return [policy.threshold], [0]
@@ -308,9 +305,10 @@ def list_thresholds(policy: Policy) -> tuple[list[float], list[int]]:
 
 
 def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: float) -> int | None:
-    """Return the last place that passes: `delta` is divided among the starts, and tested from each until a failure.
+    """Return the index of the last test that passes, None if none does. float64 [n]
 
-    A sequence that reaches the next start adds its share. float64 [n]
+    The starts share `delta` equally. Each sequence stops at its first failure; one that reaches the next start passes
+    its share on.
     """
     share, level, last = delta / len(starts), 0.0, None
     for start, end in zip(starts, [*starts[1:], len(p_values)], strict=True):
@@ -323,14 +321,14 @@ def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: floa
 
 
 def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Guarantee) -> str:
-    """Return why no test passed at the thresholds that the tests start at, and how many reviews would be enough."""
+    """Return the message that no test passed, with the number of reviews needed at the closest start."""
     prospects = []
     for threshold in starts:
         above = stream.is_above(threshold)
         reviewed = above & stream.is_reviewed
         labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
         accepted = int(np.sum(above & (stream.is_reviewed | ~stream.is_due)))
-        # How many labels certify the threshold if errors continue as they are.
+        # Labels that certify the threshold if the error rate stays the same.
         capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
         level = math.log(len(starts) / guarantee.delta)
         needed = math.ceil(labels * level / capital) if capital > 0 and labels else math.inf
@@ -338,10 +336,10 @@ def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Gua
     needed, labels, errors = min(prospects, key=lambda one: one[0])
     pending = int(np.sum(stream.is_due & ~stream.is_reviewed & stream.rows.accept))
     waiting = f"; {pending:,} audits are not reviewed yet, and count as wrong" if pending else ""
-    repair = "more reviews like these would not help: improve the classifier, or ask for a larger risk or delta"
+    repair = "more reviews would not help at this error rate: improve the classifier, or allow a larger risk or delta"
     if needed < math.inf:
-        repair = f"roughly {needed:,} reviewed images of those that it accepts are needed if errors continue so"
+        repair = f"it needs roughly {needed:,} reviews of accepted images if the error rate stays the same"
     return (
-        f"no threshold guarantees {guarantee}; at the one that comes closest, {errors:,} of {labels:,} reviewed images "
-        f"are wrong{waiting}; {repair}."
+        f"no threshold guarantees {guarantee}; at the closest one, {errors:,} of {labels:,} reviewed images are wrong"
+        f"{waiting}; {repair}."
     )

@@ -1,4 +1,4 @@
-"""Input of monitoring: score files, their rows as checked arrays, and reviewed labels."""
+"""Input of monitoring: score files, validated rows, and reviewed labels."""
 
 import csv
 import glob
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("id", "label", "confidence", "accept", "first_look", "disagreement")
-"""Columns that every row needs; several predicted classes per image need `labels`, and audits their probability."""
+"""Required columns; also `labels` for several predicted classes per image, and `audit_probability` for audits."""
 READ_COLUMNS = (*COLUMNS, "labels", "familiarity", "reason", "audit", "audit_probability")
 SCORE_METADATA = b"secondlook.score"
 """Metadata of a Parquet file of scores: JSON with the policy."""
 OTHER_POLICY = "pass the policy that the rows were scored with"
 
 Labels = Mapping[str, int | str] | Iterable[tuple[str, int | str]] | str | Path
-"""What people found by the id of each image: the index or the name of a class, or an `Answer` or its text; or the path
-of a CSV file with the columns id and label."""
+"""Reviewed labels by image id: the index or the name of a class, or an `Answer` or its text; or the path of a CSV file
+with the columns id and label."""
 
 
 # ---- Files
 
 
 class ScoreFile(NamedTuple):
-    """A file of scores: its path or URL, its format by suffix, and the function that reads its content."""
+    """A score file: its path or URL, its suffix, and the function that reads its content."""
 
     name: str
     suffix: str
     read: Callable[[], bytes]
 
     def parse(self, content: bytes, columns: Sequence[str] = READ_COLUMNS) -> "pa.Table":
-        """Return the rows of the file's content, with as many of the given columns as it has."""
+        """Parse the content of the file; columns that it does not have are left out."""
         import pyarrow as pa
 
         numbers = pa.list_(pa.int64())
@@ -58,17 +58,17 @@ class ScoreFile(NamedTuple):
             return read(content, {name: types.get(name, pa.float64()) for name in columns})
         except (pa.ArrowException, ValueError, OSError) as error:
             reason = shorten_reason(error)
-            fault = f"the content is no {self.suffix} file of scores ({reason})"
+            fault = f"the content is not a valid {self.suffix} score file ({reason})"
             raise MonitoringError(fault, repair="score again, or remove the file") from None
 
 
 def list_score_files(patterns: Iterable[str | Path]) -> list[ScoreFile]:
-    """Return the files that paths, patterns, folders and URLs name, each once, sorted within each of them."""
+    """Return the score files of paths, patterns, folders and URLs without repeats, sorted within each of these."""
     found: dict[str, ScoreFile] = {}
     for pattern in map(str, patterns):
         files = [file for place in _expand(pattern) for file in _list_files(place)]
         if not files:
-            raise MonitoringError(f"there are no score files {pattern!r}; expected files, or a folder or URL of parts.")
+            raise MonitoringError(f"no score files match {pattern!r}; expected files, or a folder or URL of parts.")
         found |= {file.name: file for file in files if file.name not in found}
     return list(found.values())
 
@@ -81,7 +81,7 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _list_files(place: str) -> list[ScoreFile]:
-    """Return a file, or those of a folder; names that begin with '_' are not scores."""
+    """Return a file, or the files of a folder, without names that begin with '_' or '.'."""
     location = open_location(place, MonitoringError)
     path, suffixes = location.local_path, tuple(name for name, one in SCORE_FORMATS.items() if one.read is not None)
     if location.name.lower().endswith(suffixes) if path is None else path.is_file():
@@ -102,7 +102,7 @@ def _list_files(place: str) -> list[ScoreFile]:
 
 @dataclass(frozen=True, eq=False)
 class ScoreRows:
-    """The rows of n images that could be read, in the order of the stream."""
+    """The rows of n readable images, in the order of the stream."""
 
     ids: tuple[str, ...]
     predicted: IntArray
@@ -110,19 +110,19 @@ class ScoreRows:
     confidence: Float64Array
     accept: BoolArray
     familiarity: Float64Array
-    """How much an image looks like known ones; NaN if the policy has no limit for it. float64 [n]"""
+    """Familiarity of an image; NaN if the policy has no limit for it. float64 [n]"""
     first_look: Float64Array
     """Probability of the predicted class after the first look. float64 [n]"""
     disagreement: Float64Array
-    """How much the looks disagree; NaN after a single look. float64 [n]"""
+    """Disagreement of the looks; NaN after a single look. float64 [n]"""
     audit: BoolArray
     """Whether an image was accepted and marked for review. bool [n]"""
     audit_probability: Float64Array
     """Probability of being marked; NaN for rejected images, and everywhere without audits. float64 [n]"""
     smallest_probability: float | None
-    """Smallest probability that an accepted image could have, as far as it is known; None without audits."""
+    """Smallest probability that an accepted image can have, as far as known; None without audits."""
     skipped: int
-    """Number of images that could not be read; they have no place in the arrays."""
+    """Number of images that could not be read; the arrays do not contain them."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -134,7 +134,7 @@ class ScoreRows:
 
     @classmethod
     def read(cls, rows: object, policy: Policy) -> "ScoreRows":
-        """Check a table of scores, and return the images that could be read."""
+        """Validate a table of scores, and return the readable images."""
         import pyarrow.compute as pc
 
         table = _make_table(rows)
@@ -155,7 +155,7 @@ class ScoreRows:
         _check_accept(policy, ids, confidence, accept, predicted, familiarity)
         audit, probability = np.zeros(len(ids), dtype=np.bool_), np.full(len(ids), np.nan)
         if has_audits:
-            kind = "a number above 0 and at most 1 for every accepted image; keep it as it was scored"
+            kind = "a number above 0 and at most 1 for every accepted image; do not edit the column"
             given = read("audit_probability", lambda values: ~accept | ((values > 0) & (values <= 1)), kind)
             probability[accept] = given[accept]
             audit = accept & (read("audit", lambda marks: np.full(len(marks), True)) > 0)
@@ -195,11 +195,11 @@ def _make_table(rows: object) -> "pa.Table":
             rows = pa.table({name: [row.get(name) for row in rows] for name in names})
     if hasattr(rows, "columns"):  # a table or a batch of Arrow, or a data frame
         return pa.table(rows)
-    raise MonitoringError(f"rows are a {type(rows).__name__}; expected Arrow, pandas, Decisions or dictionaries.")
+    raise MonitoringError(f"rows are of type {type(rows).__name__}; expected Arrow, pandas, Decisions or dictionaries.")
 
 
 def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
-    """Return how the rows were scored, empty if unknown; raise if that was with another policy or classifier."""
+    """Return the metadata of scored rows, empty if unknown; raise if they are from another policy or classifier."""
     try:
         metadata = json.loads((table.schema.metadata or {}).get(SCORE_METADATA, "{}"))
         used = metadata.get("policy")
@@ -207,7 +207,7 @@ def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
     except (ValueError, AttributeError, TypeError, KeyError):
         raise MonitoringError("the metadata of the rows is damaged, so their policy is unknown; score again.") from None
     if metadata.get("mismatch"):
-        fault = f"nothing is guaranteed about the rows, since {metadata['mismatch']}"
+        fault = f"the guarantee does not apply to the rows, since {metadata['mismatch']}"
         raise MonitoringError(fault, repair="score with the classifier of the policy")
     if is_other:
         identity = f"{used.get('method')} >= {used.get('threshold')}, made {used.get('made')}, {used['checksum']:.8}"
@@ -218,7 +218,7 @@ def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
 
 def _read_ids(table: "pa.Table") -> tuple[str, ...]:
     if table["id"].null_count:
-        raise MonitoringError("the id of an image is null; every row needs an id.")
+        raise MonitoringError("an image has a null id; every row needs an id.")
     ids = tuple(map(str, table["id"].to_pylist()))
     if len(set(ids)) < len(ids):
         duplicate, times = Counter(ids).most_common(1)[0]
@@ -231,7 +231,7 @@ def _read_numbers(
     ids: tuple[str, ...],
     name: str,
     is_valid: Callable[[Float64Array], BoolArray] = np.isfinite,
-    expected: str = "a number in every row of an image that could be read (one with a null reason)",
+    expected: str = "a number in every row with a null reason",
 ) -> Float64Array:
     """Return a column of numbers or booleans, NaN where it is null; raise for the first invalid one. float64 [n]"""
     import pyarrow as pa
@@ -265,7 +265,7 @@ def _read_predicted(table: "pa.Table", policy: Policy, ids: tuple[str, ...]) -> 
     unknown = np.flatnonzero(((predicted < 0) | (predicted >= n_classes)).any(axis=1))
     if unknown.size:
         place = int(unknown[0])
-        fault = f"the predicted class of image {ids[place]!r} is {predicted[place].tolist()}, no class of the policy"
+        fault = f"the policy has no class {predicted[place].tolist()}, predicted for image {ids[place]!r}"
         raise MonitoringError(fault, repair=OTHER_POLICY)
     return predicted
 
@@ -278,7 +278,7 @@ def _check_accept(
     predicted: IntArray,
     familiarity: Float64Array,
 ) -> None:
-    """Raise for decisions that are not those of the policy: of all that rows hold, only these show another policy."""
+    """Raise if a decision differs from the policy's, the only sign of another policy in rows without metadata."""
     expected = policy.accept_values(confidence, predicted[:, 0] if policy.grouped_by == "class" else None, familiarity)
     differing = np.flatnonzero(expected != accept)
     if differing.size:
@@ -286,9 +286,7 @@ def _check_accept(
         decision = f"{'accepted' if accept[place] else 'rejected'} with confidence {confidence[place]:.6g}"
         fault = f"image {ids[place]!r} was {decision}, but the policy has the threshold {policy.threshold:.6g}"
         if policy.familiarity is not None:
-            fault += (
-                f" and rejects a familiarity below {policy.familiarity.limit:.6g}, which is {familiarity[place]:.6g}"
-            )
+            fault += f" and the familiarity limit {policy.familiarity.limit:.6g} (image: {familiarity[place]:.6g})"
         raise MonitoringError(fault, repair=OTHER_POLICY)
 
 
@@ -296,7 +294,7 @@ def _check_accept(
 
 
 def collect_labels(labels: Labels) -> dict[str, int | str]:
-    """Return labels by id; an image that is listed with two different ones is an error."""
+    """Return labels by id; raise if an image has two different ones."""
     if isinstance(labels, str | Path):
         labels = _read_label_file(labels)
     collected: dict[str, int | str] = {}
@@ -324,9 +322,9 @@ def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
 
 
 def find_class(label: object, class_names: tuple[str, ...] | None, id_: str) -> int:
-    """Return the index of a class, given by its name or its index, as a number or as text, or another `Answer`.
+    """Return the index of a class from its name or its index, as a number or as text; or an `Answer`.
 
-    A text that is the name of a class is one, even if it looks like a number or another answer.
+    Class names take precedence, even if they look like a number or an answer.
     """
     names = class_names or ()
     if isinstance(label, str) and label in names:
@@ -338,12 +336,13 @@ def find_class(label: object, class_names: tuple[str, ...] | None, id_: str) -> 
     if index < 0 or (names and index >= len(names)):
         known = f"one of the {len(names)} class names or an index below {len(names)}" if names else "a class index"
         hint = did_you_mean(label, names) if isinstance(label, str) else ""
-        raise MonitoringError(f"label {label!r} of image {id_!r} is no class of the policy; expected {known}.{hint}")
+        fault = f"label {label!r} of image {id_!r} is not a class of the policy"
+        raise MonitoringError(f"{fault}; expected {known}.{hint}")
     return index
 
 
 def name_label(label: int, class_names: Sequence[str] | None) -> str:
-    """Return a class by its name, or its index if there are no names, or another `Answer` by its text."""
+    """Return the name of a class, its index if there are no names, or the text of an `Answer`."""
     if label < 0:
         return Answer(label).text
     return class_names[label] if class_names else str(label)

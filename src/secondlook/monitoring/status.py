@@ -1,4 +1,4 @@
-"""What monitoring knows about a stream: alarms, estimates and audits, in numbers and in a sentence."""
+"""Status of a monitored stream: alarms, estimates and audits, as numbers and as text."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,18 +12,18 @@ from secondlook.tables import format_html, format_power_of_ten, format_rate
 
 @dataclass(frozen=True)
 class ShiftStatus:
-    """Evidence that the images of a stream differ from the calibration images; `str` puts it in words."""
+    """Evidence that the images of a stream differ from the calibration images; `str` is a summary."""
 
     raised_at: int | None
     """Number of images after which the evidence reached the limit for the first time; None if it never did."""
     log10_evidence: float
     """Evidence after the last image, as a power of ten."""
     log10_limit: float
-    """Evidence at which the alarm is raised; images like those of the calibration rarely ever reach it."""
+    """Evidence at which the alarm is raised, as a power of ten."""
     alpha: float
-    """Probability of a false alarm, over a stream of any length, at most."""
+    """Maximum probability of a false alarm over a stream of any length."""
     statistic: str | None = None
-    """What gives most of the evidence: the confidence, the first look or the disagreement."""
+    """Statistic with the most evidence, such as `confidence`; None without an alarm."""
 
     @property
     def raised(self) -> bool:
@@ -40,7 +40,7 @@ class ShiftStatus:
 
 @dataclass(frozen=True)
 class TimelineWindow:
-    """A window of the stream, with what is known about its images."""
+    """A window of the stream: counts, means and estimates."""
 
     start: int
     """Number of images before it."""
@@ -57,7 +57,7 @@ class TimelineWindow:
     audit_high: float | None
     """Bounds of the risk from the audits up to its end; None without any."""
     reviewed: int
-    """Rejected images and audits that people judged."""
+    """Reviewed images: rejected ones and audits."""
     none_of_these: int
     """Images of none of the classes among these."""
 
@@ -82,7 +82,7 @@ class TimelineWindow:
 
 @dataclass(frozen=True)
 class MonitorStatus:
-    """What is known about a stream of scored images; `str` puts it in words."""
+    """Status of a stream of scored images; `str` is a summary."""
 
     images: int
     """Images that could be read, accepted or not."""
@@ -92,21 +92,21 @@ class MonitorStatus:
     calibration_coverage: float | None
     """Share of the calibration images that were accepted, for comparison."""
     guarantee: Guarantee | None
-    """What the policy guarantees about accepted images."""
+    """Guarantee of the policy."""
     shift: ShiftStatus
     estimate: AccuracyEstimate | None
     """Accuracy and risk of the whole stream, without labels: an estimate, not a guarantee."""
     recent: AccuracyEstimate | None
-    """The same of the latest images."""
+    """The same for the latest images."""
     recent_images: int
     audit: AuditVerdict | None
-    """What reviewed audits tell about the risk; None if nothing was audited, or nothing is guaranteed."""
+    """Verdict of the audits on the risk; None without audits or without a guarantee."""
     audited: int
     """Accepted images that were marked for review."""
     auditable: int
     """Accepted images that could have been marked: those scored with audits."""
     unknown: UnknownShare | None
-    """What people found besides the classes when they reviewed rejected images and audits; None without any label."""
+    """Share of unknown images among the reviewed ones; None without any label."""
     burn_in: int
 
     @property
@@ -129,7 +129,7 @@ class MonitorStatus:
 
     @property
     def in_burn_in(self) -> bool:
-        """Whether there are too few images to say that nothing is wrong."""
+        """Whether the stream is shorter than the burn-in and has no alarm."""
         return self.images < self.burn_in and not self.alarm
 
     @property
@@ -164,17 +164,15 @@ class MonitorStatus:
             return f"The guarantee holds: {held}, and the images look like the calibration images."
         unchanged = "No sign of a change: the images look like the calibration images"
         if not guaranteed:
-            return f"{unchanged}. The policy guarantees nothing."
+            return f"{unchanged}. The policy has no guarantee."
         return f"{unchanged}, for which {guaranteed} errors among accepted were guaranteed."
 
     @property
     def next_step(self) -> str:
-        """What to do next, in a sentence or two."""
+        """Recommended next step, in a sentence or two."""
         if not self._growth:
             return self._action
-        look = (
-            "Look at the images of none of the classes: add a class for them, or calibrate with them as unknown images."
-        )
+        look = "Inspect the images of none of the classes: add a class, or calibrate with them as unknown images."
         return f"{self._action} {look}" if self.shift.raised or self._is_broken else look
 
     @property
@@ -184,12 +182,12 @@ class MonitorStatus:
             return "Do not rely on accepted predictions; calibrate again with the reviewed images."
         if audit is not None and audit.verdict == "holds":
             again = "Calibrate again with the reviewed images soon" if raised else "Nothing to do"
-            return f"{again}; keep reviewing audits, so that a later change is noticed."
+            return f"{again}; keep reviewing audits to notice later changes."
         if audit is not None and (audit.pending or audit.more_labels):
-            missing = f"the {audit.pending:,} waiting audits"
+            missing = f"the {audit.pending:,} pending audits"
             if audit.more_labels is not None:
-                missing = f"about {audit.more_labels:,} more audits ({audit.pending:,} waiting)"
-            purpose = "learn whether the guarantee still holds" if raised else "confirm the guarantee"
+                missing = f"about {audit.more_labels:,} more audits ({audit.pending:,} pending)"
+            purpose = "check whether the guarantee still holds" if raised else "confirm the guarantee"
             return f"Review {missing} to {purpose}{', or calibrate again with reviewed images' if raised else ''}."
         if raised:
             return "Review some accepted images, and calibrate again with the reviewed ones."
@@ -230,7 +228,7 @@ class MonitorStatus:
             f"shift alarm: {self.shift}",
         ]
         if self.recent is not None:
-            scope = "" if self.recent.includes_shifts else "; the interval is of sampling only"
+            scope = "" if self.recent.includes_shifts else "; the interval covers sampling only"
             for what, name in (("accuracy", "accuracy"), ("error rate among accepted", "risk")):
                 if getattr(self.recent, name) is not None:
                     rates = [format_rate(getattr(self.recent, f"{name}{end}")) for end in ("", "_low", "_high")]
@@ -244,8 +242,8 @@ class MonitorStatus:
         if self.auditable == 0:
             return "none; score with audits to check the guarantee with few labels"
         if audit is None:
-            return f"{self.audited:,} marked for review, but nothing is guaranteed that they could confirm"
-        unclear = f", {audit.cannot_tell:,} nobody could tell" if audit.cannot_tell else ""
+            return f"{self.audited:,} marked for review, but the policy has no guarantee to confirm"
+        unclear = f", {audit.cannot_tell:,} 'cannot tell'" if audit.cannot_tell else ""
         more = "" if audit.more_labels is None else f", about {audit.more_labels:,} more labels"
         return (
             f"{audit.verdict}{more}; error rate among accepted {format_rate(audit.low)} to "

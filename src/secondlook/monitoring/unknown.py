@@ -1,4 +1,4 @@
-"""Unknown images: how many reviewed images show none of the classes, and whether their share has grown."""
+"""Unknown images: their share among reviewed images, and an alarm for its growth."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,58 +14,57 @@ from secondlook.policies import Reference
 from secondlook.tables import format_rate
 
 SMALLEST_PERIOD = 50
-"""Rejected images in the shortest latest period that is compared with all images before it; longer ones double."""
+"""Rejected images in the shortest period that is compared with all images before it; longer periods double."""
 
 LOWEST_SHARES = (0.25, 0.5, 1.0)
-"""The least confident shares of rejected images that are compared, each by itself.
+"""The least confident shares of rejected images; each is compared separately.
 
-Reviewers begin with the least confident images. If they never come to the others, those that they do review are
-complete.
+Reviewers begin with the least confident images. If they review no others, their share is complete.
 """
 
 Label = Annotated[int, Field(ge=min(Answer))]
-"""The index of a class, or another `Answer` of a reviewer."""
+"""The index of a class, or an `Answer`."""
 
 
 class RejectedImage(NamedTuple):
-    """A rejected image, which is to be reviewed."""
+    """A rejected image."""
 
     id: str
     image: PositiveCount
-    """Which image of the stream it is, counted from 1."""
+    """Position in the stream, counted from 1."""
     part: Count
-    """The first of `LOWEST_SHARES` that has it, by the confidence of rejected calibration images."""
+    """Index of the first of `LOWEST_SHARES` that contains it, by the confidence of rejected calibration images."""
     label: Label | None = None
-    """What a person found; None until the image is reviewed."""
+    """Label of the reviewer; None until the image is reviewed."""
 
 
 class UnknownShare(FrozenRecord):
-    """How many reviewed images show none of the classes, and whether their share among rejected images has grown."""
+    """Share of unknown images among reviewed ones, and the alarm for its growth among rejected images."""
 
     reviewed: Count
-    """Rejected images and audits that people judged."""
+    """Reviewed images: rejected ones and audits."""
     none_of_these: Count
     low: float
     high: float
-    """Exact 95 % interval of their share, if the reviewed images are a random sample of those to be reviewed."""
+    """Exact 95 % interval of their share, if the reviewed images are a random sample of the images to review."""
     bad_images: Count
     cannot_tell: Count
-    """Images of which a reviewer could not tell what they show; they are not among `reviewed`."""
+    """Images that reviewers marked 'cannot tell'; they are not in `reviewed`."""
     p_value: float = 1.0
-    """Of a constant share, valid at any time: the alarm is raised as soon as it is at most alpha."""
+    """P-value of a constant share, valid at any time; the alarm is raised once it is at most alpha."""
     raised_at: Count | None = None
-    """Number of images after which the share had grown; None if there is no such alarm."""
+    """Number of images at which the alarm was raised; None without an alarm."""
     since: Count | None = None
-    """The image with which the larger share begins, about; None without an alarm, as are the shares."""
+    """Image at which the larger share begins, approximately; None without an alarm, as are the shares."""
     share_before: float | None = None
     share_since: float | None = None
-    """Share of the reviewed ones of the rejected images that were compared, before it and from it on."""
+    """Share among the reviewed images that were compared, before that image and from it on."""
     compared: float | None = None
-    """Which share of the rejected images was compared: 1, or less if only the least confident ones were."""
+    """Share of the rejected images that was compared: 1, or less for the least confident ones only."""
 
     @property
     def share(self) -> float | None:
-        """Share of the reviewed images that show none of the classes; None if none was judged."""
+        """Share of the reviewed images that show none of the classes; None without reviews."""
         return self.none_of_these / self.reviewed if self.reviewed else None
 
     def to_dict(self) -> dict[str, object]:
@@ -74,7 +73,7 @@ class UnknownShare(FrozenRecord):
 
     @property
     def growth(self) -> str:
-        """What has grown since when, in a sentence; empty without an alarm."""
+        """Sentence that describes the growth; empty without an alarm."""
         if self.raised_at is None:
             return ""
         before, since = (format_rate(share or 0.0) for share in (self.share_before, self.share_since))
@@ -88,7 +87,7 @@ class UnknownShare(FrozenRecord):
         share = "" if self.share is None else f" ({format_rate(self.share)}, "
         share += f"{format_rate(self.low)} to {format_rate(self.high)})" if share else ""
         state = "not raised" if self.raised_at is None else f"raised after {self.raised_at:,} images"
-        others = f"{self.bad_images:,} bad images, {self.cannot_tell:,} nobody could tell"
+        others = f"{self.bad_images:,} 'bad image', {self.cannot_tell:,} 'cannot tell'"
         return (
             f"{self.none_of_these:,} of {self.reviewed:,} reviewed images{share}; {others}; "
             f"growth alarm {state} (p-value {self.p_value:.2g})"
@@ -106,12 +105,12 @@ def find_cuts(reference: Reference, threshold: float) -> Float64Array:
 def judge_unknown(
     rejected: Sequence[RejectedImage], audited: Iterable[int | None], *, alpha: float = 0.05
 ) -> UnknownShare:
-    """Count what reviewers found, and test whether none of the classes became more frequent among rejected images.
+    """Count reviewed labels, and test whether unknown images became more frequent among rejected images.
 
     `rejected` are all rejected images in the order of the stream, `audited` the labels of audits. If the rejected
-    images of a stream are exchangeable, the alarm is ever raised with a probability of at most `alpha`, whatever was
-    reviewed and when (proof in docs/background/monitoring-proofs.md). Audits are counted and not tested: how many of
-    them there are depends on a rate that may change.
+    images of a stream are exchangeable, the alarm is ever raised with probability at most `alpha`, for any choice and
+    order of reviews (proof in docs/background/monitoring-proofs.md). Audits are counted but not tested, since their
+    rate may change.
     """
     labels = [image.label for image in rejected]
     counts = Counter([*labels, *audited])
@@ -145,11 +144,11 @@ def judge_unknown(
 
 
 def compare_periods(is_unknown: BoolArray, is_reviewed: BoolArray) -> tuple[IntArray, IntArray, Float64Array]:
-    """Compare latest periods of n images with all images before them: return starts, ends and adjusted p-values.
+    """Compare periods of n images with all images before them; return starts, ends and adjusted p-values.
 
     A period of 50, 100, 200, ... images ends after each multiple of its length. An image that was not reviewed counts
-    as unknown before a period and as known in it. Exact hypergeometric (Fisher) p-values are divided by weights, whose
-    sum over all comparisons that there can ever be is 1. bool [n] each -> int64 [m], int64 [m], float64 [m]
+    as unknown before a period and as known in it. Exact hypergeometric (Fisher) p-values are divided by weights, which
+    sum to 1 over all possible comparisons. bool [n] each -> int64 [m], int64 [m], float64 [m]
     """
     from scipy.stats import hypergeom  # takes half a second to import
 
@@ -166,7 +165,7 @@ def compare_periods(is_unknown: BoolArray, is_reviewed: BoolArray) -> tuple[IntA
     *places, weight = np.concatenate(columns, axis=1)
     start, end = np.array(places, dtype=np.int64)
     before, latest = possible[start], certain[end] - certain[start]
-    # Most comparisons show no growth, and exact probabilities take time.
+    # Exact probabilities are slow, and most comparisons show no growth.
     tested = np.flatnonzero(latest * start > before * (end - start))
     start, end, weight, before, latest = (values[tested] for values in (start, end, weight, before, latest))
     return start, end, hypergeom.sf(latest - 1, end, before + latest, end - start) / weight
