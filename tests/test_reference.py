@@ -17,7 +17,7 @@ from tests.test_architecture import ROOMS
 ROOT = Path(__file__).resolve().parents[1]
 FACADES = {f"secondlook.{room}": importlib.import_module(f"secondlook.{room}") for room in ROOMS[:-1]}
 COMPLETE = ("secondlook.metrics", "secondlook.cluster", "secondlook.onnx_export", "secondlook.serving")
-"""Packages whose names all are for users; those of others are in part for the packages to their right."""
+"""Packages with names for users only; other packages also export names for the packages to their right."""
 
 
 def render(page: str) -> str:
