@@ -471,37 +471,36 @@ def format_confidences_table(rows: Sequence[Row]) -> str:
 
 
 def format_methods_table(rows: Sequence[Row]) -> str:
-    """Return the difference of each confidence to `mean`, averaged over the sets that nothing was chosen on."""
+    """Return the difference of each confidence to `mean`, averaged over the sets that nothing was chosen on.
+
+    The class is that of the image; confidences.csv has that of the views, too.
+    """
     lines = [
-        "| confidence | class from | AUROC | worst set | better, worse | AUPR | AURC "
-        "| coverage at 1 % | at 2 % | at 5 % |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| confidence | AUROC | worst set | better, worse | AUPR | AURC | coverage at 1 % | at 2 % | at 5 % |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    found = {(row["predict_from"], row["confidence"], row["metric"]): row for row in rows if row["set"] == AVERAGE}
-    for predict_from in PREDICT_FROM:
-        for name in CONFIDENCES:
-            if name == BASELINE:
-                continue
-            aurocs = [
-                row
-                for row in rows
-                if (row["predict_from"], row["confidence"], row["metric"]) == (predict_from, name, "AUROC")
-                and row["set"] != AVERAGE
-                and row["chosen_on"] == "no"
-            ]
-            better = sum(float(row["difference_low"]) > 0 for row in aurocs)
-            worse = sum(float(row["difference_high"]) < 0 for row in aurocs)
-            cells = [
-                f"`{name}`" if name in METHODS else name,
-                predict_from,
-                format_difference(found[predict_from, name, "AUROC"]),
-                f"{min(float(row['difference']) for row in aurocs):+.2f}",
-                f"{better}, {worse} of {len(aurocs)}",
-                format_difference(found[predict_from, name, "AUPR"]),
-                format_difference(found[predict_from, name, "AURC"], 3),
-                *(format_difference(found[predict_from, name, metric], 1) for metric in CERTIFIED),
-            ]
-            lines.append(format_line(cells))
+    by_image = [row for row in rows if row["predict_from"] == "image"]
+    found = {(row["confidence"], row["metric"]): row for row in by_image if row["set"] == AVERAGE}
+    for name in CONFIDENCES:
+        if name == BASELINE:
+            continue
+        aurocs = [
+            row
+            for row in by_image
+            if (row["confidence"], row["metric"], row["chosen_on"]) == (name, "AUROC", "no") and row["set"] != AVERAGE
+        ]
+        better = sum(float(row["difference_low"]) > 0 for row in aurocs)
+        worse = sum(float(row["difference_high"]) < 0 for row in aurocs)
+        cells = [
+            f"`{name}`" if name in METHODS else name,
+            format_difference(found[name, "AUROC"]),
+            f"{min(float(row['difference']) for row in aurocs):+.2f}",
+            f"{better}, {worse} of {len(aurocs)}",
+            format_difference(found[name, "AUPR"]),
+            format_difference(found[name, "AURC"], 3),
+            *(format_difference(found[name, metric], 1) for metric in CERTIFIED),
+        ]
+        lines.append(format_line(cells))
     return "\n".join(lines)
 
 

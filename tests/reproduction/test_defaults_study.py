@@ -227,9 +227,6 @@ def test_kept_results_are_complete_and_documented() -> None:
     assert {row["splits"] for row in rows} == {str(study.SPLITS)}
     assert not {row["set"] for row in rows if row["views"] == study.IMAGE and float(row["difference"]) < -0.1}
     documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    confidences, defaults = (study.read_rows(study.RESULTS / f"{name}.csv") for name in ("confidences", "defaults"))
-    assert study.format_defaults_table(defaults) in documented
-    assert study.format_confidences_table(confidences) in documented
-    assert study.format_methods_table(confidences) in documented
+    assert study.format_methods_table(study.read_rows(study.RESULTS / "confidences.csv")) in documented
     marked = re.findall(r"^\| (\S+) † ", documented, re.MULTILINE)
     assert set(study.CHOSEN_ON) <= set(marked)

@@ -8,8 +8,9 @@ from sklearn.metrics import roc_auc_score
 
 import secondlook as sl
 from reproduction import networks_study as study
-from reproduction.defaults_study import Row, read_rows
-from secondlook.estimators import fit_method
+from reproduction.defaults_study import SPLITS, Row, read_rows
+from reproduction.unknown_study import CHOSEN_ON, CIFAR100_NETWORKS, NETWORKS
+from secondlook.estimators import METHODS, fit_method
 from secondlook.policies import certify_confidence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +84,7 @@ def test_rows_have_the_difference_to_the_image_alone_and_that_of_the_default(
 
 def test_every_registered_method_is_measured(rows: list[Row]) -> None:
     methods = {row["method"].partition("?")[0].partition(":")[0] for row in rows}
-    assert methods == set(study.METHODS)
+    assert methods == set(METHODS)
     assert study.find_best_other(rows, "c100-small")["method"] not in ("blend", *study.FITTED)
 
 
@@ -102,14 +103,15 @@ def test_kept_results_are_complete_and_documented() -> None:
     methods, bootstrap, corrupted = (
         read_rows(study.RESULTS / f"{name}.csv") for name in ("methods", "bootstrap", "corrupted")
     )
-    assert {row["network"] for row in methods} == set(study.NETWORKS)
-    assert {row["network"] for row in methods if row["chosen_on"] == "yes"} == set(study.CHOSEN_ON)
-    assert {row["splits"] for row in methods} == {str(study.SPLITS)}
+    assert {row["network"] for row in methods} == set(NETWORKS)
+    assert {row["network"] for row in methods if row["chosen_on"] == "yes"} == set(CHOSEN_ON)
+    assert {row["splits"] for row in methods} == {str(SPLITS)}
     assert {(row["network"], row["views"]) for row in bootstrap} == {
-        (network, views) for network in study.CIFAR100_NETWORKS for views in (study.AUTO, study.PRINTED)
+        (network, views) for network in CIFAR100_NETWORKS for views in (study.AUTO, study.PRINTED)
     }
     documented = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert study.format_auroc_table(methods) in documented
-    assert study.format_complete_table(methods) in documented
+    assert study.format_complete_table(methods, ["blend"]) in documented
+    assert study.format_complete_table(methods) in (study.RESULTS / "tables.md").read_text(encoding="utf-8")
     assert study.format_bootstrap_table(bootstrap) in documented
     assert study.format_corrupted_table(corrupted) in documented
