@@ -1,6 +1,8 @@
 """Warnings about labeled predictions that look like a wrong setup, from the predictions alone."""
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +46,12 @@ DOUBTFUL = {
 @pytest.mark.parametrize(("preds", "value"), DOUBTFUL.values(), ids=list(DOUBTFUL))
 def test_whoever_uses_the_labels_is_warned_once(preds: sl.Predictions, value: str) -> None:
     copies = [preds.select(images=np.arange(len(preds))) for _ in range(3)]
-    for use, copy in zip(
-        (
-            lambda one: sl.certify(one, risk=0.1),
-            lambda one: sl.evaluate(one, resamples=5),
-            lambda one: threshold_for(one, coverage=0.5),
-        ),
-        copies,
-        strict=True,
-    ):
+    uses: tuple[Callable[[sl.Predictions], object], ...] = (
+        partial(sl.certify, risk=0.1),
+        partial(sl.evaluate, resamples=5),
+        partial(threshold_for, coverage=0.5),
+    )
+    for use, copy in zip(uses, copies, strict=True):
         with pytest.warns(SetupWarning, match=value):
             use(copy)
         threshold_for(copy, coverage=0.5)  # has no news: every warning is an error here

@@ -133,7 +133,7 @@ def test_limit_is_a_sample_by_id_in_the_order_of_the_source(ids: list[str], limi
 def test_limit_takes_images_of_all_classes_where_they_are_in_order() -> None:
     images, labels = np.zeros((1000, 1, 1, 1), np.uint8), np.arange(1000) // 100
     whole = open_source(images, labels=labels)
-    assert np.bincount(labels_of(open_source(whole, limit=100))).min() >= 4
+    assert np.bincount(labels_of(open_source(whole, limit=100)) or []).min() >= 4
     experimental = open_source(whole, subset="experimental", fraction=0.5)
     chosen = set(open_source(whole, limit=100).ids) & set(experimental.ids)
     assert 30 <= len(chosen) <= 70, "the sample does not depend on the subset"
