@@ -1,8 +1,8 @@
 """How many images may be accepted: exact binomial tests in a fixed sequence of ranks, for any distribution.
 
-docs/background/proofs.md has the procedure and its proof. Every rank after a start is tested until the first failure. `delta` is
-divided equally among starts that are fixed in advance; a sequence that reaches the next start adds its share.
-Of images that are copies of others, only errors count.
+docs/background/proofs.md has the procedure and its proof. Every rank after a start is tested until the first failure.
+`delta` is divided equally among starts that are fixed in advance; a sequence that reaches the next start adds its
+share. Among copies of an image, only errors count.
 """
 
 import math

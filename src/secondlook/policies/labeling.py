@@ -1,7 +1,7 @@
 """`LabelingPlan`: a guaranteed threshold from few labels, asked for from the most confident image down.
 
-docs/background/proofs.md has the proof. An image without a label counts as wrong, so that what is certified meanwhile is also
-certified once all labels are there, whenever and for whatever reason labeling stops.
+docs/background/proofs.md has the proof. An image without a label counts as wrong. A threshold certified early therefore
+remains certified once all labels are there, and labeling may stop at any time for any reason.
 """
 
 from collections.abc import Collection, Mapping
