@@ -30,7 +30,6 @@ from secondlook.diagnosis import candidate_views, choose_views
 from secondlook.errors import ConfidenceError
 from secondlook.estimators import METHODS, default_method, fit_method, needs_fitting, tuning_positions
 from secondlook.metrics import METRICS, rank
-from secondlook.metrics.definitions import Metric
 from secondlook.policies import largest_certified_count
 from secondlook.predictions import PredictFrom
 
@@ -277,7 +276,7 @@ def measure_split(
     split: Split,
     *,
     is_set_apart: bool,
-    metrics: Mapping[str, Metric] = MEASURED,
+    metrics: Mapping[str, Any] = MEASURED,
     certified: Mapping[str, float] = CERTIFIED,
 ) -> dict[str, float]:
     """Return every metric on the judged images of one split.
