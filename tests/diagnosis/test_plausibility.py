@@ -14,6 +14,7 @@ from secondlook.arrays import Array
 from secondlook.diagnosis import SetupWarning, describe_doubts
 from secondlook.policies import threshold_for
 
+pytestmark = pytest.mark.filterwarnings("error")
 CLASSES = 10
 NAMES = [f"class {number}" for number in range(CLASSES)]
 

@@ -301,7 +301,6 @@ def test_many_groups_share_a_table_of_the_worst() -> None:
         assert (row.interval is None) == (row.n_rarer < 5), row
 
 
-@pytest.mark.filterwarnings("ignore:the setup looks wrong")
 def test_classes_with_the_same_name_stay_separate() -> None:
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), size=(60, 1))
     preds = Predictions(

@@ -1,6 +1,7 @@
 """The results of a report: all numbers that the page, the tables and the plots show, and the headline about them."""
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -8,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from secondlook.arrays import Array, BoolArray, Float64Array, IntArray
+from secondlook.diagnosis import SetupWarning
 from secondlook.estimators import iter_view_statistics
 from secondlook.evaluation import Comparison, Evaluation, evaluate
 from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
@@ -404,7 +406,9 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
 
 def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:
     options = {**vars(study.settings), "methods": study.confidences, "metrics": metrics}
-    return evaluate(study.preds, execution=Execution(progress=study.progress), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SetupWarning)  # the evaluation of the run warned
+        return evaluate(study.preds, execution=Execution(progress=study.progress), **options)
 
 
 def _pluralize(count: int, noun: str) -> str:
