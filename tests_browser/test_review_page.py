@@ -786,6 +786,26 @@ def test_everything_is_reached_by_tab_with_a_visible_focus(browser: Browser, que
         assert reached.count("choice predicted") == 1
 
 
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_long_class_names_differ_to_the_last_word(
+    browser: Browser, digits: Digits, tmp_path: Path, viewport: dict[str, int]
+) -> None:
+    start = "trailer truck, tractor trailer, articulated lorry, sulphur-crested cockatoo, Kakatoe galerita, type"
+    (tmp_path / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
+    names = tuple(f"{start} {place}" for place in range(10))
+    read_policy(digits.policy).model_copy(update={"class_names": names}).save(tmp_path / "policy.json")
+    with serve(tmp_path / "policy.json", tmp_path / "service") as (url, _):
+        fill(url, 1)
+        context = browser.new_context(viewport=viewport)  # type: ignore[arg-type]
+        with open_page(browser, url, context=context) as page:
+            expect(page.locator("#choices .choice .name").first).to_be_visible()
+            clipped = """boxes => boxes.filter((box) => box.scrollHeight > box.clientHeight + 1
+              || box.scrollWidth > box.clientWidth + 1).map((box) => box.textContent)"""
+            assert page.locator("#choices .choice .name, #confirm kbd").evaluate_all(clipped) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        context.close()
+
+
 def test_hostile_names_are_text(browser: Browser, digits: Digits, tmp_path: Path) -> None:
     policy = read_policy(digits.policy)
     names = [HOSTILE, "</script><script>alert(1)</script>", *(f"{place} " + "x" * 300 for place in range(8))]
