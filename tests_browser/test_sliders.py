@@ -150,7 +150,7 @@ def test_guarantees_equal_those_in_python(page: Page, study: Study) -> None:
         if point.accepted:
             assert sentence.startswith("Certified: ")
             assert f"threshold {format_threshold(study.rankings['mean'], point)}," in sentence
-            assert "confidence level 99 %, shared by msr, mean and bootstrap-lower" in sentence
+            assert "confidence level 99 %, shared by msr, mean and zero" in sentence
             assert f"accepts {point.accepted:,} images" in sentence
             assert f"{point.errors:,} of them wrong" in sentence
         else:
