@@ -1,4 +1,4 @@
-"""What runs in the worker processes of a cluster: an actor that computes one chunk after another."""
+"""The actor that computes chunks in the worker processes of a cluster."""
 
 import os
 import pickle
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_TRIES = 4
-"""How often workers may die on the same chunks. Ray Data tries for ever, and its option for a limit is deprecated."""
+"""How often workers may die on the same chunks. Ray Data retries forever, and its option for a limit is deprecated."""
 
 
 class TryCounter:
-    """Counts how often each task was begun, in a process that outlives the workers; it uses no `references`."""
+    """Counts the starts of each task, in a process that outlives the workers. `references` are not used."""
 
     def __init__(self, references: list[Any]) -> None:
         self._counts: Counter[int] = Counter()
 
     def begin(self, task: int) -> int:
-        """Count a task and return how often it was begun, this time included."""
+        """Count a start of a task, and return its number of starts."""
         self._counts[task] += 1
         return self._counts[task]
 
@@ -38,12 +38,12 @@ class TryCounter:
 class ChunkActor:
     """Computes the chunks of one task after another; Ray Data creates one in each worker process.
 
-    It gets the version of secondlook that reads the results, a number of CPU threads, and references to a pickled
-    `LoadWorker`, to the source where its chunks cannot be sent one by one, and to the actor `TryCounter`.
+    The arguments are the secondlook version of the reader, the number of CPU threads, and references to a pickled
+    `LoadWorker`, to the source if its chunks cannot be sent one by one, and to the actor `TryCounter`.
     """
 
     def __init__(self, version: str, threads: int, load_worker: Any, whole_source: Any, tries: Any) -> None:
-        # Nothing is loaded here: Ray would start a process again and again that dies in its constructor.
+        # Loads nothing: Ray restarts a process forever if it dies in its constructor.
         self._version, self._threads, self._tries = version, threads, tries
         self._load_worker, self._source = load_worker, whole_source
         self._name = f"{socket.gethostname()}:{os.getpid()}"
@@ -60,7 +60,7 @@ class ChunkActor:
             rows = [{"number": chunks[0]["number"], "error": encode_error(error)}]
         binary, text = pa.large_binary(), pa.large_string()
         types = {"number": pa.int64(), "content": binary, "worker": text, "seconds": pa.float64(), "error": binary}
-        # Without a schema, NumPy would cut zeros off the end of `content`.
+        # Without a schema, NumPy would strip trailing zero bytes of `content`.
         return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
     def _begin(self, chunks: "list[dict[str, Any]]") -> None:
@@ -71,7 +71,7 @@ class ChunkActor:
             raise ClusterError(fault, repair="install the same version on all machines of the cluster")
         tries = ray.get(self._tries.begin.remote(chunks[0]["number"]))
         if tries > MAX_TRIES:
-            fault = f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps for lack of memory"
+            fault = f"worker processes died {MAX_TRIES} times on {_describe(chunks)}, perhaps out of memory"
             repair = Repair("try these images on one machine, or pass a smaller {part_size}", part_size=ANY)
             raise ClusterError(fault, repair=repair)
 
@@ -108,7 +108,7 @@ class ChunkActor:
 
 
 def encode_error(error: SecondLookError) -> bytes:
-    """Pickle an error as the nearest of its classes that is in `secondlook.errors`, which every process knows."""
+    """Pickle an error as its nearest base class in `secondlook.errors`, which every process can import."""
     kind: Any = next(kind for kind in type(error).__mro__ if kind.__module__ == SecondLookError.__module__)
     known = kind.__new__(kind)
     known.__dict__.update(error.__dict__)
@@ -122,10 +122,12 @@ def _describe(chunks: "list[dict[str, Any]]") -> str:
 
 
 def summarize_error(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message; of an error of Ray, those of its first cause."""
+    """Return the type and the first line of an error; for errors of Ray, of the first cause."""
     message = str(error).strip()
     first_line = message.partition("\n")[0]
-    if type(error).__module__.startswith("ray."):  # the tracebacks of other processes, causes first
+    if type(error).__module__.startswith(
+        "ray."
+    ):  # the message contains the tracebacks of other processes, causes first
         cause = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", message, re.MULTILINE)
         return (cause.group(1) if cause else first_line).rstrip(".")
     return f"{type(error).__name__}: {first_line}".rstrip(".: ")

@@ -1,4 +1,4 @@
-"""The engine that computes chunks on a Ray cluster, by Ray Data, without its log lines on the terminal."""
+"""The engine that computes chunks on a Ray cluster through Ray Data, without log lines on the terminal."""
 
 import itertools
 import logging
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_BLOCKS = 10_000
-"""Ray Data keeps about 50 kB for each block, and takes some milliseconds; above, several chunks are one block."""
+"""Above this number, chunks share blocks: Ray Data needs about 50 kB and some milliseconds per block."""
 SECONDS_TO_CONNECT = 5.0
-"""How long a head node may take to answer. Ray itself waits for more than a minute."""
+"""Deadline for the response of a head node. Ray itself waits for more than a minute."""
 _HTTP_2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""The preface of a connection and empty settings (RFC 9113). A Ray head is a gRPC server: it answers with its own."""
+"""Connection preface and empty settings (RFC 9113). A Ray head is a gRPC server, which responds with its settings."""
 
 
 class RayEngine(Engine):
     """Computes chunks on a Ray cluster, or with all processors of this machine.
 
-    In a `with` statement it stays connected from the first job to the end, so that a Ray is started once for all jobs.
+    A `with` statement keeps the connection open from the first job to the end, so all jobs share one Ray instance.
 
     Parameters
     ----------
     address
-        'host:port' of the head node, or 'auto' for the cluster of this machine. By default, the Ray that this process
-        is connected to, that of the environment variable RAY_ADDRESS, or else one that is started on this machine and
-        stopped at the end.
+        'host:port' of the head node, or 'auto' for the cluster of this machine. By default, the Ray instance that this
+        process is connected to, else that of the environment variable RAY_ADDRESS, else a local one that is stopped at
+        the end.
     workers
-        Largest number of workers; by default, as many as the cluster holds.
+        Maximum number of workers; by default, limited only by the cluster.
     cpus_per_worker, gpus_per_worker
-        What each worker occupies; fractions share a CPU or a GPU. A worker uses as many CPU threads.
+        CPUs and GPUs per worker; fractions share a CPU or a GPU. The CPUs also set the number of threads.
     part_size
-        Number of images per chunk by default.
+        Default number of images per chunk.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RayEngine(Engine):
         self.address, self.workers, self.part_size = address, workers, part_size
         self.cpus_per_worker, self.gpus_per_worker = cpus_per_worker, gpus_per_worker
         self._connection: ExitStack | None = None
-        """What stays open in a `with` statement."""
+        """The connection of a `with` statement."""
 
     def __enter__(self) -> Self:
         self._connection = ExitStack()
@@ -111,10 +111,10 @@ class RayEngine(Engine):
     def _start(
         self, ray: Any, tasks: "list[dict[str, Any]]", settings: tuple[Any, ...], initial: int
     ) -> "Generator[pa.Table, None, None]":
-        """Return the results as they come; the workers start with the first, `initial` of them."""
+        """Return an iterator over finished results; its first step starts `initial` workers."""
         n_blocks = min(len(tasks), MAX_BLOCKS)
         maximum = min(n_blocks, self.workers or n_blocks)
-        # Other sources of Ray Data read by tasks, which wait for a CPU while workers have all of them.
+        # Other sources of Ray Data use read tasks, which would wait for a CPU while the workers hold all of them.
         data = ray.data.from_items(tasks, override_num_blocks=n_blocks)
         data.context.enable_progress_bars = False
         results = data.map_batches(
@@ -130,7 +130,7 @@ class RayEngine(Engine):
         return cast("Generator[pa.Table, None, None]", iter(batches))
 
     def _count_workers(self, ray: Any) -> int:
-        """Return how many workers the cluster can hold now, at least 1; raise if none of its machines can ever."""
+        """Return how many workers the cluster can hold now, at least 1; raise if no machine is large enough."""
         wanted = {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
         wanted = {kind: share for kind, share in wanted.items() if share}
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -140,12 +140,12 @@ class RayEngine(Engine):
             shares = {"cpus_per_worker": self.cpus_per_worker, "gpus_per_worker": self.gpus_per_worker}
             found = f"the largest have {largest['CPU']:g} CPUs and {largest['GPU']:g} GPUs"
             repair = Repair("pass less than {cpus_per_worker} and {gpus_per_worker}, or add machines", **shares)
-            raise ClusterError(f"no machine of the Ray cluster has enough for a worker; {found}", repair=repair)
+            raise ClusterError(f"no machine of the Ray cluster is large enough for a worker; {found}", repair=repair)
         free = ray.available_resources()
         return max(1, min(fitting, *(int(free.get(kind, 0) // share) for kind, share in wanted.items())))
 
     def _send(self, ray: Any, load_worker: LoadWorker, source: Source) -> tuple[Any, ...]:
-        """Put what all workers need where they find it; return the arguments of `ChunkActor`."""
+        """Put the shared objects of all workers into the object store; return the arguments of `ChunkActor`."""
         loader = ray.put(_serialize(ray.cloudpickle.dumps, load_worker, "the classifier"))
         whole = None
         if source.extract(range(1)) is None:
@@ -154,8 +154,8 @@ class RayEngine(Engine):
             ray.get_runtime_context().get_node_id(), soft=False
         )
         counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(TryCounter)
-        # Once in each process, native code of Ray warns that an actor with references for arguments, like those of Ray
-        # Data, cannot be restarted when these are gone; this one, whose argument stays, makes it do so.
+        # Once per process, native code of Ray warns that actors with references as arguments cannot be restarted
+        # without these. This argument stays, so the warning is silenced here, before the actors of Ray Data start.
         with silence_native_code():
             tries = counter.remote([loader])
         return secondlook.__version__, max(1, int(self.cpus_per_worker)), loader, whole, tries
@@ -164,7 +164,7 @@ class RayEngine(Engine):
 def _make_task(ray: Any, source: Source, positions: range, number: int) -> dict[str, Any]:
     part: Any = source.extract(positions)
     if part is not None:
-        # Ids and paths resemble each other: what stays in memory until the end is a tenth.
+        # Ids and paths compress well: the memory held until the end falls to a tenth.
         part = zlib.compress(_serialize(ray.cloudpickle.dumps, part, f"the source {source.spec!r}"), 1)
     first, last = source.ids[positions[0]], source.ids[positions[-1]]
     bounds = {"start": positions.start, "stop": positions.stop, "first": first, "last": last}
@@ -172,19 +172,19 @@ def _make_task(ray: Any, source: Source, positions: range, number: int) -> dict[
 
 
 def _serialize(serialize: Callable[[object], Any], value: object, name: str) -> Any:
-    """Return something in a form that can be sent to workers."""
+    """Serialize a value for the workers."""
     try:
         return serialize(value)
     except Exception as error:
         fault = f"{name} cannot be sent to the workers, because it cannot be pickled: {summarize_error(error)}"
-        raise ClusterError(fault, repair="open files and connections when they are first used, not before") from error
+        raise ClusterError(fault, repair="open files and connections on first use, not earlier") from error
 
 
 @contextmanager
 def connect(address: str | None) -> Iterator[Any]:
     """Connect to Ray and return its module; disconnect at the end, unless this process was connected before.
 
-    None means the Ray of this process, that of RAY_ADDRESS, or one on this machine until the end of the block.
+    None means the Ray instance of this process, of RAY_ADDRESS, or a local one until the end of the block.
     """
     ray = import_extra("ray", feature="Computing on a Ray cluster", extra="ray")
     import_extra("ray.data", feature="Computing on a Ray cluster", extra="ray")
@@ -195,7 +195,7 @@ def connect(address: str | None) -> Iterator[Any]:
         if ray.is_initialized():
             connected = ray.get_runtime_context().gcs_address
             if address not in (None, "auto", "local", connected):
-                fault = f"is another Ray cluster than {connected}, which this process is connected to"
+                fault = f"differs from the Ray cluster {connected} that this process is connected to"
                 repair = "call ray.shutdown() first, or pass no address"
                 raise ClusterError(fault, argument="address", value=address, repair=repair)
         else:
@@ -218,10 +218,10 @@ def _start(ray: Any, address: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raise `ClusterError` unless an address is 'host:port' and something like a Ray head answers there."""
+    """Raise `ClusterError` unless an address is 'host:port' and a gRPC server such as a Ray head responds there."""
     host, _, port = address.rpartition(":")
     if address.startswith("ray://"):
-        fault = "is a Ray Client, which cannot be used; run this by 'ray job submit', or pass 'host:port'"
+        fault = "is a Ray Client address, which is not supported; use 'ray job submit', or pass 'host:port'"
     elif not host or not port.isdigit() or not 0 < int(port) < 65536:
         fault = "is invalid; expected 'host:port' of the head node, such as '10.0.0.1:6379', or 'auto'"
     else:
@@ -229,22 +229,22 @@ def check_address(address: str) -> None:
             with socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT) as connection:
                 connection.sendall(_HTTP_2_GREETING)
                 answer = connection.recv(9)
-            if answer[3:4] == b"\x04":  # the type of a frame of settings
+            if answer[3:4] == b"\x04":  # the type of a SETTINGS frame
                 return
             fault = "is not the head of a Ray cluster; pass its address (port 6379 by default, 8265 is the dashboard)"
         except OSError as error:
             reason = error.strerror or summarize_error(error)
-            fault = f"is no Ray cluster: {reason}; start one with 'ray start', or pass the address of its head node"
+            fault = f"is not a Ray cluster: {reason}; start one with 'ray start', or pass the address of its head node"
     raise ClusterError(fault, argument="address", value=address)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Ray and Ray Data from writing to the terminal; their log files are written as ever."""
+    """Keep Ray and Ray Data from writing to the terminal; log files are not affected."""
     ray_worker: Any = import_module("ray._private.worker")
     handlers = [each for each in logging.getLogger("ray.data").handlers if hasattr(each, "stream")]
     levels = [handler.level for handler in handlers]
-    # Reports about workers that died are printed whatever `log_to_driver` is; this is the switch of Ray's debugger.
+    # `log_to_driver` does not silence reports of dead workers; this switch of Ray's debugger does.
     prints = ray_worker._worker_logs_enabled
     ray_worker._worker_logs_enabled = False
     for handler in handlers:
@@ -260,7 +260,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def silence_native_code() -> Iterator[None]:
-    """Discard what native code writes to the standard error, for a moment: it is that of the whole process."""
+    """Discard output of native code on standard error. Use it briefly: it applies to the whole process."""
     saved = os.dup(2)
     try:
         with open(os.devnull, "wb") as nothing:  # noqa: PTH123

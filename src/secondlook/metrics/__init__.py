@@ -1,4 +1,4 @@
-"""Metrics: how good a confidence is, as numbers and curves of `correct` (bool [N]) and `confidence` (float [N])."""
+"""Metrics of a confidence, as numbers and curves of `correct` (bool [N]) and `confidence` (float [N])."""
 
 from secondlook.metrics.definitions import (
     METRICS,

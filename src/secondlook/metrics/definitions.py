@@ -1,4 +1,4 @@
-"""The metrics: error detection, selective prediction and calibration, each a number of ranked images; and `METRICS`.
+"""The metrics of error detection, selective prediction and calibration, and their registry `METRICS`.
 
 Risk is the error rate among accepted images, coverage the fraction accepted. Selective risk divides the errors among
 accepted images by the accepted images, joint risk by all images. The metrics on joint risk, named `*_joint`, reproduce
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric, or one with its parameter, parsed from a text such as 'risk_at:0.8'."""
+    """A registered metric, or a metric with its parameter, parsed from a text such as 'risk_at:0.8'."""
 
     name: str
     summary: str
@@ -53,9 +53,9 @@ class Metric:
         return self.ranked(ranking, *self.arguments)
 
     def try_compute(self, ranking: Ranking, score: str | None = None) -> tuple[float, str | None]:
-        """Return the metric and None, or NaN and why it is undefined; `score` names what is not a probability."""
+        """Return the metric and None, or NaN and the reason; `score` is the name of a confidence on another scale."""
         if self.reads == "values" and score is not None:
-            return math.nan, f"{self.text} is undefined for {score!r}, which is a score and not a probability."
+            return math.nan, f"{self.text} is undefined for {score!r}, which is a score, not a probability."
         try:
             return self.compute(ranking), None
         except MetricError as error:
@@ -136,7 +136,7 @@ def parse_metrics(texts: str | Iterable[str]) -> tuple[Metric, ...]:
 
 @metric("accuracy", better="higher", summary="fraction of correct predictions")
 def accuracy(ranking: Ranking) -> float:
-    """Compute the fraction of correct predictions, whatever the confidence: n_correct / N."""
+    """Compute the fraction of correct predictions: n_correct / N. The confidence does not matter."""
     return ranking.n_correct / ranking.n_images
 
 
@@ -157,11 +157,11 @@ def auroc(ranking: Ranking) -> float:
 
 @metric("fpr95", better="lower", summary="share of errors accepted where 95 % of the correct predictions are")
 def fpr95(ranking: Ranking) -> float:
-    """Compute the false positive rate at 95 % true positive rate: errors accepted along with 95 % of what is correct.
+    """Compute the false positive rate at 95 % true positive rate; accepted errors are the false positives.
 
     The share of the errors that rank above the n-th correct prediction, with n = ceil(0.95 * n_correct), in expectation
-    over the order of ties. Where unknown images are the errors and all others are correct, this is FPR95 as in the
-    literature on out-of-distribution images. Raises `MetricError` if all predictions are correct or all are wrong.
+    over the order of ties. If the errors are the unknown images, this is the FPR95 of out-of-distribution detection.
+    Raises `MetricError` if all predictions are correct or all are wrong.
     """
     ranking.check_outcomes("fpr95")
     needed = -(-95 * ranking.n_correct // 100)
@@ -191,7 +191,7 @@ def aupr(ranking: Ranking, *, ties: Literal["expected", "threshold"] = "expected
     ranking.check_outcomes("aupr", needs_correct=False)
     if ties not in ("expected", "threshold"):
         raise MetricError("is unknown; expected 'expected' or 'threshold'", argument="ties", value=ties)
-    # Only ties with errors contribute. In ascending order of confidence, what is accepted last is flagged first.
+    # Only ties with errors contribute. The order is ascending: the prediction accepted last is flagged first.
     with_errors = np.flatnonzero(ranking.tie_errors)
     sizes, errors = ranking.tie_sizes[with_errors], ranking.tie_errors[with_errors]
     flagged_before = ranking.n_images - ranking.accepted[with_errors]
@@ -242,7 +242,7 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
     e(n) is the number of errors among the n most confident images, in expectation over the order of ties.
     """
     if not is_number(coverage) or not 0 < coverage <= 1:
-        raise MetricError("is no fraction in (0, 1] such as 0.8", argument="coverage", value=coverage)
+        raise MetricError("is out of range; expected a fraction in (0, 1]", argument="coverage", value=coverage)
     accepted = ranking.count_for_coverage(coverage)
     tie = int(np.searchsorted(ranking.accepted, accepted))
     size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
@@ -254,11 +254,11 @@ def risk_at(ranking: Ranking, coverage: float) -> float:
 def coverage_at(ranking: Ranking, risk: float) -> float:
     """Compute the largest coverage n / N with a selective risk e(n) / n of at most `risk` in [0, 1]; 0 if none.
 
-    This describes the given images and guarantees nothing about others; see `secondlook.certify`.
+    This describes the given images only; for a guarantee, see `secondlook.certify`.
     """
     if not is_number(risk) or not 0 <= risk <= 1:
-        raise MetricError("is no error rate in [0, 1] such as 0.01", argument="risk", value=risk)
-    # An excess by rounding alone (0.29 * 100 is 28.999999999999996) does not count.
+        raise MetricError("is out of range; expected an error rate in [0, 1]", argument="risk", value=risk)
+    # Ignores an excess from rounding alone (0.29 * 100 is 28.999999999999996).
     risk *= 1 + 1e-12
     within = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
     whole_ties = int(within[-1]) + 1 if len(within) else 0

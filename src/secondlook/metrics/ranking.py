@@ -1,4 +1,4 @@
-"""`Ranking`: images sorted by confidence once, the common input of all metrics; and metrics of resampled images."""
+"""`Ranking`: images sorted by confidence, the common input of all metrics; and metrics of resampled images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from secondlook.errors import MetricError
 from secondlook.progress import Advance, ignore_progress
 
 MIN_DEFINED = 0.9
-"""Fraction of resamples with a defined metric that an interval requires; with one error, a third have none."""
+"""Fraction of resamples with a defined metric that an interval requires; with one error, a third contain none."""
 
 
 class ReliabilityCurve(NamedTuple):
@@ -41,10 +41,10 @@ class Histogram(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Images sorted by decreasing confidence, as T ties: sets of images with equal confidence, mostly of one image.
+    """Images sorted by decreasing confidence, as T ties: groups of images with equal confidence, mostly of one image.
 
-    The order within a tie is arbitrary, so a metric may only depend on the size and the number of errors of each tie.
-    The same images in another order have the same ranking, bit for bit.
+    The order within a tie is arbitrary, so a metric may depend only on the size and the number of errors of each tie.
+    The order of the images does not change the ranking by a single bit.
     """
 
     confidences: Float64Array
@@ -106,7 +106,7 @@ class Ranking:
 
     def count_for_coverage(self, coverage: float) -> int:
         """Return the smallest number of images that reaches a coverage, at least 1."""
-        # 0.07 * 100 is 7.000000000000001: a number that differs from an integer by rounding alone is that integer.
+        # Ignores rounding errors: 0.07 * 100 is 7.000000000000001.
         return max(1, min(self.n_images, int(np.ceil(coverage * self.n_images * (1 - 1e-12)))))
 
     def risk_coverage(self, *, joint: bool = False) -> RiskCurve:
@@ -122,7 +122,7 @@ class Ranking:
         _check_bins(bins)
         high, low = float(self.confidences[0]), float(self.confidences[-1])
         if not np.isfinite([low, high]).all():
-            raise MetricError("a histogram needs finite confidences, and one of these is infinite.")
+            raise MetricError("a histogram needs finite confidences, but one is infinite.")
         if low >= 0 and high <= 1:
             low, high = 0.0, 1.0
         elif low == high:
@@ -145,7 +145,7 @@ class Ranking:
         return ReliabilityCurve(confidence_sums[filled] / images[filled], accuracy, images[filled].astype(np.int64))
 
     def check_outcomes(self, name: str, *, needs_correct: bool = True) -> None:
-        """Raise `MetricError` if no prediction is wrong, or correct if needed, where metric `name` is undefined."""
+        """Raise `MetricError` if no prediction is wrong, or none is correct although metric `name` needs one."""
         if self.n_errors == 0 or (needs_correct and self.n_correct == 0):
             outcome = "correct" if self.n_errors == 0 else "wrong"
             needed = "one correct and one wrong prediction" if needs_correct else "one error"
@@ -153,7 +153,7 @@ class Ranking:
             raise MetricError(f"{fault}; expected at least {needed}.")
 
     def check_probabilities(self, name: str) -> None:
-        """Raise `MetricError` if a confidence is outside [0, 1], which metric `name` requires."""
+        """Raise `MetricError` if a confidence is outside [0, 1], the range that metric `name` requires."""
         for value in (self.confidences[0], self.confidences[-1]):
             if not 0 <= value <= 1:
                 fault = f"{name} got confidence {float(value)!r}, expected probabilities in [0, 1]"
@@ -169,7 +169,7 @@ def rank(correct: ArrayLike, confidence: ArrayLike) -> Ranking:
     ascending = np.sort(values)
     is_first = np.append(True, ascending[1:] != ascending[:-1])
     if is_first.all():
-        # Without ties, the common case, two gathers are saved.
+        # The common case, without ties, saves two gathers.
         distinct, accepted = ascending, np.arange(1, len(ascending) + 1)
     else:
         first = np.flatnonzero(is_first)
@@ -210,7 +210,7 @@ def _count_increments(cumulative: IntArray) -> IntArray:
 
 
 MAX_EXACT_TERM = 32
-"""Terms of a harmonic sum up to this one are added one by one; beyond it the asymptotic series is exact in float64."""
+"""Largest term of a harmonic sum that is added directly; beyond it the asymptotic series is exact in float64."""
 
 _EXACT_SUMS = np.array(
     [
@@ -252,7 +252,7 @@ class Interval:
 
     @classmethod
     def from_resamples(cls, values: Float64Array, level: float) -> Self | None:
-        """Return the central interval of the values on all resamples, or None if too few are defined (not NaN). [R]"""
+        """Return the central interval of the resampled values, or None if too few are defined (not NaN). [R]"""
         defined = values[~np.isnan(values)]
         if len(defined) == 0 or len(defined) < MIN_DEFINED * len(values):
             return None
@@ -285,7 +285,7 @@ def resample_metrics(
 
 
 def _sort_images(correct: BoolArray, confidence: Float64Array) -> Callable[[IntArray], Ranking]:
-    """Sort images once; return the function that ranks them, each as often as it is counted. int64 [N] -> Ranking"""
+    """Sort images once; return a function from the count of each image to their ranking. int64 [N] -> Ranking"""
     order = np.argsort(-confidence, kind="stable")
     descending, is_error = confidence[order], ~correct[order]
     tie_ends = np.flatnonzero(np.append(descending[1:] != descending[:-1], True))
