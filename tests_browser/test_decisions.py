@@ -220,7 +220,7 @@ def test_guaranteed_operating_point(page: Page, study: Study) -> None:
     assert points[index].accepted
     assert page.inner_text("#lead") == describe_decisions(2000, study.n_errors, points[index])
     assert "with guarantee" in page.inner_text("#setting")
-    assert "shared by msr, mean and bootstrap-lower" in page.inner_text("#guarantee")
+    assert "shared by msr, mean and zero" in page.inner_text("#guarantee")
     cells = page.locator("#all-methods tr[data-method='mean'] td").all_inner_texts()
     observed = point_at_risk(study.rankings["mean"], risks[index])
     accepted = [int(cells[column].split(" ")[0].replace(",", "")) for column in (1, 5)]
