@@ -133,7 +133,7 @@ def test_images_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
         "int32": np.zeros((2, 4, 4, 3), np.int32),
         "image 1": [np.zeros((4, 4, 3)), np.full((4, 4, 3), np.nan)],
         "from 2 to 2": np.full((2, 4, 4, 3), 2, np.float32),
-        "none": np.zeros((0, 4, 4, 3), np.uint8),
+        "at least one": np.zeros((0, 4, 4, 3), np.uint8),
         "shape": [[1]],
     }.items():
         with pytest.raises(DecisionError, match=told):

@@ -1,4 +1,4 @@
-"""Decisions: a policy compiled with its classifier looks at images; score files and review exports."""
+"""Decisions about images, by a policy compiled with its classifier; score files and review exports."""
 
 from typing import TYPE_CHECKING
 
@@ -45,5 +45,5 @@ __all__ = [
     "score",
 ]
 
-# Its base classes are those of scikit-learn, which takes a second to import.
+# Its base classes are in scikit-learn, which takes a second to import.
 __getattr__ = lazy_attributes(__name__, {"SelectiveClassifier": "secondlook.decisions.selective_classifier"})

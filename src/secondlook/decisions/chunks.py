@@ -1,4 +1,4 @@
-"""Where scores go: the chunks of a scoring job, kept until they are one score file, or for good in a folder."""
+"""The output of a scoring job: chunks that are joined into one score file, or that stay in a folder."""
 
 import hashlib
 import os
@@ -42,15 +42,15 @@ Storage = LocalStorage | Location
 RECORD = "_job.json"
 LOCK = "_lock"
 REJECTED_MARK = "_handed-over.txt"
-"""File with the path of the folder for rejected images, written before the first one is put there."""
+"""File with the path of the folder for rejected images, written before the first image is stored there."""
 
 _REPAIR = "remove it to start again, or choose another output"
 
 
 class JobRecord(FrozenRecord):
-    """Identity of a scoring job: its chunks must not be mixed with those of another job.
+    """Identity of a scoring job; chunks of different jobs must not be mixed.
 
-    Everything else that the rows depend on is in fields of any name: policy, classifier, data and options.
+    Additional fields hold everything else that the rows depend on: policy, classifier, data and options.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -73,26 +73,26 @@ class JobRecord(FrozenRecord):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where scores go: one file, whose chunks are in a folder beside it for a while, or a folder that keeps them."""
+    """The output of a job: a file, with a temporary folder of chunks beside it, or a folder that keeps the chunks."""
 
     name: str
     """The path or URL."""
     storage: Storage
-    """Where the chunks are."""
+    """Storage of the chunks."""
     folder: Path | None
     """The folder of the chunks; None at a URL."""
     file: Path | None = None
-    """The score file, if it is one."""
+    """The score file; None for a folder."""
 
     @classmethod
     def parse(cls, out: str | Path) -> "Destination":
-        """Return where scores go: a file by its suffix, a folder if there is none; raise if it cannot be written."""
+        """Parse a path or URL: a suffix means a file, otherwise a folder; raise an error if it cannot be written."""
         text = os.fspath(out)
         if is_url(text):
             suffix = os.path.splitext(text.rstrip("/"))[1].lower()  # noqa: PTH122 - a URL
             if suffix in SCORE_FORMATS:
-                fault = f"scores cannot be written to {text!r}: at a URL they are a folder of Parquet parts"
-                raise DecisionError(fault, repair=f"pass a folder, such as {text.rstrip('/')[: -len(suffix)]!r}")
+                fault = f"scores cannot be written to {text!r}: a URL must name a folder, for Parquet parts"
+                raise DecisionError(fault, repair=f"pass a folder, for example {text.rstrip('/')[: -len(suffix)]!r}")
             location = open_location(text, DecisionError)
             return cls(str(location), location, None)
         path = Path(out)
@@ -110,7 +110,7 @@ class Destination:
         return self.file or self.folder
 
     def has_scores(self) -> bool:
-        """Whether anything is there."""
+        """Whether there are scores."""
         return RECORD in self.storage.list_names() if self.file is None else self.file.exists()
 
     def write(self, chunks: "ScoreChunks", schema: "pa.Schema", *, overwrite: bool) -> None:
@@ -148,7 +148,7 @@ class Totals:
 
 
 class ScoreChunks:
-    """The finished chunks of a scoring job, in a folder or at a URL: one row for each image, in their order."""
+    """The finished chunks of a scoring job, in a folder or at a URL: one row per image, in source order."""
 
     def __init__(self, destination: Destination, record: JobRecord, metadata: Mapping[str, str]) -> None:
         self.record, self.metadata = record, metadata
@@ -162,16 +162,16 @@ class ScoreChunks:
     def open(
         cls, destination: Destination, record: JobRecord, metadata: Mapping[str, str], *, overwrite: bool = False
     ) -> Iterator["ScoreChunks"]:
-        """Lock the chunks of a job: those of an interrupted one, or none yet.
+        """Lock the chunks of a new or interrupted job.
 
-        `metadata` has the policy, the data and the options of the job, for its files. `overwrite` replaces the chunks
-        of another job in a folder of scores; those of an unfinished file are never replaced.
+        `metadata` is the policy, the data and the options of the job, for its files. `overwrite` replaces the chunks of
+        another job in a folder of scores, but never the chunks of an unfinished file.
         """
         storage, folder = destination.storage, destination.folder
         with ExitStack() as stack:
-            with translate_write_errors("chunks of the scores", storage):
+            with translate_write_errors("the chunks of the scores", storage):
                 if folder is not None:
-                    if folder.is_dir():  # before anything of it is touched: it may be any folder of the user
+                    if folder.is_dir():  # before changing anything: it may be any folder of the user
                         _check_is_job(storage)
                     while not _take_lock(folder, stack):
                         stack.close()
@@ -191,7 +191,7 @@ class ScoreChunks:
 
     @property
     def missing(self) -> list[tuple[int, range]]:
-        """Number and source indices of each chunk that is not finished."""
+        """Number and source indices of each unfinished chunk."""
         numbers = self.chunking.numbers
         return [(number, self.chunking.indices_of(number)) for number in numbers if number not in self._store]
 
@@ -212,7 +212,7 @@ class ScoreChunks:
                 raise DecisionError(fault, repair="run again to recompute it") from None
 
     def _count_finished(self) -> None:
-        """Count the chunks that are finished; those that this job did not write in their place are removed."""
+        """Count the finished chunks; remove chunks that this job did not write."""
         for number in self._store.numbers:
             try:
                 if number not in self.chunking.numbers:
@@ -233,16 +233,16 @@ class ScoreChunks:
         return rows.replace_schema_metadata(None)
 
     def has_rejected_mark(self, rejected: Path) -> bool:
-        """Whether this job put rejected images into that folder before it was interrupted."""
+        """Whether this job stored rejected images in that folder before it was interrupted."""
         path, names = os.fsencode(rejected.absolute()), self._storage.list_names()
         return REJECTED_MARK in names and self._storage.read_bytes(REJECTED_MARK) == path
 
     def write_rejected_mark(self, rejected: Path) -> None:
-        """Store the folder for rejected images, before the first one is put there."""
+        """Record the folder for rejected images, before the first image is stored there."""
         self._storage.write_bytes(REJECTED_MARK, os.fsencode(rejected.absolute()))
 
     def finish(self) -> None:
-        """Remove what only an unfinished job needs; a failure is a warning, since all results are written."""
+        """Remove files that only an unfinished job needs; warn if that fails, since all results are written."""
         if self._destination.file is None:
             self._storage.delete(REJECTED_MARK)
             self._remove_lock()
@@ -250,7 +250,7 @@ class ScoreChunks:
         try:
             self._remove_files()
         except OSError as error:
-            fault = f"the chunks of the scores, which are complete, cannot be removed: {os.strerror(error.errno or 0)}"
+            fault = f"the scores are complete, but their chunks cannot be removed: {os.strerror(error.errno or 0)}"
             warnings.warn(f"{fault}; remove {str(self._storage)!r}.", stacklevel=2)
 
     def _remove_files(self) -> None:
@@ -261,16 +261,17 @@ class ScoreChunks:
                 self._destination.folder.rmdir()
 
     def _remove_lock(self) -> None:
-        # Windows does not remove a lock that is held, and another process may just be waiting for it.
+        # Windows cannot remove a held lock, and another process may be waiting for it.
         if self._destination.folder is not None:
             with suppress(OSError):
                 (self._destination.folder / LOCK).unlink()
 
 
 def _remove_job(storage: Storage) -> None:
-    """Remove the files of a job, its record after the chunks: what a kill leaves then never belongs to another job.
+    """Remove the files of a job: chunks, record, mark. The order makes a kill safe at any moment.
 
-    The mark is removed last: while anything is left, the folder of rejected images is known to be that of the job.
+    Chunks without their record could be mistaken for those of another job. The mark identifies the folder of rejected
+    images while any other file exists.
     """
     chunks = ChunkStore(storage, job="")
     for number in chunks.numbers:
@@ -282,7 +283,7 @@ def _remove_job(storage: Storage) -> None:
 
 
 def _take_lock(folder: Path, stack: ExitStack) -> bool:
-    """Lock a folder; False if the process that held the lock before has removed it together with the folder."""
+    """Lock a folder; return False if the previous holder of the lock removed the folder."""
     folder.mkdir(exist_ok=True)
     try:
         held = stack.enter_context(exclusive_lock(folder / LOCK))
@@ -292,18 +293,18 @@ def _take_lock(folder: Path, stack: ExitStack) -> bool:
 
 
 def _check_is_job(storage: Storage) -> None:
-    """Raise an error for a place with files that are not those of a scoring job."""
+    """Raise an error if the storage has files that do not belong to a scoring job."""
     names = storage.list_names()
-    # A job that is killed before it writes its record, or while it is removed, leaves these files only, and a ledger.
+    # A job killed before it writes its record, or while it is being removed, leaves only these files.
     allowed = (LOCK, REJECTED_MARK, Ledger.OF_SCORES, str(Path(Ledger.OF_SCORES).with_suffix(".lock")))
     if RECORD not in names and any(name not in allowed and not name.endswith(TEMPORARY_SUFFIX) for name in names):
         raise DecisionError(f"the folder {str(storage)!r} exists and is not a scoring job; {_REPAIR}.")
 
 
 def _resume_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> JobRecord:
-    """Return the record of a job, with the size of its chunks if it was begun before, perhaps on another device.
+    """Return the record of a job; a resumed job keeps its chunk size, even on another device.
 
-    A place that holds another job is an error, unless it is to be replaced.
+    Another job in the storage is an error, or is replaced if `overwrite` is set.
     """
     _check_is_job(storage)
     if RECORD not in storage.list_names():
@@ -313,7 +314,7 @@ def _resume_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> J
     except ValidationError:
         fault = f"the folder {str(storage)!r} holds a scoring job that cannot be read"
         raise DecisionError(fault, repair=_REPAIR) from None
-    # As in the file, where a tuple is a list.
+    # JSON stores tuples as lists.
     stored, given = (each.model_dump(mode="json", exclude={"rows"}) for each in (found, record))
     different = [name for name in {**given, **stored} if given.get(name) != stored.get(name)]
     if not different:

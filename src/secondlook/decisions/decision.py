@@ -1,4 +1,4 @@
-"""Decisions about images: the one record of a row, its columns, and how they are computed from the looks at images."""
+"""Decisions about images: the record of one row, the columns, and how they are computed from predictions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ DEFAULT_LEVEL = 0.95
 """Confidence level of the interval of a decision."""
 
 Rejection = Literal["unsure", "unfamiliar"]
-"""Why an image is rejected: its confidence is too low, or, whatever that is, it looks like none of the known images."""
+"""Why an image is rejected: its confidence is too low, or it looks unlike all known images, at any confidence."""
 
 
 class LookPrediction(NamedTuple):
-    """What one look at an image predicted."""
+    """Prediction of one look at an image."""
 
     view: str
     label: int
@@ -36,14 +36,14 @@ class LookPrediction(NamedTuple):
 
 
 class ClassProbability(NamedTuple):
-    """A class, and its probability as the mean over the looks."""
+    """A class and its mean probability over the looks."""
 
     label: int
     probability: float
 
 
 class Decision(FrozenRecord):
-    """The decision about one image: a row of scores, the result of `decide`, and what a service stores and returns."""
+    """The decision about one image: a row of scores, and the result of `decide` and of a service."""
 
     id: str
     label: int
@@ -59,13 +59,13 @@ class Decision(FrozenRecord):
     familiarity: float | None = None
     """How much the image looks like known ones; None if the policy has no limit for it."""
     looks: int
-    """Number of views that the image was looked at."""
+    """Number of views that were classified."""
     first_look: float
     """Probability of the predicted class after the first look."""
     disagreement: float | None
     """How much the looks disagree, from 0 to 1; None after a single look."""
     interval: tuple[float, float] | None = None
-    """Bootstrap interval of the confidence over the views; None if it was not computed, or after a single look."""
+    """Bootstrap interval of the confidence over the views; None if not computed, or after a single look."""
     guarantee: Guarantee | None = None
     """What the policy guarantees about accepted images; None if nothing."""
     audit: bool = False
@@ -73,9 +73,9 @@ class Decision(FrozenRecord):
     audit_probability: float | None = None
     """Probability of being marked; None for rejected images, and without audits."""
     likely: tuple[ClassProbability, ...] = ()
-    """The likeliest classes, the predicted one first and then by falling probability; for reviewers only."""
+    """The likeliest classes: the predicted class, then the others by descending probability; for reviewers only."""
     views: tuple[LookPrediction, ...] = ()
-    """What each look predicted, in the order of looks; for reviewers only."""
+    """Prediction of each look, in the order of looks; for reviewers only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +88,17 @@ class Decisions:
     confidence: Float64Array
     accept: BoolArray
     looks: IntArray
-    """Number of views that each image was looked at. int64 [N]"""
+    """Number of views that were classified. int64 [N]"""
     first_look: Float64Array
     """Probability of the predicted class, or classes, after the first look. float64 [N]"""
     disagreement: Float64Array
     """How much the looks disagree, from 0 to 1; NaN after a single look. float64 [N]"""
     interval: tuple[Float64Array, Float64Array] | None = None
-    """Ends of the interval of the confidence over views; NaN after a single look, None if it was not computed."""
+    """Ends of the interval of the confidence over views; NaN after a single look, None if not computed."""
     familiarity: Float64Array | None = None
     """How much each image looks like known ones; None if the policy has no limit for it. float64 [N]"""
     is_familiar: BoolArray | None = None
-    """Whether that reaches the limit; None if there is none. bool [N]"""
+    """Whether the familiarity reaches its limit; None without a limit. bool [N]"""
     class_names: tuple[str, ...] | None = None
     guarantee: Guarantee | None = None
     """What the policy guarantees about accepted images; None if nothing."""
@@ -124,7 +124,7 @@ class Decisions:
         return "unsure" if self.is_familiar is None or self.is_familiar[index] else "unfamiliar"
 
     def make_row(self, index: int, **details: Any) -> Decision:
-        """Return the decision about one image, with details that are not in the arrays."""
+        """Return the decision about one image, with `details` for the fields that are not in the arrays."""
         labels = np.asarray(self.labels[index]).tolist()
         label = labels if isinstance(labels, int) else labels[0]
         ends = None if self.interval is None else (float(self.interval[0][index]), float(self.interval[1][index]))
@@ -148,7 +148,7 @@ class Decisions:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The columns of rows that every decision has, by their names; null where there is no value."""
+        """The columns common to all rows, by name; null where there is no value."""
         low, high = self.interval or (np.full(len(self), np.nan),) * 2
         names = self.class_names
         familiar: dict[str, Any] = {}
@@ -174,7 +174,7 @@ class Decisions:
         """Return the columns id, label, confidence, low, high, accept, looks, first_look and disagreement.
 
         For top_k > 1, `label` is the first class and the column `labels` holds all k. Without an interval, `low` and
-        `high` are null, and after a single look `disagreement` is. If the policy has a limit of familiarity, the
+        `high` are null; after a single look, so is `disagreement`. If the policy has a limit of familiarity, the
         columns familiarity and rejection follow accept.
         """
         import pyarrow as pa
@@ -188,7 +188,7 @@ class Decisions:
 
     @classmethod
     def join(cls, groups: "Iterable[tuple[IntArray, Decisions]]") -> "Decisions":
-        """Return the decisions of several groups of images, each with their positions, in the order of positions."""
+        """Join groups of positions and their decisions, in the order of positions."""
         positions, parts = zip(*groups, strict=True)
         order = np.argsort(np.concatenate(positions))
         ids = [id_ for part in parts for id_ in part.ids]
@@ -206,16 +206,16 @@ class Decisions:
 
 
 class FileOutputs(NamedTuple):
-    """What an exported file decided about N images: its outputs."""
+    """Outputs of an exported file for N images."""
 
     labels: IntArray
     """The predicted classes, whether accepted or not. int64 [N], or [N, k] for top_k > 1"""
     confidence: Float64Array
     accept: BoolArray
     looks: IntArray
-    """Number of views that each image was looked at. int64 [N]"""
+    """Number of views that were classified. int64 [N]"""
     view_outputs: Float32Array
-    """Outputs of the members for each look, NaN where it was not taken. float32 [N, V, members * classes]"""
+    """Outputs of the members for each look, NaN for looks not taken. float32 [N, V, members * classes]"""
     probabilities: Float32Array
     """Mean over looks and members. float32 [N, classes]"""
     familiarity: Float64Array | None = None
@@ -223,13 +223,13 @@ class FileOutputs(NamedTuple):
 
     @classmethod
     def join(cls, parts: "Sequence[FileOutputs]") -> "FileOutputs":
-        """Return the outputs for the images of several batches."""
+        """Join the outputs for several batches."""
         columns = zip(*parts, strict=True)
         joined: Any = (None if column[0] is None else np.concatenate(column) for column in columns)
         return cls(*joined)
 
     def select(self, positions: IntArray) -> "FileOutputs":
-        """Return the outputs for some of the images. int64 [n]"""
+        """Return the outputs for the images at some positions. int64 [n]"""
         columns: tuple[Any, ...] = self
         selected: Any = (None if column is None else column[positions] for column in columns)
         return FileOutputs(*selected)
@@ -238,10 +238,10 @@ class FileOutputs(NamedTuple):
 def make_decisions(
     policy: Policy, preds: Predictions, *, level: float | None = None, seed: int = 0, decided: FileOutputs | None = None
 ) -> Decisions:
-    """Decide about images that were looked at in all views of `preds`, in the order of looks if there is a schedule.
+    """Decide about images from predictions for all views; with a schedule, `preds` has them in the order of looks.
 
-    `level` and `seed` are the confidence level and random seed of the interval, which is left out for None. Where an
-    exported file has `decided`, classes, confidence and decisions are its own.
+    `level` and `seed` are the confidence level and random seed of the interval; None omits the interval. If given,
+    `decided` has the classes, confidence and decisions of an exported file.
     """
     if decided is None:
         predicted = preds.predicted(policy.predict_from, policy.top_k)
@@ -274,8 +274,8 @@ def compute_interval(
 ) -> tuple[Float64Array, Float64Array] | None:
     """Return the ends of the bootstrap interval of the policy's confidence over the views. float64 [N] each
 
-    For a method that is not a mean over views it is the interval of MSR(D). With a schedule, the ends become estimates
-    as the confidence does. None for a single output, or NaN if others may have more looks.
+    For a method that is not a mean over views, it is the interval of MSR(D). With a schedule, the ends are converted to
+    estimates like the confidence. None for a single output, or NaN if other images may have more looks.
     """
     if preds.n_outputs == 1:
         return None if policy.schedule is None else (np.full(len(preds), np.nan), np.full(len(preds), np.nan))

@@ -1,4 +1,4 @@
-"""Exported ONNX files, which classify and decide by themselves: what they must be, and how they are run safely."""
+"""Exported ONNX files, which classify and decide by themselves: their validation and safe execution."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -30,7 +30,7 @@ MAX_CHUNK_ROWS = 256
 _NO_IMAGES = np.empty((0, 1, 1, 1), dtype=np.uint8)
 
 MAX_VIEWS = 1000
-"""Views of a file; a file from elsewhere could name so many that they take minutes to read."""
+"""Limit of views; without it, an untrusted file could list views that take minutes to read."""
 
 PixelType = Literal["uint8", "float32"]
 
@@ -51,15 +51,14 @@ _OUTPUT_FORMS: Mapping[str, tuple[str, int]] = {
     "labels": ("int64", 2),
     "familiarity": ("float64", 1),
 }
-"""Number type and number of axes of each output, in their order; `labels` is there for top_k > 1 only, `familiarity` if
-the policy has a limit for it."""
+"""Number type and number of axes of each output, in order; two of them depend on the policy."""
 
 
 class ExportRecord(FrozenRecord):
-    """How a file was exported; its metadata has the record as JSON."""
+    """How a file was exported; stored in its metadata as JSON."""
 
     METADATA: ClassVar = "secondlook.export"
-    """Key of the metadata that has the record."""
+    """Key of the record in the metadata."""
     INPUT: ClassVar = "images"
     """Name of the input."""
 
@@ -69,13 +68,13 @@ class ExportRecord(FrozenRecord):
     pixels: PixelType
     """Number type of the images that the file takes."""
     image_shape: tuple[PositiveCount | None, PositiveCount | None, Literal[1, 3] | None]
-    """Height, width and channels of the images; None for those that may vary."""
+    """Height, width and channels of the images; None if variable."""
     members: PositiveCount
     outputs: tuple[Output, ...]
     """Kind of output of each member."""
     classes: Annotated[PositiveCount, Field(ge=2)]
     adaptive: bool
-    """Whether an image is looked at only until it is decided."""
+    """Whether looking at an image stops once it is decided."""
     mismatch: str | None = None
     """Why the guarantee of the policy does not hold, if it was exported with another classifier."""
 
@@ -87,21 +86,21 @@ class ExportRecord(FrozenRecord):
 
     @staticmethod
     def list_outputs(policy: Policy) -> tuple[str, ...]:
-        """Return the outputs of a file that a policy is exported to, in their order."""
+        """Return the names of the outputs of an exported policy, in order."""
         left_out = {"labels": policy.top_k == 1, "familiarity": policy.familiarity is None}
         return tuple(name for name in _OUTPUT_FORMS if not left_out.get(name))
 
     def describe_input(self) -> str:
-        """Return number type and shape of the images that the file takes, in words."""
+        """Describe the number type and the shape of the input images."""
         sizes = ", ".join("any" if size is None else str(size) for size in self.image_shape)
         return f"{self.pixels} [batch, {sizes}] (height, width, channels)"
 
 
 class ExportedFile(CompiledPolicy):
-    """An exported file that decides about images: what a policy that `load_policy` opened from it is compiled to.
+    """An exported file that decides about images; `load_policy` and `compile_policy` create it from an ONNX file.
 
-    Class, confidence, decision and number of looks are those of the file; interval, first look and disagreement are
-    computed from the outputs of its looks. `path` is the file, and `record` tells how it was exported.
+    The file computes class, confidence, decision and number of looks. Interval, first look and disagreement are
+    computed from the outputs of its looks. `record` describes how the file at `path` was exported.
     """
 
     def __init__(
@@ -129,18 +128,19 @@ class ExportedFile(CompiledPolicy):
         advance: Advance = ignore_progress,
         names: Sequence[str] = (),
     ) -> FileOutputs:
-        """Return what the file decides about images [H, W, C] of any size that it takes; equal ones form batches.
+        """Return the outputs of the file for images [H, W, C]; images of equal shape form batches.
 
-        Pixels, uint8 or float32 in [0, 1], become those that the file takes: uint8 is divided by 255, float32 is
-        rounded. `advance` is called with the number of images just decided; `names` is what messages call each image.
+        Pixels, uint8 or float32 in [0, 1], are converted to the number type of the file: uint8 is divided by 255,
+        float32 is rounded. `advance` is called with the number of images just decided. Messages use the `names` of
+        images.
         """
         if len(images) == 0:
-            raise DecisionError("the images are none, expected at least one.")
+            raise DecisionError("there are no images, expected at least one.")
         arrays = [np.asarray(image) for image in images]
         groups, decided = group_by_shape(arrays), []
         for group in groups:
             name = f"the pixels of {names[group[0]] if names else f'image {group[0]}'}"
-            # Errors of all images together count them as the user does.
+            # Only without groups do the positions in a message match those of the user.
             together = "the images" if len(groups) == 1 else name
             pixels = validate_pixels(np.stack([arrays[place] for place in group]), together, DecisionError)
             self.check_shape(pixels.shape[1:], name)
@@ -151,7 +151,7 @@ class ExportedFile(CompiledPolicy):
         return FileOutputs.join(decided).select(np.argsort(np.concatenate(groups)))
 
     def check_shape(self, shape: tuple[int, ...], name: str = "the images") -> None:
-        """Raise an error unless images of this shape [H, W, C] are those that the file takes."""
+        """Raise an error unless the file accepts images of this shape [H, W, C]."""
         expected = self.record.image_shape
         if not all(size in (None, found) for size, found in zip(expected, shape, strict=True)):
             fault = f"{name} have {' x '.join(map(str, shape))} pixels (height x width x channels)"
@@ -181,7 +181,7 @@ class ExportedFile(CompiledPolicy):
             yield group._replace(decided=decided.select(group.positions))
 
     def measure(self, source: Source) -> tuple[int, int]:
-        """Return the number of classes, and of images per chunk, by the size of what the classifier gets and gives."""
+        """Return the number of classes, and of images per chunk, from the sizes of an image and its outputs."""
         id_, image = find_first_image(source)
         self.check_shape(image.shape, f"the pixels of image {id_!r} of {source.spec!r}")
         height, width = self._compute_input_size(image.shape)
@@ -198,7 +198,7 @@ class ExportedFile(CompiledPolicy):
         advance: Advance = ignore_progress,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
-        """Let the file decide about chunks of a source, which are read ahead; close it to stop."""
+        """Let the file decide about chunks of a source, which are read ahead; close the iterator to stop."""
         block_size = max(source.threads, chunk_rows(find_first_image(source)[1], MAX_CHUNK_ROWS))
 
         def read_blocks() -> Iterator[Any]:
@@ -222,14 +222,14 @@ class ExportedFile(CompiledPolicy):
                 yield LookedChunk(chunk, groups)
 
     def _choose_batch_size(self, batch_size: int | Literal["auto"], shape: tuple[int, ...]) -> int:
-        """Return the number of images [H, W, C] per call of the file, which looks at all views of a batch at once."""
+        """Return the number of images [H, W, C] per call; the file classifies all views of a batch at once."""
         size = choose_batch_size(batch_size, np.broadcast_to(np.uint8(0), (*self._compute_input_size(shape), shape[2])))
         if batch_size != "auto" or self.record.adaptive:
             return size
         return max(1, size // len(self.policy.views))
 
     def _run(self, images: Array) -> FileOutputs:
-        """Run the file on one batch, and check what it returns. [n, H, W, C]"""
+        """Run the file on one batch and validate its outputs. [n, H, W, C]"""
         name = f"decider {str(self.path)!r}"
         fields = FileOutputs._fields[1:] if self.policy.familiarity is not None else FileOutputs._fields[1:-1]
         outputs = ["labels" if self.policy.top_k > 1 else "label", *fields]
@@ -264,7 +264,7 @@ class ExportedFile(CompiledPolicy):
                 raise self._damaged(f"{name} of shape {list(np.shape(values))}, expected {list(shape)}")
 
     def _check_values(self, found: FileOutputs) -> None:
-        """Raise for numbers that no policy decides from, so that nothing invalid is handed on."""
+        """Raise an error for invalid numbers."""
         n_classes, n_views, mean = self.record.classes, len(self.policy.views), found.probabilities
         fewest = 1 if self.record.adaptive else n_views
         is_taken = np.arange(n_views) < found.looks[:, None]
@@ -282,7 +282,7 @@ class ExportedFile(CompiledPolicy):
                 raise self._damaged(f"{fault} for image {int(np.argwhere(~valid)[0][0])} of a batch")
 
     def _restore_confidence(self, found: FileOutputs) -> Float64Array:
-        """Return the confidence such that the rule makes the decisions of the file from it. float64 [n]
+        """Return confidences from which the rule makes the same decisions as the file. float64 [n]
 
         The file decides before it rounds the confidence to float32, which can cross the threshold.
         """
@@ -293,7 +293,7 @@ class ExportedFile(CompiledPolicy):
         familiar = self.policy.is_familiar(found.familiarity)
         if familiar is None:
             familiar = np.ones_like(accept)
-        # Whether an unfamiliar image is confident does not matter, so that its confidence stays as it is.
+        # Unfamiliar images are rejected at any confidence, so theirs remain unchanged.
         reaches = np.where(familiar, accept, values >= thresholds)
         differs = (values >= thresholds) != reaches
         is_wrong = differs & ~(np.abs(values - thresholds) <= np.spacing(np.abs(rounded))) | (accept & ~familiar)
@@ -311,27 +311,27 @@ class ExportedFile(CompiledPolicy):
 
 
 def open_exported_file(policy: Policy, binding: Binding, timeout: float = OnnxFile.timeout) -> ExportedFile:
-    """Open an ONNX file that `export_onnx` wrote, whose policy and checksum were read before.
+    """Open an ONNX file that `export_onnx` wrote; its policy and checksum were read before.
 
-    Loading it, and every batch, may take `timeout` seconds: a file from elsewhere can contain an endless loop.
+    Loading it and every batch may take up to `timeout` seconds each: an untrusted file may contain an endless loop.
     """
     file = binding.path
-    assert file is not None, "it is the file that the policy is from"
+    assert file is not None, "the policy was read from a file"
     policy.check_transfers()
     onnx_file = OnnxFile(file, str(file), None, timeout)
     problem = f"{str(file)!r} is not a valid exported file"
     with _as_decision_errors(), reject_failures(problem, "export the policy again", DecisionError):
         record = _read_record(onnx_file.read_metadata(), policy)
-        # ONNX Runtime would open external data, which the checksum does not cover.
+        # The checksum does not cover external data, which ONNX Runtime would open.
         if onnx_file.find_external_data():
-            raise ValueError("it keeps external data in other files")
+            raise ValueError("it stores external data in other files")
         session = onnx_file.open_session(binding.execution.device)
         _check_session(session, record, policy)
         return ExportedFile(file, onnx_file.digest(), policy, record, session, timeout)
 
 
 def _read_record(metadata: Mapping[str, str], policy: Policy) -> ExportRecord:
-    """Return the record in the metadata of a file, which must fit the policy in the file."""
+    """Return the record in the metadata of a file; it must match the policy in the file."""
     if ExportRecord.METADATA not in metadata:
         raise ValueError(f"it has no metadata {ExportRecord.METADATA!r}")
     try:
@@ -352,7 +352,7 @@ def _read_record(metadata: Mapping[str, str], policy: Policy) -> ExportRecord:
 
 
 def _check_session(session: Any, record: ExportRecord, policy: Policy) -> None:
-    """Raise an error unless input and outputs of a session are those of a file with this record and policy."""
+    """Raise an error unless the input and outputs of a session match the record and the policy."""
     inputs = session.get_inputs()
     found = [*inputs, *session.get_outputs()]
     outputs = {name: _OUTPUT_FORMS[name] for name in ExportRecord.list_outputs(policy)}

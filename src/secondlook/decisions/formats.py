@@ -1,4 +1,4 @@
-"""Score files: Parquet, CSV or JSON lines, chosen by the suffix and written atomically."""
+"""Score files: Parquet, CSV or JSON Lines, selected by suffix and written atomically."""
 
 import csv
 import datetime
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 WriteTables = Callable[[BinaryIO, "pa.Schema", Iterable["pa.Table"]], None]
 """Writes tables of the given columns to an open file, one at a time."""
 ReadTable = Callable[[bytes, Mapping[str, "pa.DataType"]], "pa.Table"]
-"""Returns those of the given columns that the content of a score file has; raises ValueError for other content."""
+"""Returns the given columns, if present, from the content of a score file; raises ValueError for other content."""
 Peek = Callable[[Path], tuple[str | None, Mapping[str, str]]]
-"""Returns the id of the first image of a score file, if it has one, and its metadata; raises ValueError for others."""
+"""Returns the id of the first image of a score file, if any, and its metadata; raises ValueError for other files."""
 
 SCORE_COLUMNS = {"id", "label", "confidence", "accept"}
-"""Columns by which a file of scores is recognized."""
+"""Columns that identify a score file."""
 
 REPLACE = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
 
 
 @dataclass(frozen=True)
 class ScoreFormat(NamedRecord):
-    """A format of score files; its name is the suffix of the files, such as '.csv'.
+    """A format of score files; its name is the file suffix, like '.csv'.
 
-    Without `peek`, an existing file is compared only when the scores are complete.
+    Without `peek`, an existing file is compared only after all scores are computed.
     """
 
     write: WriteTables
@@ -57,13 +57,13 @@ def find_format(path: Path) -> ScoreFormat:
 
 
 def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"], *, overwrite: bool) -> None:
-    """Write tables as one file, atomically; a file with other content is replaced only if `overwrite` is set."""
+    """Write tables as one file, atomically; replace a file with other content only if `overwrite` is set."""
 
     def write(file: BinaryIO) -> None:
         find_format(path).write(file, schema, tables)
         file.flush()
         if not overwrite and _has_content(path) and not filecmp.cmp(file.name, path, shallow=False):
-            # The chunks of the job are still there, so that nothing is computed again.
+            # The chunks of the job remain, so a repeated run computes nothing again.
             raise DecisionError(f"{_describe_existing(path)} holds other scores", repair=REPLACE)
 
     with translate_write_errors("scores", path):
@@ -71,9 +71,9 @@ def write_scores(path: Path, schema: "pa.Schema", tables: Iterable["pa.Table"], 
 
 
 def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[str]) -> None:
-    """Raise an error, before hours of work, if a file is there that is clearly not what would be written.
+    """Raise an error early if an existing file clearly differs from the scores that will be written.
 
-    Of a file without metadata, only the first image is known, which must be one of those with `ids`.
+    In a file without metadata, only the id of the first image is checked: it must be in `ids`.
     """
     peek = find_format(path).peek
     if peek is None or not _has_content(path):
@@ -82,11 +82,11 @@ def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[s
         first_id, stored = peek(path)
         found = {key: dict(json.loads(stored[key])) for key in metadata if stored}
     except OSError:
-        return  # writing will tell why it cannot be read
+        return  # writing will raise the reason
     except (ValueError, KeyError, TypeError, csv.Error):
-        raise DecisionError(f"{_describe_existing(path)} is not a file of scores", repair=REPLACE) from None
+        raise DecisionError(f"{_describe_existing(path)} is not a score file", repair=REPLACE) from None
     if first_id is not None and first_id not in ids:
-        fault = f"{_describe_existing(path)} holds scores of other images, such as {first_id!r}"
+        fault = f"{_describe_existing(path)} holds scores of other images, for example {first_id!r}"
         raise DecisionError(fault, repair=REPLACE)
     given = {key: json.loads(metadata[key]) for key in found}
     different = [name for key in given for name in given[key] if given[key][name] != found[key].get(name)]
@@ -106,18 +106,18 @@ def _describe_existing(path: Path) -> str:
 
 @contextmanager
 def translate_write_errors(what: str, path: object) -> Iterator[None]:
-    """Raise a `DecisionError` for an error of the disk while something is written."""
+    """Convert an `OSError` during writing to a `DecisionError`."""
     try:
         yield
     except OSError as error:
-        # Arrow has messages of its own, and an error number only sometimes.
+        # Errors of Arrow have their own message, and not always an error number.
         reason = os.strerror(error.errno) if error.errno else str(error)
         repair = "free some space or choose another path, then run again to resume: progress is saved"
         raise DecisionError(f"cannot write {what} to {str(path)!r}: {reason}", repair=repair) from error
 
 
 def check_output_path(path: Path, what: str) -> None:
-    """Raise an error, before hours of work, if a file cannot be written to a path."""
+    """Raise an error early if a file cannot be written to a path."""
     where = f"cannot write {what} to {str(path)!r}"
     check_folder(path.parent, where)
     try:
@@ -132,7 +132,7 @@ def check_output_path(path: Path, what: str) -> None:
 
 
 def check_output_folder(path: Path, what: str) -> None:
-    """Raise an error, before hours of work, if files cannot be written to a folder, which need not exist."""
+    """Raise an error early if files cannot be written to a folder, which need not exist."""
     where = f"cannot write {what} to {str(path)!r}"
     if path.exists() and not path.is_dir():
         raise DecisionError(f"{where}: it is not a folder; pass one, or a file ending in {', '.join(SCORE_FORMATS)}.")
@@ -140,11 +140,11 @@ def check_output_folder(path: Path, what: str) -> None:
 
 
 def check_folder(folder: Path, where: str) -> None:
-    """Raise an error if files cannot be written in a folder; `where` begins its message."""
+    """Raise an error if files cannot be written to a folder; its message starts with `where`."""
     if not folder.is_dir():
         raise DecisionError(f"{where}: there is no folder {str(folder)!r}; create it or change the path.")
     if not os.access(folder, os.W_OK):
-        raise DecisionError(f"{where}: no permission to write in {str(folder)!r}; choose another path.")
+        raise DecisionError(f"{where}: no permission to write to {str(folder)!r}; choose another path.")
 
 
 def _write_parquet(file: BinaryIO, schema: "pa.Schema", tables: Iterable["pa.Table"]) -> None:
@@ -205,7 +205,7 @@ def _read_parquet(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.T
 
     with pq.ParquetFile(pa.BufferReader(content)) as file:
         present = [name for name in columns if name in file.schema_arrow.names]
-        # A thread of Arrow could release the content while Python shuts down, which aborts the process.
+        # A thread of Arrow could release the content during shutdown, which aborts the process.
         return file.read(columns=present, use_threads=False)
 
 
@@ -244,12 +244,12 @@ def _read_json_lines(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "p
 
 def _read_beginning(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(2**20).decode(errors="replace")  # more than a row has
+        return file.read(2**20).decode(errors="replace")  # longer than any row
 
 
 _PARQUET = "for pandas, polars, DuckDB and Spark; stores the policy in its metadata"
 SCORE_FORMATS.add(ScoreFormat(".parquet", _PARQUET, _write_parquet, _peek_parquet, _read_parquet))
-_CSV = "for spreadsheets; lists are JSON in their cells"
+_CSV = "for spreadsheets; lists are stored as JSON"
 SCORE_FORMATS.add(ScoreFormat(".csv", _CSV, _write_csv, _peek_csv, _read_csv))
 _JSON_LINES = "one JSON object per line, for streaming"
 SCORE_FORMATS.add(ScoreFormat(".jsonl", _JSON_LINES, _write_json_lines, _peek_json_lines, _read_json_lines))

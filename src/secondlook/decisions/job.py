@@ -1,6 +1,6 @@
 """`score`: decide about new images with a policy, resume after an interruption, and write the review queue.
 
-A new option of `score` is a field of `RowOptions` and an argument of `score`: both are here.
+To add an option of `score`, add a field of `RowOptions` and an argument of `score`.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 OnPredictions = Callable[[Predictions], None]
 
 MAX_LIKELY = 9
-"""Number of likely classes that are listed."""
+"""Largest number of likely classes in a decision."""
 
 NO_REVIEW = Review()
 
@@ -74,12 +74,12 @@ COLUMN_TYPES: Mapping[str, str] = {
     "view_labels": "list<int64>",
     "view_probabilities": "list<double>",
 }
-"""All columns of rows in their order, with the names of their Arrow types; `row_schema` tells which a job has."""
+"""All columns of rows in order, with the names of their Arrow types; `RowOptions.columns` has those of a job."""
 
 
 @dataclass(frozen=True)
 class RowOptions:
-    """How rows are computed: the policy, confidence level of the interval, random seed, and what else they hold."""
+    """How rows are computed: policy, confidence level of the interval, random seed and optional columns."""
 
     policy: Policy
     level: float | None = DEFAULT_LEVEL
@@ -102,12 +102,12 @@ class RowOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All options beside the policy, by name: a job depends on them, and its workers get them."""
+        """All options except the policy, by name; they identify a job and are sent to its workers."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "policy"}
 
     @property
     def metadata(self) -> dict[str, object]:
-        """The options that score files store; their columns tell the others."""
+        """The options stored in score files; the columns show the others."""
         audit = {} if self.audit is None else {"audit": self.audit}
         return {"level": self.level, "seed": self.seed, **audit}
 
@@ -123,7 +123,7 @@ class RowOptions:
         return tuple(name for name in COLUMN_TYPES if name not in left_out)
 
     def compute_rows(self, preds: Predictions, decided: FileOutputs | None = None) -> "pa.Table":
-        """Decide about each image, looked at in all views of `preds`, unless an exported file has `decided`."""
+        """Return the rows for images with predictions for all their looks, or with outputs of an exported file."""
         decisions = make_decisions(self.policy, preds, level=self.level, seed=self.seed, decided=decided)
         values = dict(decisions.columns)
         if self.audit is not None:
@@ -134,7 +134,7 @@ class RowOptions:
         return make_row_table(self.columns, values, len(preds))
 
     def make_rows(self, chunk: LookedChunk) -> "pa.Table":
-        """Return the rows of all images of a chunk in their order; those that could not be read are not accepted."""
+        """Return the rows of all images of a chunk in order; skipped images are not accepted."""
         import pyarrow as pa
 
         skipped, indices = chunk.read.skipped, chunk.read.indices
@@ -149,7 +149,7 @@ class RowOptions:
         return pa.concat_tables(tables).take(np.argsort(np.concatenate(places)))
 
     def detail(self, preds: Predictions, *, audit_seed: int) -> list[Decision]:
-        """Decide about each image, with all that reviewers want to see; audits have a random seed of their own."""
+        """Decide about each image, with all details for reviewers; audits have a separate random seed."""
         decisions = make_decisions(self.policy, preds, level=self.level, seed=self.seed)
         marked, probabilities = self._draw_audits(decisions, audit_seed)
         view_classes, view_probabilities = (values.tolist() for values in _predict_per_view(preds))
@@ -171,9 +171,9 @@ class RowOptions:
         return None if self.audit is None else AuditPlan(self.policy.reference, self.policy.threshold, self.audit)
 
     def _draw_audits(self, decisions: Decisions, seed: int) -> tuple[BoolArray, Float64Array]:
-        """Return which images are marked for review, bool [N], and with which probability, float64 [N].
+        """Draw the images to mark for review, bool [N], and return their probabilities, float64 [N].
 
-        The probability is NaN for rejected images, and for all without audits.
+        The probability is NaN for rejected images, and for all images without an audit.
         """
         probabilities = np.full(len(decisions), np.nan)
         if self._audit_plan is None:
@@ -184,13 +184,13 @@ class RowOptions:
 
 
 def rank_classes(means: Float64Array, first: int) -> tuple[ClassProbability, ...]:
-    """Return the likeliest classes, `first` before all others. float64 [C]"""
+    """Return the likeliest classes, starting with `first`. float64 [C]"""
     order = [first, *(one for one in np.argsort(-means, kind="stable").tolist() if one != first)]
     return tuple(ClassProbability(one, float(means[one])) for one in order[:MAX_LIKELY])
 
 
 def _predict_per_view(preds: Predictions) -> tuple[IntArray, Float64Array]:
-    """Return the class predicted from each view, and its probability. int64 [N, V], float64 [N, V]"""
+    """Return the predicted class of each view, and its probability. int64 [N, V], float64 [N, V]"""
     classes = np.empty((preds.n_images, preds.n_views), dtype=np.int64)
     probabilities = np.empty((preds.n_images, preds.n_views))
     for rows, block in preds.blocks():
@@ -228,44 +228,42 @@ def score(
 ) -> ScoreSummary:
     """Write predicted class, confidence, interval and decision of every image of `data` to `out`.
 
-    If the policy has a schedule, each image is looked at only until it is decided.
+    If the policy has a schedule, looking at an image stops once it is decided.
 
-    Progress is saved: called again with the same arguments, an interrupted job resumes and ends with the same bytes.
+    Progress is saved: call it again with the same arguments to resume; the result is the same to the byte.
 
     Parameters
     ----------
     policy
-        A policy, or the path of its file; or the path of an exported ONNX file, which decides by itself and runs in
-        this process.
+        A policy, the path of its file, or the path of an exported ONNX file, which runs in this process.
     data
         Images: anything that `open_source` accepts.
     out
-        A .parquet, .csv or .jsonl file; or a folder, local or at a URL such as 's3://bucket/scores', for Parquet parts
-        that are written as they are computed.
+        A .parquet, .csv or .jsonl file; or a folder of Parquet parts, local or at a URL like 's3://bucket/scores', to
+        which each part is written once it is computed.
     classifier
-        The classifier of the policy, if it cannot be loaded from the spec in the policy. A spec inherits the options
-        of the policy that it lacks, as far as they describe outputs and preprocessing. For another classifier than the
-        policy's, pass `load_policy(path, classifier=..., allow_mismatch=True)` as the policy.
+        The classifier of the policy, if it cannot be loaded from the spec in the policy. A spec inherits options for
+        outputs and preprocessing from the policy. To use another classifier, pass `load_policy(path, classifier=...,
+        allow_mismatch=True)` as the policy.
     per_view
-        Whether to list the predicted class of each view looked at and its probability.
+        Whether to list the predicted class and its probability for each view that was classified.
     audit
-        Mark about this fraction of the accepted images for review, such as 0.01, at random and likelier where doubt is
-        larger; `Monitor` tells from the reviewed ones whether the guarantee still holds. They join the rejected images
-        in `review`.
+        Fraction of accepted images to mark for review, for example 0.01. They are drawn at random, with a larger
+        probability at low confidence, and join the rejected images in `review`. From their labels, `Monitor` tests
+        whether the guarantee still holds.
     level, seed
-        Confidence level of the interval of the confidence over views, None for no interval; and the random seed of the
-        interval and of the audit.
+        Confidence level of the interval of the confidence over views, None for no interval; random seed of the interval
+        and of the audit.
     review
-        Where rejected images go.
+        Where to put rejected images.
     overwrite
-        Whether to replace an existing file `out` that has other content, or exports where `out` does not exist; the
-        same scores may be written again.
+        Whether to replace an existing file `out` with other content, or existing exports if `out` does not exist. Not
+        needed to write the same scores again.
     execution
-        Where and how to classify. With an engine, images that cannot be read are skipped by default: their rows have
-        the reason.
+        Where and how to classify. With an engine, unreadable images are skipped by default; their rows have the reason.
     on_first_predictions
-        Called once, with the predictions of the first chunk; never for an adaptive policy, which has no predictions
-        for all views, and never with an engine.
+        Called once, with the predictions of the first chunk. Not called with an engine, nor for an adaptive policy,
+        which has no predictions for all views.
     """
     destination = Destination.parse(out)
     exports = [ExportFile.parse(text) for text in review.exports]
@@ -279,7 +277,7 @@ def score(
         export.check_images(locations)
     job = ScoringJob(plan, source, RowOptions(plan.policy, level, seed, per_view, audit), execution)
     if not overwrite:
-        if destination.file is not None:  # of a folder, opening the chunks tells whether they are those of another job
+        if destination.file is not None:  # a folder is checked when its chunks are opened
             check_replaceable(destination.file, job.metadata, source.ids)
         for export in () if destination.has_scores() else exports:
             export.check_new(destination.name)
@@ -311,7 +309,7 @@ def score(
 
 
 class ScoringJob:
-    """A scoring job: it looks at one image, to find the number of classes and how many images fit in memory."""
+    """A scoring job. It classifies one image to find the number of classes and the memory per image."""
 
     def __init__(self, plan: CompiledPolicy, source: Source, options: RowOptions, execution: Execution) -> None:
         self.plan, self.source, self.options, self.execution = plan, source, options, execution
@@ -321,7 +319,7 @@ class ScoringJob:
             rows = execution.engine.part_size
         depends: dict[str, Any] = {
             "policy": hashlib.sha256(plan.given.model_dump_json(exclude={"made", "checksum"}).encode()).hexdigest(),
-            # Functions without a name cannot be told apart, so a job with one is never resumed.
+            # Unnamed functions cannot be distinguished, so their jobs are never resumed.
             "classifier": plan.described.digest or f"unnamed {uuid.uuid4().hex}",
             "output": plan.described.output,
             "preprocessing": plan.described.preprocessing,
@@ -340,7 +338,7 @@ class ScoringJob:
         self.metadata = {"secondlook.score": json.dumps(stored, ensure_ascii=False)}
 
     def compute_chunks(self, chunks: ScoreChunks, on_first_predictions: OnPredictions | None) -> EngineUse | None:
-        """Compute every chunk that is missing, in this process or by the workers of the engine."""
+        """Compute every missing chunk, in this process or by the workers of the engine."""
         source, engine = self.source.without_labels(), self.execution.engine
         n_images = sum(len(indices) for _, indices in chunks.missing)
         total = n_images * (1 if engine is not None else self.plan.progress_per_image)
@@ -355,7 +353,7 @@ class ScoringJob:
                 advance=advance,
                 class_names=self.class_names,
             )
-            # Rows are computed and written in the background, one chunk at a time, so that memory stays bounded.
+            # Rows are computed and written in the background, one chunk at a time, to limit memory.
             with closing(looked), ThreadPoolExecutor(1, thread_name_prefix="secondlook-score") as thread:
                 pending = thread.submit(lambda: None)
                 for chunk in looked:
@@ -425,7 +423,7 @@ def load_scorer(
     job: str,
     metadata: Mapping[str, str],
 ) -> Callable[[int, Source], bytes]:
-    """Return what scores a chunk in this process, given its images only; the arguments came from another by pickle."""
+    """Return a function that scores a chunk from its images, for a worker that received the arguments by pickle."""
     policy = Policy.model_validate_json(policy_text)
     resolved = ResolvedClassifier(classifier.on_device(execution.device), None)
     plan, options = Plan(policy, resolved, execution), RowOptions(policy, **settings)
@@ -442,13 +440,13 @@ def _open_plan(policy: Policy | str | Path, classifier: object, execution: Execu
     """Return a compiled policy, for this process or for the workers of an engine."""
     if isinstance(policy, Policy):
         if classifier is None and execution.engine is None and execution.device == "auto":
-            return compile_policy(policy)  # as `decide` does
+            return compile_policy(policy)  # like `decide`
         bound = policy.bind(classifier)
     else:
         if OnnxFile.has_suffix(policy):
             check_classifier_is_inside(classifier=classifier)
         bound = read_policy(policy).bind(classifier, path=Path(policy).expanduser())
-    # The workers of an engine put the classifier on devices of their own, and here it sees one image only.
+    # The workers of an engine choose their own devices; this process classifies a single image.
     here = replace(execution, device="cpu") if execution.engine is not None else execution
     return open_plan(bound, replace(bound._binding, execution=here))
 

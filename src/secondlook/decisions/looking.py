@@ -1,6 +1,6 @@
 """The loop that looks at images until they are decided: all views at once, or one after another by a schedule.
 
-Single images, scoring jobs, workers on a cluster, `SelectiveClassifier`, `verify` and the service are its clients.
+Used for single images, scoring jobs, workers on a cluster, `SelectiveClassifier`, `verify` and the service.
 """
 
 from collections import deque
@@ -22,43 +22,43 @@ _BATCHES_AHEAD = 3
 
 
 class LookedGroup(NamedTuple):
-    """The images that were looked at equally often."""
+    """Images with an equal number of looks."""
 
     positions: IntArray
-    """Their positions among all images, int64 [n]."""
+    """Positions among all images, int64 [n]."""
     preds: Predictions
-    """Their predictions, for the views that were looked at."""
+    """Predictions for the views that were classified."""
     decided: FileOutputs | None = None
-    """What an exported file decided about them; None where the library decides."""
+    """Outputs of an exported file; None if the library decides."""
 
 
 class LookedChunk(NamedTuple):
-    """The images of one chunk that were looked at, and those that could not be read."""
+    """The decided images of one chunk, and its skipped images."""
 
     read: DecodedChunk
     """Number, source indices and skipped images; without pixels."""
     groups: Iterable[LookedGroup]
-    """By the number of looks; consumed once."""
+    """Groups by number of looks; can be iterated once."""
 
 
 class _Batch(NamedTuple):
-    """Inputs of one call of the classifier: each is one look at one image."""
+    """Inputs of one call of the classifier; each is one look at one image."""
 
     positions: IntArray
     """Positions of the images, int64 [m]."""
     looks: IntArray
-    """Which look at the image each is, ascending for equal images, int64 [m]."""
+    """Number of each look at its image, ascending per image, int64 [m]."""
     inputs: Any
 
 
 class Looking:
     """Images that are looked at together until they are decided.
 
-    A step looks at every open image: at all views, or with a schedule at its next view, which may be the first of one
-    image and the fifth of another. What is due next depends on nothing but the outputs so far.
+    A step classifies all views of every open image, or with a schedule the next view of each: the first of one image,
+    perhaps, and the fifth of another. The next view depends only on the outputs so far.
 
     Images are at the input size of the classifier, [n, H, W, C]; the plan chooses the batch size by default. `earlier`
-    has the outputs of looks that were taken at each image before, float32 [looks, outputs per look].
+    has the outputs of earlier looks at each image, float32 [looks, outputs per look].
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class Looking:
                 self._store(np.full(len(outputs), place), np.arange(len(outputs)), outputs)
 
     def __len__(self) -> int:
-        """Return the number of images that are not decided."""
+        """Return the number of open images."""
         return int(self._is_open.sum())
 
     def run(self) -> Iterator[int]:
-        """Look until all images are decided; yield the number of looks just taken after each batch.
+        """Look until all images are decided; after each batch, yield the number of looks just taken.
 
-        On GPUs it yields when they have work, so that others can go on meanwhile.
+        With GPUs it also yields while they work, so that the caller can continue.
         """
         while self._is_open.any():
             yield from self.step()
 
     def step(self) -> Iterator[int]:
-        """Look once at every open image, or at all its views without a schedule; yield as `run` does."""
+        """Look once at every open image, or without a schedule at all its views; yields like `run`."""
         is_adaptive, outstanding = self._schedule is not None, self._inference.outstanding
         views = self._plan.views.views
         n_inputs = int(self._is_open.sum()) * (1 if is_adaptive else len(views))
@@ -102,14 +102,14 @@ class Looking:
             return
         batches = self._prepare_next_views() if is_adaptive else self._prepare_all_views()
         if not outstanding and not is_one_batch:
-            # Where the host makes the views of several batches, it does so ahead of them.
+            # If the host makes the views, it prepares the next batches ahead.
             prepared = batches
             batches = read_ahead(lambda: prepared, _BATCHES_AHEAD)
         started: deque[tuple[_Batch, Fetch]] = deque()
         with closing(batches):
             for batch in batches:
                 started.append((batch, self._inference.start(batch.inputs)))
-                # With a schedule, the outputs of a round are needed together: nothing waits for GPUs before its end.
+                # A schedule needs all outputs of a round together, so wait for the GPUs only at its end.
                 if len(started) > outstanding and not (is_adaptive and outstanding):
                     yield self._fetch(*started.popleft())
         if started:
@@ -138,12 +138,12 @@ class Looking:
 
     def list_states(self) -> list[tuple[Float32Array, bool]]:
         """Return the outputs of each image, float32 [looks, outputs per look], and whether it is still open."""
-        assert self._outputs is not None, "they were looked at"
+        assert self._outputs is not None, "at least one step was run"
         states = zip(self._outputs, self._looks.tolist(), self._is_open.tolist(), strict=True)
         return [(outputs[:looks].copy(), is_open) for outputs, looks, is_open in states]
 
     def _prepare_all_views(self) -> Generator[_Batch, None, None]:
-        """Yield several views of few images, or one view of many, as `collect` does: outputs are equal to the bit."""
+        """Yield several views of few images, or one view of many, like `collect`, for bitwise equal outputs."""
         n_images, size = len(self._looks), self._inference.batch_size
         for looks in self._inference.group_views(len(self._plan.views), n_images):
             views = self._plan.views.views[looks.start : looks.stop]
@@ -174,7 +174,7 @@ class Looking:
             yield _Batch(positions[part], looks[part], inputs)
 
     def _fetch(self, batch: _Batch, fetch: Fetch) -> int:
-        """Wait for the outputs of a batch, and return how many looks it took."""
+        """Wait for the outputs of a batch and store them; return its number of looks."""
         outputs = fetch()
         self._store(batch.positions, batch.looks, outputs)
         return len(outputs)
@@ -183,31 +183,31 @@ class Looking:
         if self._outputs is None:
             self._outputs = np.empty((len(self._looks), len(self._plan.views), outputs.shape[1]), dtype=np.float32)
         self._outputs[positions, looks] = outputs
-        self._looks[positions] = looks + 1  # the last look counts
+        self._looks[positions] = looks + 1  # for repeated positions, the last assignment counts
 
     def _close_decided(self) -> None:
         """Close the images that need no other look by the schedule.
 
-        The running confidence after some looks does not depend on later ones, so it is computed for all images at once,
-        as if all had been looked at equally often.
+        The running confidence does not depend on later looks, so it is computed for all images at once, as if all had
+        the same number of looks.
         """
         positions = np.flatnonzero(self._is_open)
-        assert self._schedule is not None, "others have all looks at once"
-        assert self._outputs is not None, "they were looked at"
+        assert self._schedule is not None, "without a schedule, all looks are taken at once"
+        assert self._outputs is not None, "at least one step was run"
         looks = self._looks[positions]
         if looks.min() == self._schedule.max_looks:
             self._is_open[positions] = False
             return
         most = int(looks.max())
         outputs = self._outputs[positions, :most]
-        if looks.min() < most:  # looks that were not taken yet are as the first, so that they are valid outputs
+        if looks.min() < most:  # fill missing looks with the first one, so that all outputs are valid
             taken = np.arange(most) < looks[:, None]
             outputs = np.where(taken[:, :, None], outputs, outputs[:, :1])
         policy, preds = self._plan.policy, self._plan.make_predictions(outputs)
         running = policy.compiled.running(preds)[np.arange(len(positions)), looks - 1]
         is_open = self._schedule.is_open(looks, running, policy.threshold)
         familiar = policy.is_familiar(policy.compute_familiarity(preds)) if looks.min() == 1 else None
-        if familiar is not None:  # that of the first look decides
+        if familiar is not None:  # only the first look counts
             is_open &= familiar
         self._is_open[positions] = is_open
 
@@ -216,48 +216,48 @@ Key = TypeVar("Key")
 
 
 class LookedImage(NamedTuple, Generic[Key]):
-    """An image of a stream that needs no further look."""
+    """A decided image of a stream."""
 
     key: Key
     outputs: Float32Array
-    """Outputs of the looks in their order, float32 [looks, outputs per look]."""
+    """Outputs of the looks in order, float32 [looks, outputs per look]."""
 
 
 class LookStep(NamedTuple, Generic[Key]):
-    """What came of one step of a stream."""
+    """Result of one step of a stream."""
 
     looked: list[LookedImage[Key]]
     failed: list[tuple[Key, Exception]]
-    """The images on which the classifier failed, with what it raised."""
+    """The images on which the classifier failed, with the exceptions."""
 
 
 class LookStream(Generic[Key]):
-    """Images of any shapes that join and leave: those that are decided leave, and new ones join the next step.
+    """Images of any shapes, decided in shared batches: decided images leave, and new ones join the next step.
 
-    So batches are full although most images are decided after the first look, and none waits for the last look of
-    others. The decisions are those of images that are looked at alone.
+    Batches stay full although most images are decided after the first look, and no image waits for the last look of
+    another. The decision about an image does not depend on the other images.
     """
 
     def __init__(self, plan: "Plan") -> None:
         self._plan = plan
         self._images: list[tuple[Key, Array, Float32Array | None]] = []
-        """Key, pixels, and outputs of the looks so far, of each image that is not decided."""
+        """Key, pixels and outputs so far of each open image."""
 
     def __len__(self) -> int:
-        """Return the number of images that are not decided."""
+        """Return the number of open images."""
         return len(self._images)
 
     @property
     def keys(self) -> list[Key]:
-        """The keys of images that are not decided."""
+        """The keys of the open images."""
         return [key for key, _, _ in self._images]
 
     def add(self, new: Sequence[tuple[Key, Array]]) -> None:
-        """Add images at the input size, [1, H, W, C] each, for the next step."""
+        """Add images at the input size, [1, H, W, C] each, to the next step."""
         self._images += [(key, pixels, None) for key, pixels in new]
 
     def look(self) -> LookStep[Key]:
-        """Look at all images, and return those that are decided; one that fails does not spoil the others."""
+        """Look at all images and return the decided ones; the failure of an image does not affect the others."""
         step: LookStep[Key] = LookStep([], [])
         due, self._images = self._images, []
         for places in group_by_shape([pixels for _, pixels, _ in due]):
@@ -265,7 +265,7 @@ class LookStream(Generic[Key]):
         return step
 
     def _look_together(self, images: list[tuple[Key, Array, Float32Array | None]], step: LookStep[Key]) -> None:
-        """Look at images of equal shape; if that fails, at each of them alone, until it is decided."""
+        """Look at images of equal shape; if the batch fails, look at each image alone until it is decided."""
         keys, pixels, earlier = zip(*images, strict=True)
         try:
             looking = Looking(self._plan, np.concatenate(pixels), earlier=earlier)
@@ -286,7 +286,7 @@ class LookStream(Generic[Key]):
 
 
 def group_by_shape(images: Sequence[Array]) -> list[list[int]]:
-    """Return the positions of images that can be stacked: of equal shape and number type."""
+    """Group the positions of images that can be stacked: equal shape and number type."""
     groups: dict[object, list[int]] = {}
     for position, image in enumerate(images):
         groups.setdefault((image.shape, image.dtype), []).append(position)

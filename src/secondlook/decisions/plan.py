@@ -1,4 +1,4 @@
-"""`compile_policy`: a policy with its classifier as a plan, with everything prepared that does not depend on images."""
+"""`compile_policy` joins a policy with its classifier and prepares everything that does not depend on images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ from secondlook.sources import Source, read_image
 from secondlook.views import ViewSet
 
 ADAPTIVE_CHUNK_ROWS = 4096
-"""Largest number of images that are looked at together: so many that the few open ones still fill a batch."""
+"""Largest number of images per chunk; large enough for the few open images to fill a batch."""
 LOOKED_PIXELS = 2**27
-"""Approximate number of pixels of all looks of a chunk on the CPU: what is lost of a job that is killed."""
+"""Approximate number of pixels of all looks of a chunk on the CPU; limits the work lost when a job is killed."""
 OUTPUT_BYTES = 256 * 2**20
 """Approximate memory for the outputs of one chunk."""
 MIN_CHUNK_ROWS = 16
@@ -48,7 +48,7 @@ _FIRST_ID = default_ids(1)
 
 @contextmanager
 def _keep_preprocessing() -> Iterator[None]:
-    """Extend the advice on images that do not fit: with another preprocessing, the classifier is not the policy's."""
+    """Extend the advice on unsuitable images: the policy does not apply to another preprocessing."""
     try:
         yield
     except ImageShapeError as error:
@@ -64,19 +64,20 @@ class CompiledPolicy(ABC):
     Attributes
     ----------
     given, policy
-        The policy as it was given, and in force: without a guarantee if the classifier is not the one of the policy.
+        The policy as given, and the policy in force, which has no guarantee if the classifier is not that of the
+        policy.
     mismatch
         Why the guarantee of the policy does not hold; None if it does.
     described, kinds
-        The record of the classifier, and what it, or each member of the ensemble, outputs.
+        The record of the classifier, and the kind of output of the classifier or of each member.
     """
 
     resolved: ResolvedClassifier | None = None
-    """The classifier; None where it is inside an exported file."""
+    """The classifier; None for an exported file."""
     metadata: Mapping[str, object] = {}
-    """What score files store beside the policy."""
+    """Additional metadata of score files."""
     progress_per_image = 1
-    """How much progress an image is."""
+    """Steps of progress per image."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class CompiledPolicy(ABC):
         self._names = names
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
-        """Decide about one image of any kind that `read_image` takes."""
+        """Decide about one image: anything that `read_image` accepts."""
         ((_, preds, decided),) = self.look_at_images([read_image(image)])
         shown = level if interval else None
         return make_decisions(self.policy, preds, level=shown, seed=seed, decided=decided).make_row(0)
@@ -111,17 +112,17 @@ class CompiledPolicy(ABC):
         advance: Advance = ignore_progress,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
-        """Look at chunks of a source, given by number and indices, which are read ahead; close it to stop.
+        """Look at chunks of a source, given by number and indices, which are read ahead; close the iterator to stop.
 
-        `advance` is called with the number of looks just taken, or where an image is one step, of images just decided.
+        `advance` is called with the number of looks just taken, or of images just decided if an image is one step.
         """
 
     @abstractmethod
     def measure(self, source: Source) -> tuple[int, int]:
-        """Return the number of classes, and of images that are looked at, and saved, together."""
+        """Return the number of classes, and of images per chunk."""
 
     def find_class_names(self, n_classes: int, *others: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return the first names that match the number of classes: folders of new images need not be classes."""
+        """Return the first names that match the number of classes; folders of new images may not be classes."""
         for names in (*self._names, *others):
             if names and len(names) == n_classes:
                 return names
@@ -147,7 +148,7 @@ class CompiledPolicy(ABC):
         ids: Sequence[str] | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> Iterator[LookedGroup]:
-        """Yield images by the number of looks at them. float32 [n, V, outputs per look], int64 [n]"""
+        """Yield images by number of looks. float32 [n, V, outputs per look], int64 [n]"""
         for count in np.unique(looks).tolist():
             positions = np.flatnonzero(looks == count)
             is_all = len(positions) == len(looks) and count == outputs.shape[1]
@@ -169,23 +170,23 @@ class Plan(CompiledPolicy):
         kinds = [member.output for member in self.members]
         super().__init__(policy, ClassifierRecord.describe(classifier), resolved.mismatch, kinds, names)
         self.views = policy.parse_views()
-        if policy.schedule is None:  # otherwise the number of looks is not known
+        if policy.schedule is None:  # otherwise the number of looks varies
             self.progress_per_image = len(self.views)
         others = (policy.schedule, policy.grouped_by, policy.familiarity)
         self._decides_blocks = all(one is None for one in others) and policy.compiled.takes_blocks
         self._fitting_shape: tuple[int, ...] | None = None
-        """Shape of an image that was used as it is: most images have that of the one before."""
+        """Shape of the last image that needed no resizing; most images have the same shape."""
         self._inference: tuple[object, Inference | None] = None, None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it was compiled from."""
+        """Pickle the inputs of compilation."""
         return type(self), (self.given, self.resolved, self.execution)
 
     def decide(self, image: object, *, interval: bool = False, level: float = DEFAULT_LEVEL, seed: int = 0) -> Decision:
-        """Decide about one image of any kind that `read_image` takes."""
+        """Decide about one image: anything that `read_image` accepts."""
         if interval or not self._decides_blocks:
             return super().decide(image, interval=interval, level=level, seed=seed)
-        # As `make_decisions` does, without a table of predictions.
+        # Like `make_decisions`, without a table of predictions.
         policy, outputs = self.policy, Looking(self, self.fit_image(read_image(image))).finish()
         block = Block.predict(outputs, self.kinds, policy.predict_from, policy.top_k)
         first_look, disagreement = compare_looks(block.outputs, policy.top_k)  # before a method modifies them
@@ -221,13 +222,13 @@ class Plan(CompiledPolicy):
         return self.classifier.preprocessing.fit([image])
 
     def warm_up(self) -> None:
-        """Look at a black image, if its shape is known: the first look compiles and allocates what others use."""
+        """Classify a black image, if its shape is known, since the first look compiles and allocates."""
         preprocessing = self.classifier.preprocessing
         if preprocessing.input_size is not None and preprocessing.channels is not None:
             self.decide(np.zeros((*preprocessing.input_size, preprocessing.channels), dtype=np.uint8), interval=True)
 
     def find_inference(self, images: Any, batch_size: int | None = None) -> Inference:
-        """Return what classifies views of images of this shape, [n, H, W, C]; the latest one is used again."""
+        """Return the inference for views of images of this shape, [n, H, W, C]; the latest one is reused."""
         key = images.shape[1:], batch_size
         latest, inference = self._inference
         if inference is None or key != latest:
@@ -243,15 +244,15 @@ class Plan(CompiledPolicy):
         return read_first_image(self.classifier, source)
 
     def measure(self, source: Source) -> tuple[int, int]:
-        """Return the number of classes, found by the first image, and of images that are looked at together."""
+        """Return the number of classes, from the first image, and of images per chunk."""
         image = self.read_first_image(source)
         n_outputs = self.classifier(image[None]).shape[1]
         return n_outputs // len(self.members), self.choose_chunk_rows(image, n_outputs)
 
     def choose_chunk_rows(self, image: Array, n_outputs: int) -> int:
-        """Return the number of images [H, W, C] that are looked at, and saved, together."""
+        """Return the number of images [H, W, C] per chunk."""
         looks, pixels = len(self.views), image.shape[0] * image.shape[1]
-        if self.classifier.is_accelerated:  # the batches of GPUs are larger
+        if self.classifier.is_accelerated:  # GPUs need larger batches
             rows = chunk_rows(image, 16_384, 512 * 2**20)
         else:
             most = None if self.policy.schedule is None else ADAPTIVE_CHUNK_ROWS
@@ -267,9 +268,9 @@ class Plan(CompiledPolicy):
         advance: Advance = ignore_progress,
         class_names: tuple[str, ...] | None = None,
     ) -> Generator[LookedChunk, None, None]:
-        """Look at chunks of a source, given by number and indices, which are read ahead; close it to stop.
+        """Look at chunks of a source, given by number and indices, which are read ahead; close the iterator to stop.
 
-        GPUs get two chunks at a time: while the host finds the open images of one, they classify the other.
+        GPUs work on two chunks: they classify one while the host finds the open images of the other.
         """
         n_active = 2 if self.classifier.is_accelerated else 1
         active: list[tuple[DecodedChunk, Looking, Iterator[int]]] = []
@@ -306,7 +307,7 @@ class Plan(CompiledPolicy):
 
 
 def compile_policy(policy: Policy) -> CompiledPolicy:
-    """Return a policy ready to decide; its classifier is loaded and checked at first use, and then kept."""
+    """Return a policy ready to decide; its classifier is loaded and checked at first use and then cached."""
     owner, compiled = policy._plan
     if owner is not policy:
         compiled = open_plan(policy, policy._binding)
@@ -333,17 +334,17 @@ def load_policy(
     allow_mismatch: bool = False,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Policy:
-    """Open a policy file, or an ONNX file that `export_onnx` wrote: `load_policy("policy.json").decide(image)`.
+    """Open a policy file, or an ONNX file from `export_onnx`: `load_policy("policy.json").decide(image)`.
 
-    A policy that was changed after it was written has no guarantee; an exported file that was changed is an error.
+    A modified policy file loses its guarantee; a modified exported file is an error.
 
     Parameters
     ----------
     path
-        The file: a policy (.json), or an exported file (.onnx), which has its classifier inside.
+        A policy (.json), or an exported file (.onnx), which contains its classifier.
     classifier
-        The classifier of the policy, or whatever `load_classifier` accepts. By default it is loaded from the spec in
-        the policy, if that is a local ONNX file; everything else must be given, since it may run code.
+        The classifier of the policy: anything that `load_classifier` accepts. By default it is loaded from the spec in
+        the policy if that is a local ONNX file; other models may run code and must be passed explicitly.
     allow_mismatch
         Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
     execution
@@ -354,19 +355,19 @@ def load_policy(
         return policy.bind(classifier, path=Path(path).expanduser(), allow_mismatch=allow_mismatch, execution=execution)
     check_classifier_is_inside(classifier=classifier, allow_mismatch=allow_mismatch or None)
     bound = policy.bind(path=Path(path).expanduser(), execution=execution)
-    compile_policy(bound)  # so that a file that cannot be run is an error here
+    compile_policy(bound)  # raise errors of the file now
     return bound
 
 
 def check_classifier_is_inside(**given: object) -> None:
-    """Raise an error for an argument that is not None: an exported file has its classifier inside."""
+    """Raise an error for an argument that is not None, since an exported file contains its classifier."""
     for name, value in given.items():
         if value is not None:
-            fault = "does not go with an exported file, which has its classifier inside"
+            fault = "cannot be used with an exported file, which contains its classifier"
             raise DecisionError(fault, argument=name, repair="omit it")
 
 
 @lru_cache(maxsize=1024)
 def take_first_views(views: tuple[str, ...], looks: int) -> ViewSet:
-    """Return the views of the first looks. All sets of hundreds of views would take seconds, so none is made ahead."""
+    """Return the views of the first looks; cached on demand, since all prefixes of hundreds of views take seconds."""
     return ViewSet(list(views[:looks]))

@@ -1,4 +1,4 @@
-"""The classifier of a policy: loaded from its spec, compared with the policy, its members run side by side."""
+"""The classifier of a policy: loading it from its spec, comparing it with the policy, and running its members."""
 
 import os
 import re
@@ -17,22 +17,22 @@ from secondlook.specs import MEMBER_SEPARATOR, Spec, parse_spec
 from secondlook.views import View
 
 REMOTE_LOCATION = re.compile(r"[\\/]([\\/]|\?\?)|.*://")
-"""A URL or a path of Windows that starts with the name of a server; opening the latter tells it who the user is."""
+"""A URL or a Windows path that starts with a server name; opening such a path sends credentials to the server."""
 
 
 @dataclass(frozen=True)
 class ResolvedClassifier:
-    """A loaded classifier. `mismatch` tells why the guarantee of the policy does not hold for it, if it does not."""
+    """A loaded classifier; if the guarantee of the policy does not hold for it, `mismatch` is the reason."""
 
     classifier: Classifier
     mismatch: str | None
 
     def on_device(self, device: str) -> "ResolvedClassifier":
-        """Return the same with the classifier on a device, see `Classifier.on_device`."""
+        """Return a copy with the classifier on a device, see `Classifier.on_device`."""
         return replace(self, classifier=self.classifier.on_device(device))
 
     def split_batches(self) -> "ResolvedClassifier":
-        """Return the same with a classifier that splits batches, see `Classifier.split_batches`."""
+        """Return a copy with a classifier that splits batches, see `Classifier.split_batches`."""
         return replace(self, classifier=self.classifier.split_batches())
 
 
@@ -41,8 +41,8 @@ def resolve_classifier(
 ) -> ResolvedClassifier:
     """Load the given classifier, or that of the policy if None, and compare it with the policy.
 
-    A spec inherits the options of the policy that it lacks, as far as they are harmless. A relative path in the policy
-    is looked up in the working directory and in `folder`, that of the policy file, and a file name in `folder`. A
+    A spec inherits missing options from the policy if they are harmless. A relative path in the policy is looked up in
+    the working directory and in `folder`, the folder of the policy file; a file name alone only in `folder`. A
     classifier that the policy was not made for is an error unless `allow_mismatch` is set.
     """
     specs: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
@@ -59,7 +59,7 @@ def resolve_classifier(
 
 
 def can_load_classifier(policy: Policy) -> bool:
-    """Whether the classifier of a policy may be loaded by itself, because all its models are local data files."""
+    """Whether the classifier of a policy may be loaded automatically, because all its models are local data files."""
     try:
         return bool(_parse_data_only(policy))
     except SecondLookError:
@@ -67,7 +67,7 @@ def can_load_classifier(policy: Policy) -> bool:
 
 
 def _load_from_policy(policy: Policy, folder: Path | None) -> Classifier:
-    """Load the classifier that a policy names; of several files of that name, the one that the policy was made for."""
+    """Load the classifier named in a policy; if several files have its name, load the one the policy was made for."""
     others: list[Classifier] = []
     failures: list[ClassifierError] = []
     for specs in _find_places(policy, folder):
@@ -90,10 +90,10 @@ def _describe_failure(error: ClassifierError) -> DecisionError:
 
 
 def _find_places(policy: Policy, folder: Path | None) -> list[list[Spec]]:
-    """Return the specs of a policy's models in the working directory, and in the folder of the policy, where they are.
+    """Return the specs of a policy's models, as found in the working directory and in the folder of the policy.
 
-    In that folder, a model is also found by its file name alone: both may be moved to another machine. Nothing is
-    opened, and whatever is not a local file that is data is an error.
+    In that folder, a model is also found by its file name alone, since both may be moved to another machine. Nothing is
+    opened; a model that is not a local data file is an error.
     """
     try:
         specs = _parse_data_only(policy)
@@ -116,7 +116,7 @@ def _find_places(policy: Policy, folder: Path | None) -> list[list[Spec]]:
 
 
 def _load_models(specs: Sequence[str], policy: Policy) -> Classifier:
-    """Load a model, or an ensemble whose name is made of those of its members."""
+    """Load a model, or an ensemble from the specs of its members."""
     models = inherit_options(specs, policy)
     loaded = [load_classifier(spec, default_output=output) for spec, output in models]
     if len(loaded) == 1:
@@ -125,9 +125,9 @@ def _load_models(specs: Sequence[str], policy: Policy) -> Classifier:
 
 
 def _parse_data_only(policy: Policy) -> list[Spec]:
-    """Return the specs of a policy's models, which are local files that are data; nothing is opened or imported.
+    """Return the specs of a policy's models, which must be local data files; nothing is opened or imported.
 
-    Anything else is an error: a policy may come from a stranger.
+    Anything else is an error, since the policy may be untrusted.
     """
     specs = []
     for text in policy.known_classifier.name.split(MEMBER_SEPARATOR):
@@ -148,10 +148,10 @@ def _parse_data_only(policy: Policy) -> list[Spec]:
 
 
 class MemberOutputs(Classifier):
-    """A classifier, or all members of an ensemble, with the outputs of the members side by side.
+    """A classifier, or all members of an ensemble with their outputs side by side.
 
-    An interval resamples the outputs of every member, so their mean is not enough; computed together, every view of an
-    image is made once for all members.
+    An interval needs the outputs of every member, not only their mean. Each view of an image is made once for all
+    members.
     """
 
     def __init__(self, classifier: Classifier) -> None:
@@ -168,14 +168,14 @@ class MemberOutputs(Classifier):
         return np.concatenate([member(images) for member in self.members], axis=1)
 
     def __call__(self, images: Array) -> Float32Array:
-        """Compute the outputs of all members, each of which checks its own. -> float32 [N, members * classes]"""
+        """Compute and check the outputs of all members. -> float32 [N, members * classes]"""
         outputs: Float32Array = self.forward(images)
         self.n_classes = outputs.shape[1]
         return outputs
 
     @property
     def is_accelerated(self) -> bool:
-        """Whether all members are on the same GPUs, so that these make the views once for all of them."""
+        """Whether all members are on the same GPUs, which then make the views once for all of them."""
         workers = [member.workers for member in self.members]
         devices = {None if one is None else one.devices for one in workers}
         return devices != {None} and len(devices) == 1
@@ -190,7 +190,7 @@ class MemberOutputs(Classifier):
         return lambda: np.concatenate([fetch() for fetch in fetches], axis=1)
 
     def find_batch_size(self, image: Array) -> int | None:
-        """Return how many images [H, W, C] fill the GPUs and fit in their memory; None unless all members have some."""
+        """Return the number of images [H, W, C] that fill the GPUs and fit in their memory; None if unknown."""
         sizes = [member.find_batch_size(image) for member in self.members] if self.is_accelerated else []
         return min((size for size in sizes if size is not None), default=None)
 
@@ -202,7 +202,7 @@ HARMLESS_OPTIONS = frozenset([*_DESCRIPTIONS, *(each.name for each in fields(Pre
 """Options that a policy may set to any value: they describe the outputs and the preprocessing of a model."""
 
 HARMLESS_VALUES: Mapping[str, frozenset[str]] = {
-    # Every thread takes memory, and thousands of them end the process.
+    # Thousands of threads exhaust the memory of the process.
     "threads": frozenset(str(threads) for threads in range(1, 65)),
     "timeout": frozenset(str(seconds) for seconds in range(1, 601)),  # at most the default
     # ONNX Runtime has providers that call a server or write files.
@@ -213,7 +213,7 @@ HARMLESS_VALUES: Mapping[str, frozenset[str]] = {
 """Options that a policy may set to these values only."""
 
 INPUT_FORMAT = ("size", "channels", "layout", "input_dtype")
-"""Preprocessing settings that a model's own input determines, so that they are not those of another model."""
+"""Preprocessing settings that are read from the input of a model, and therefore not inherited by another model."""
 
 
 def select_harmless_options(spec: Spec) -> dict[str, str]:
@@ -226,14 +226,14 @@ def select_harmless_options(spec: Spec) -> dict[str, str]:
 
 
 def inherit_options(specs: Sequence[str], policy: Policy) -> list[tuple[str, Output | None]]:
-    """Return the specs of models that are used with a policy, each with the harmless options of the policy it lacks.
+    """Add missing harmless options of a policy to the specs of models; return each with its kind of output, if known.
 
-    Beside each is the kind of output, if the model does not tell it. Members of an ensemble inherit from the members of
-    the policy in the same order. With another number of members, each inherits what all members of the policy agree on.
+    Members of an ensemble inherit from the members of the policy in order. If their number differs, each inherits the
+    options that are equal in all members of the policy.
     """
     originals = [_parse_leniently(text) for text in policy.known_classifier.name.split(MEMBER_SEPARATOR)]
     first, *others = originals
-    # The record of an ensemble is not that of each of its members.
+    # The record of an ensemble does not apply to each member.
     recorded, output = ({}, None) if others else (_recorded_settings(policy), policy.known_classifier.output)
     if len(specs) != len(originals):
         options = first.options.items()
@@ -257,7 +257,7 @@ def _inherit(
     stated = options.pop("output", output)
     # Policies store locations without the user name and password of a URL.
     if (spec.scheme, parse_spec(shown, ClassifierError).location) != (original.scheme, original.location):
-        # A function or a remote model is identified by its name, which another one must not borrow.
+        # The name identifies a function or a remote model, so another model must not inherit it.
         options.pop("name", None)
     kept = {name: value for name, value in options.items() if name in scheme.known_options}
     merged = Spec(spec.scheme, spec.location, {**kept, **spec.options})
@@ -265,7 +265,7 @@ def _inherit(
 
 
 def _parse_leniently(name: str) -> Spec:
-    """Parse the name of a policy's classifier; that of a model made in Python need not be a spec."""
+    """Parse the name of a policy's classifier, which is not a spec if the model was made in Python."""
     try:
         return parse_spec(name, ClassifierError)
     except ClassifierError:
@@ -273,7 +273,7 @@ def _parse_leniently(name: str) -> Spec:
 
 
 def _recorded_settings(policy: Policy) -> dict[str, str]:
-    """Return the preprocessing of a policy as options: it may have been given in Python, and not in the spec."""
+    """Return the preprocessing of a policy as options, since it may be missing in the spec if it was set in Python."""
     recorded, default = Preprocessing.from_dict(policy.known_classifier.preprocessing), Preprocessing()
     settings = {}
     for name in (each.name for each in fields(Preprocessing) if each.name not in INPUT_FORMAT):

@@ -1,4 +1,4 @@
-"""Review of images by people: the review queue, the folder of rejected images, and exports to labeling tools."""
+"""Human review of images: the review queue, the folder of rejected images, and exports to labeling tools."""
 
 import base64
 import hashlib
@@ -40,43 +40,43 @@ CONFIG_SUFFIX = "-config.xml"
 
 
 class Answer(IntEnum):
-    """What a reviewer may say of an image instead of a class; negative numbers, since classes count from 0."""
+    """Statements of a reviewer about an image instead of a class; negative numbers, since classes count from 0."""
 
     NONE_OF_THESE = -1
-    """It shows none of the classes: an unknown image. A prediction of it is wrong."""
+    """The image shows none of the classes (unknown image). Its prediction is wrong."""
     CANNOT_TELL = -2
-    """The reviewer does not know. For statistics the image is not reviewed, and counts as the worse of both cases."""
+    """The reviewer does not know. Statistics treat the image as not reviewed: the worse case is assumed."""
     BAD_IMAGE = -3
-    """It is unusable, such as black or blurred. A prediction of it is wrong, but it is not an unknown image."""
+    """The image is unusable, for example black or blurred. Its prediction is wrong, but it is not an unknown image."""
 
     @property
     def text(self) -> str:
-        """The answer in words, as in exports and on pages, such as `none of these`."""
+        """The answer as text for exports and pages, like `none of these`."""
         return self.name.lower().replace("_", " ")
 
     @classmethod
     def find(cls, text: str) -> "Answer | None":
-        """Return the answer with a text, in any case; None if it is no answer."""
+        """Return the answer with this text, ignoring case; None if there is none."""
         return next((one for one in cls if one.text == text.strip().lower()), None)
 
     @classmethod
     def list_offered(cls, class_names: Iterable[str]) -> "tuple[Answer, ...]":
-        """Return the answers beside classes: those that no class is named like, which would be mistaken for it."""
+        """Return the answers offered beside the classes, without answers that are also the name of a class."""
         taken = set(map(cls.find, class_names))
         return tuple(one for one in cls if one not in taken)
 
 
 @dataclass(frozen=True)
 class Review:
-    """What `score` hands to people: a folder of rejected images, and files for labeling tools.
+    """Outputs of `score` for human review: a folder of rejected images, and files for labeling tools.
 
     Attributes
     ----------
     rejected, link
         A folder for rejected images, sorted by predicted class, and whether to link the files instead of copying them.
     exports, export_all, image_prefix
-        Files for labeling tools, such as 'label-studio:tasks.json'; whether they include accepted images; and a prefix
-        that is put before the id of an image to make its URL.
+        Files for labeling tools, like 'label-studio:tasks.json'; whether they include accepted images; and a URL prefix
+        for the ids of images.
     """
 
     rejected: str | Path | None = None
@@ -93,12 +93,12 @@ class ReviewImage(NamedTuple):
     """One image of the review queue, with its prediction."""
 
     position: int
-    """Its position in the source."""
+    """Position in the source."""
     id: str
     label: int
     class_name: str
     class_folder: str
-    """Name of a folder for the images of its class only."""
+    """Name of the folder for the images of its class."""
     confidence: float
     interval: tuple[float, float] | None
     accept: bool
@@ -106,7 +106,7 @@ class ReviewImage(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReviewQueue:
-    """Images in the order of review, least confident first. Holds a few numbers per image; ids belong to the source."""
+    """Images in the order of review, least confident first. Holds few numbers per image; ids come from the source."""
 
     rows: "pa.Table"
     ids: Sequence[str]
@@ -139,7 +139,7 @@ class ReviewQueue:
 
     def __iter__(self) -> Iterator[ReviewImage]:
         folders = name_class_folders(self.class_names)
-        # Only some of them are in memory as Python values.
+        # Convert only some of them to Python values at a time.
         for row in itertools.chain.from_iterable(batch.to_pylist() for batch in self.rows.to_batches(4096)):
             place, label = row["position"], row["label"]
             yield ReviewImage(
@@ -149,7 +149,7 @@ class ReviewQueue:
                 self.class_names[label],
                 folders[label],
                 row["confidence"],
-                # Either both ends are missing or none.
+                # Both ends are missing, or neither.
                 None if row["low"] is None else (row["low"], row["high"]),
                 row["accept"],
             )
@@ -157,9 +157,9 @@ class ReviewQueue:
 
 @dataclass(frozen=True)
 class ImageLocations:
-    """Where people and tools find images: in the folder of rejected images, in their own files, or at URLs.
+    """Locations of images for reviewers and tools: the folder of rejected images, the original files, or URLs.
 
-    The folder has copies of the files, or links to them; images that are not files are saved as PNG files.
+    The folder has copies of the files, or links to them; other images are saved as PNG files.
     """
 
     source: Source
@@ -167,11 +167,11 @@ class ImageLocations:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of rejected images, if there is one."""
+        """The folder of rejected images, or None."""
         return None if self.review.rejected is None else Path(self.review.rejected)
 
     def check_folder(self, chunks: ScoreChunks) -> None:
-        """Raise an error for a folder that cannot be written, or whose images would mix with others."""
+        """Raise an error for a folder that is not writable or has other files."""
         if self.folder is None:
             return
         where, path = f"cannot put rejected images into {str(self.folder)!r}", self.folder.absolute()
@@ -186,15 +186,15 @@ class ImageLocations:
                 raise DecisionError(f"{where}: it is inside {str(images)!r}, which is scored; choose another folder.")
 
     def fill_folder(self, queue: ReviewQueue, chunks: ScoreChunks, advance: Advance) -> None:
-        """Put every image of the queue into the folder; images from an interrupted job are written again."""
-        assert self.folder is not None, "there is a folder"
+        """Store every image of the queue in the folder; images from an interrupted job are written again."""
+        assert self.folder is not None, "the caller checked that there is a folder"
         with translate_write_errors("rejected images", self.folder):
             chunks.write_rejected_mark(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
             for image in queue:
                 self._add(image)
                 advance(1)
-            # One sync of the file system; a sync of every file takes 70 times as long.
+            # One sync of the file system; syncing every file takes 70 times as long.
             getattr(os, "sync", lambda: None)()
             rows = itertools.chain([("file", "id", "label", "class", "confidence")], map(self._make_row, queue))
             lines = (format_csv_row(row).encode() for row in rows)
@@ -225,7 +225,7 @@ class ImageLocations:
     def _add(self, image: ReviewImage) -> None:
         target = self._find_copy(image)
         target.parent.mkdir(exist_ok=True)
-        # A resumed job writes every image again, and so replaces what a killed one left under this name.
+        # A resumed job overwrites the temporary files of a killed one.
         temporary = target.with_name(f".{target.name}{TEMPORARY_SUFFIX}")
         temporary.unlink(missing_ok=True)
         original = self.source.find_path(image.position)
@@ -250,11 +250,11 @@ class Export(NamedRecord):
     reads_files: bool
     """Whether the tool needs images that are files on its own disk."""
     companions: tuple[str, ...] = ()
-    """Endings of further files: `-config.xml` is written next to `tasks.json` as `tasks-config.xml`."""
+    """Suffixes of additional files: for `tasks.json`, `-config.xml` means `tasks-config.xml`."""
 
     @property
     def form(self) -> str:
-        """The text of an export, with a placeholder for the file."""
+        """The syntax of the export, with a placeholder for the file."""
         return f"{self.name}:FILE"
 
 
@@ -282,7 +282,7 @@ class ExportFile:
         """Parse `SCHEME:FILE`, and check that the file can be written."""
         scheme, _, location = text.partition(":")
         if scheme in EXPORTS and not location:
-            raise DecisionError(f"the export {text!r} names no file; expected {EXPORTS[scheme].form}.")
+            raise DecisionError(f"the export {text!r} has no file; expected {EXPORTS[scheme].form}.")
         if ":" not in text:
             forms = ", ".join(export.form for export in EXPORTS.values())
             raise DecisionError(f"the export {text!r} has no scheme; expected one of: {forms}.")
@@ -297,14 +297,14 @@ class ExportFile:
         return file
 
     def check_new(self, scores: str) -> None:
-        """Raise an error if a file exists, to which the scores that do not exist cannot belong."""
+        """Raise an error if a file exists although the scores do not, so that it belongs to other scores."""
         for path in self.paths:
             if path.exists():
-                fault = f"{str(path)!r} exists, and the scores {scores!r} do not, so it is an export of others"
+                fault = f"{str(path)!r} exists, but the scores {scores!r} do not, so it is an export of other scores"
                 raise DecisionError(fault, repair=REPLACE)
 
     def check_images(self, locations: ImageLocations) -> None:
-        """Raise an error, before the job starts, if the tool could not find the images, because they are not files."""
+        """Raise an error, before the job starts, if the tool needs files but the images are not files."""
         source, review = locations.source, locations.review
         needs_files = self.export.reads_files or review.image_prefix is None
         is_saved = review.rejected is not None and not review.export_all
@@ -333,7 +333,7 @@ class LabelStudio:
 
     @staticmethod
     def write_blind(path: Path, images: Iterable[ReviewImage], source: Source, class_names: tuple[str, ...]) -> None:
-        """Write images as tasks without predictions; those that are in no file of their own are in the tasks."""
+        """Write images as tasks without predictions; images without a separate file are embedded in the tasks."""
         locations = ImageLocations(source, Review())
 
         def make_task(image: ReviewImage) -> dict[str, object]:
@@ -353,7 +353,7 @@ class LabelStudio:
 
     @staticmethod
     def format_interface(class_names: tuple[str, ...]) -> str:
-        """Return the labeling interface: one image, and a single choice among the classes and other answers."""
+        """Return the labeling interface: one image, and a single choice among the classes and the offered answers."""
         layout = ' layout="select"' if len(class_names) > 20 else ""  # a drop-down list instead of buttons
         texts = (*class_names, *(answer.text for answer in Answer.list_offered(class_names)))
         choices = "\n".join(f"    <Choice value={quoteattr(text)}/>" for text in texts)
@@ -364,7 +364,7 @@ class LabelStudio:
 
     @staticmethod
     def format_tasks(tasks: Iterable[dict[str, object]]) -> Iterator[bytes]:
-        """Yield the content of a file of tasks, one after another."""
+        """Yield the content of a file of tasks, task by task."""
         yield b"["
         for number, task in enumerate(tasks):
             yield f"{',' if number else ''}\n{json.dumps(task, ensure_ascii=False)}".encode()
@@ -376,7 +376,7 @@ class LabelStudio:
         low, high = image.interval or (None, None)
         result = [LabelStudio.make_choice(image.class_name)]
         prediction: dict[str, object] = {"model_version": "secondlook", "result": result}
-        # Label Studio rejects scores outside [0, 1]; such a confidence can still be sorted by as data.
+        # Label Studio rejects scores outside [0, 1], but can sort by the confidence in the data.
         if 0 <= image.confidence <= 1:
             prediction["score"] = image.confidence
         about = {"id": image.id, "confidence": image.confidence, "low": low, "high": high, "accept": image.accept}
@@ -395,7 +395,7 @@ def _write_fiftyone(path: Path, queue: ReviewQueue, locations: ImageLocations) -
         yield f'{{"classes": {json.dumps(queue.class_names, ensure_ascii=False)},\n"labels": {{'.encode()
         for number, image in enumerate(queue):
             low, high = image.interval or (None, None)
-            # Fields that FiftyOne does not define go into attributes; it has an "id" of its own.
+            # Fields that FiftyOne does not define go into attributes; "id" is reserved.
             attributes = {"low": low, "high": high, "accept": image.accept, "source_id": image.id}
             label = {"label": image.label, "confidence": image.confidence, "attributes": attributes}
             entry = [json.dumps(value, ensure_ascii=False) for value in (str(locations.path_of(image)), label)]
@@ -412,7 +412,7 @@ EXPORTS.add(Export("label-studio", _TASKS, LabelStudio.write, reads_files=False,
 
 
 def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return a folder name for each class, different from all others and from the list of rejected images."""
+    """Return a unique folder name for each class, different from the name of the list of rejected images."""
     used = {Review.LIST: ""}
     for label, name in enumerate(class_names):
         identity = name
@@ -424,14 +424,14 @@ def name_class_folders(class_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def make_file_name(name: str, identity: str) -> str:
-    """Return a file name that is valid on common file systems and different for every identity.
+    """Return a file name that is valid on common file systems and unique per identity.
 
-    The name is used as it is if the identity is a short text of lowercase letters, digits and `_.-`; otherwise a
-    readable form of it gets a digest of the identity, since some file systems ignore case. So does a name that looks
-    like such a form.
+    A short identity of lowercase letters, digits and `_.-` keeps its name. Otherwise a digest of the identity is
+    appended to a readable form of the name, since some file systems ignore case. The same applies to a name that
+    already ends in a digest.
     """
     is_plain = re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", identity) and not identity.endswith(".")
-    # Windows reserves the names of devices, with any suffix.
+    # Windows reserves device names, with any suffix.
     is_special = re.match(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", identity) or re.search("-[0-9a-f]{32}$", name)
     if is_plain and len(identity) <= MAX_NAME_LENGTH and not is_special:
         return name

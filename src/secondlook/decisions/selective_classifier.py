@@ -33,7 +33,7 @@ from secondlook.views import AUTO, ViewSet, ViewsLike
 
 QUIET = Execution(progress=False)
 SUPPOSED_CLASSES = 1000
-"""Number of classes that memory is planned for before the first prediction."""
+"""Number of classes assumed for memory before the first prediction."""
 
 
 class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc]  # scikit-learn has no types
@@ -43,31 +43,30 @@ class NotFittedError(DecisionError, SklearnNotFittedError):  # type: ignore[misc
 class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A classifier that predicts a class if its confidence is high enough, and otherwise rejects the image (-1).
 
-    Pass a policy, which makes it usable at once, or call `fit` with labeled images. Images are anything
-    that `open_source` accepts: an array uint8 or float32 [N, H, W, C], a single image, a list of them, the spec of a
-    source, a data set. Like every estimator of scikit-learn it loads and checks nothing before its first use, and can
-    be cloned.
+    Pass a policy to use it at once, or call `fit` with labeled images. Images are anything that `open_source` accepts:
+    an array uint8 or float32 [N, H, W, C], a single image, a list of images, the spec of a source, a data set. Like
+    every scikit-learn estimator, it loads and checks nothing before its first use and can be cloned.
 
     Parameters
     ----------
     classifier
-        A classifier, or whatever `load_classifier` accepts.
+        A classifier, or anything that `load_classifier` accepts.
     policy
         A policy or the path of its file; its settings replace `views`, `method`, `method_options`, `predict_from`,
         `top_k` and `adaptive`, and its guarantee replaces `risk` and `delta`.
     views, method, method_options
         Views, confidence method and its options. "auto" chooses views that suit the classifier and the images; the
-        default method is 'blend'. Of a list of methods, `fit` chooses the one with the largest coverage; they share
+        default method is 'blend'. From a list of methods, `fit` chooses the one with the largest coverage; they share
         `delta`.
     risk, delta
         Largest error rate among accepted images, and failure probability of this guarantee.
     predict_from, top_k
-        Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+        Whether classes are predicted from the image itself or from the mean over views, and the number of classes.
     adaptive
-        Whether an image is looked at only until it is decided: True fits a schedule, a given one must have been fitted
-        to other images.
+        Whether to stop looking at an image once it is decided. True fits a schedule; a given schedule must have been
+        fitted to other images.
     allow_mismatch
-        Whether to use the policy with a classifier that it was not made for; nothing is guaranteed then.
+        Whether to use the policy with a classifier that it was not made for, without a guarantee.
     execution
         Where and how to classify; without progress bars by default.
 
@@ -76,7 +75,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classifier_
         The loaded classifier.
     policy_
-        The policy in force; without a guarantee if the classifier is not the one it was made for.
+        The policy in force; without a guarantee if it was made for another classifier.
     views_
         The views of the policy, in the order of looks if it is adaptive.
     view_choice_
@@ -85,7 +84,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The classes 0 .. C - 1, and their number C; known after the first prediction, or from the class names.
     """
 
-    # Not set in the constructor, which scikit-learn expects to do nothing but store its arguments.
+    # scikit-learn expects a constructor that only stores its arguments.
     _plan: Plan | None = None
     _n_classes: int | None = None
     view_choice_: ViewChoice | None = None
@@ -150,13 +149,12 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, images: Any, labels: ArrayLike | None = None) -> Self:
         """Choose the threshold on labeled images such that `risk` is guaranteed; the classifier stays unchanged.
 
-        Where views are to be chosen, or a method or a schedule is to be fitted, a quarter of the images, at most 1,000,
-        is set apart for that, and the threshold is chosen on the others. Of copies of
-        images, only errors count, so that the guarantee holds whether or not a copy is another independent draw.
+        To choose views, or to fit a method or a schedule, a quarter of the images is reserved, at most 1,000; the
+        threshold is chosen on the others. Among copies of an image, only errors count, so the guarantee holds whether
+        or not copies are independent draws.
 
-        If a policy was given, its settings are calibrated again on these images, and one with a schedule or a limit
-        of familiarity gets a new one. If the risk cannot be guaranteed, the message of the error has the smallest risk
-        that can be.
+        If a policy was given, its settings are calibrated again on these images; a schedule or a limit of familiarity
+        is fitted again. If the risk cannot be guaranteed, the error states the smallest risk that can be.
         """
         policy = self._load_policy()
         views: ViewsLike = self.views
@@ -220,9 +218,9 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decide(self, images: Any, *, level: float | None = DEFAULT_LEVEL, seed: int = 0) -> Decisions:
         """Return predicted class, confidence, interval, decision and number of looks of each image.
 
-        `level` and `seed` are the confidence level and the random seed of the interval, which is left out for None.
+        `level` and `seed` are the confidence level and the random seed of the interval; None omits the interval.
         """
-        # Folders of new images need not be classes.
+        # Folders of new images may not be classes.
         return self._decide(open_source(images).without_labels(), level, seed)
 
     def score(self, images: Any, labels: ArrayLike | None = None) -> float:
@@ -253,7 +251,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted copy with the same classifier.
 
-        scikit-learn would copy the classifier, which sessions and handles do not allow, and unfit an estimator.
+        scikit-learn would copy the classifier, which fails for sessions and handles, and unfit an estimator.
         """
         return type(self)(**self.get_params(deep=False))
 
@@ -281,10 +279,10 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _look(self, source: Source) -> Iterator[LookedGroup]:
-        """Yield the predictions of some images at a time, by the number of looks."""
+        """Yield predictions for a few images at a time, by number of looks."""
         plan = self._get_plan()
         check_class_names_match(plan.members, source)
-        # Without a forward pass that nothing else needs: a single image would cost twice as much.
+        # No extra forward pass to find the number of classes: it would double the time for a single image.
         n_classes = self._n_classes or self.classifier_.n_classes or SUPPOSED_CLASSES
         n_outputs = n_classes * len(plan.members)
         chunking = Chunking(len(source), plan.choose_chunk_rows(plan.read_first_image(source), n_outputs))

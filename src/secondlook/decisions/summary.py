@@ -1,4 +1,4 @@
-"""`ScoreSummary`: what a scoring job did."""
+"""`ScoreSummary`: the result of a scoring job."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -8,14 +8,14 @@ from secondlook.policies import Guarantee
 from secondlook.predictions import ComputedChunk
 
 LISTED_WORKERS = 16
-"""Number of workers that the text of a summary lists."""
+"""Largest number of workers listed in the text."""
 LISTED_SKIPPED = 20
-"""Number of skipped images that the text of a summary lists."""
+"""Largest number of skipped images listed in the text."""
 
 
 @dataclass
 class WorkerUse:
-    """What one worker did, or the engine with all its workers."""
+    """Work done by one worker, or by all workers of an engine."""
 
     images: int = 0
     chunks: int = 0
@@ -29,7 +29,7 @@ class WorkerUse:
 
 @dataclass
 class EngineUse(WorkerUse):
-    """What an engine did now, and each of its workers, by their names; not what an interrupted job did before."""
+    """Work done by an engine and each of its workers, by name; without the work of an interrupted job before."""
 
     workers: dict[str, WorkerUse] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class EngineUse(WorkerUse):
         return {"computed": self.images, "seconds": self.seconds, "images_per_second": speed, "workers": workers}
 
     def describe(self) -> Iterator[str]:
-        """Yield a line about all workers, and one about each."""
+        """Yield a line about all workers, then one per worker."""
         if not self.workers:
             yield "computed: nothing, since all chunks were finished before"
             return
@@ -76,23 +76,23 @@ class ScoreSummary:
     """Id of each image that could not be read, and the reason."""
     guarantee: Guarantee | None
     guarantee_text: str
-    """The guarantee in words, or 'none' with the reason."""
+    """The guarantee as text, or 'none' with the reason."""
     mismatch: str | None
     """Why the guarantee of the policy does not hold, if it was used with another classifier."""
     rejected_folder: Path | None = None
     exports: tuple[str, ...] = ()
     looks: int = 0
-    """Number of looks at all images together."""
+    """Total number of looks."""
     views: int = 1
-    """Number of looks at each image if every one had all of them."""
+    """Number of looks per image without early stopping."""
     is_adaptive: bool = False
-    """Whether the policy has a schedule, so that an image is looked at only until it is decided."""
+    """Whether the policy has a schedule, so that looking at an image stops once it is decided."""
     use: EngineUse | None = None
-    """What the workers of an engine did; None if the images were scored in this process."""
+    """Work done by the workers of an engine; None if the images were scored in this process."""
     audited: int | None = None
     """Number of accepted images that are marked for review; None without an audit."""
     unfamiliar: int | None = None
-    """Rejected images that look like none of the known ones; None if the policy has no limit of familiarity."""
+    """Rejected images that look unlike all known images; None if the policy has no limit of familiarity."""
 
     @property
     def images(self) -> int:
@@ -135,7 +135,7 @@ class ScoreSummary:
             rejected += f" ({self.unfamiliar:,} of them unfamiliar)"
         yield f"{self.images:,} images: {accepted}, {rejected}, {len(self.skipped):,} skipped"
         if self.audited is not None:
-            yield f"audit: {self.audited:,} of the accepted images are to be reviewed"
+            yield f"audit: {self.audited:,} of the accepted images are marked for review"
         if self.is_adaptive:
             saved = f"saves {100 * (1 - self.mean_looks / self.views):.1f} % of the forward passes"
             yield f"looks: {self.mean_looks:.2f} of {self.views} on average, which {saved}"
