@@ -1,4 +1,4 @@
-"""secondlook tells people when their image classifier is wrong."""
+"""secondlook tells you when your image classifier is wrong."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Array types that pass between the rooms, and what counts as a number, an array, images or outputs."""
+"""Array types shared by all packages, and validation of numbers, arrays, images and outputs."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 Output = Literal["logits", "probabilities"]
-"""What the numbers of a classifier are."""
+"""Kind of classifier outputs."""
 OUTPUTS: tuple[Output, ...] = ("logits", "probabilities")
 
 SUM_TOLERANCE = 1e-3
@@ -28,9 +28,9 @@ GEN_EXPONENT, GEN_CLASSES = 0.1, 100
 """Exponent of the generalized entropy of probabilities, and the largest number of leading classes that it counts."""
 
 PROBABILITY_FLOORS: Mapping[Output, float] = {"logits": float(np.finfo(np.float64).tiny), "probabilities": 1e-45}
-"""What a probability of 0 counts as: about the smallest number of the format, float64 from logits, float32 if stored.
+"""Lower bound of probabilities: about the smallest number of the format, float64 from logits, float32 if stored.
 
-So that the logarithm is finite, and two outputs that differ only below their precision have the same confidence.
+Keeps logarithms finite, and gives outputs that differ only below their precision the same confidence.
 """
 
 
@@ -58,7 +58,7 @@ def sigmoid(values: Float64Array) -> Float64Array:
 
 
 def exact_interval(found: int, images: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact (Clopper-Pearson) interval of the probability of what was found in some of the images."""
+    """Return the exact (Clopper-Pearson) interval of a probability, from `found` of the images."""
     from scipy.special import betaincinv  # takes time to import
 
     tail, others = (1 - level) / 2, images - found
@@ -79,19 +79,19 @@ def top_classes(values: Float64Array, top_k: int) -> IntArray:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a finite real number: not a text, a bool, None or NaN."""
+    """Whether a value is a finite real number, not a string, a bool, None or NaN."""
     if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
         return False
     return bool(-math.inf < value < math.inf)
 
 
 def is_whole_number(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer: not a float, a text, a bool or None."""
+    """Whether a value is an integer, not a float, a string, a bool or None."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def as_array(values: object, name: str, error: type[Exception]) -> Array:
-    """Return values as an array; raise `error` for ragged lists, and for masked values, which NumPy would unmask."""
+    """Return values as an array; raise `error` for ragged lists and for masked values, which NumPy unmasks."""
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as reason:
@@ -99,14 +99,14 @@ def as_array(values: object, name: str, error: type[Exception]) -> Array:
         raise error(f"{name} cannot be converted to an array: {first_sentence}; pass a NumPy array.") from None
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         index = np.argwhere(np.ma.getmaskarray(values))[0].tolist()
-        raise error(f"{name} is masked at index {index}; pass only the images whose values are known.")
+        raise error(f"{name} is masked at index {index}; pass only images with known values.")
     return array
 
 
 def resolve_positions(
     values: object, count: int, name: str, error: type[SecondLookError], *, allow_none: bool = False
 ) -> IntArray:
-    """Return the non-negative positions, int64, that an index array or a mask bool [count] selects, in its order."""
+    """Return the non-negative positions, int64, selected by an index array or a mask bool [count], in its order."""
     selected = as_array(values, name, error)
     if selected.dtype.kind == "b":
         if selected.shape != (count,):
@@ -129,7 +129,7 @@ def resolve_positions(
 
 
 def is_text(labels: ArrayLike) -> bool:
-    """Whether labels are class names: all of them texts. NumPy would convert numbers among texts to texts."""
+    """Whether all labels are strings: class names. NumPy converts numbers in a list with strings to strings."""
     if to_host(labels).dtype.kind not in "OTUS":
         return False
     values = labels if isinstance(labels, list | tuple) else to_host(labels).flat
@@ -137,7 +137,7 @@ def is_text(labels: ArrayLike) -> bool:
 
 
 def to_host(labels: Any) -> Array:
-    """Return labels as an array; those in a tensor on a GPU are copied to the host."""
+    """Return labels as an array; tensors on a GPU are copied to the host."""
     return np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
 
 
@@ -147,7 +147,7 @@ def round_down_to_power_of_two(number: int) -> int:
 
 
 def default_ids(n_images: int) -> tuple[str, ...]:
-    """Return the ids of images that have none: their positions, zero-padded so that they sort ('000042')."""
+    """Return default ids: the positions of the images, zero-padded for sorting ('000042')."""
     return tuple(f"{position:06d}" for position in range(n_images))
 
 
@@ -166,7 +166,7 @@ def validate_pixels(images: object, name: str, error: type[SecondLookError], *, 
     """
     shape = "[H, W, 1 or 3]" if single else "[N, H, W, 1 or 3]"
     if not isinstance(images, np.ndarray):
-        raise error(f"{name} are a {type(images).__name__}, expected a NumPy array {shape}.")
+        raise error(f"{name} have type {type(images).__name__}, expected a NumPy array {shape}.")
     if images.ndim != (3 if single else 4) or images.shape[-1] not in (1, 3):
         fault = f"{name} have shape {list(images.shape)}, expected {shape}"
         raise error(fault, repair=_suggest_reshape(images, single))
@@ -191,7 +191,7 @@ def validate_pixels(images: object, name: str, error: type[SecondLookError], *, 
 
 
 def to_float32(values: Array) -> Float32Array:
-    """Return floating-point numbers as float32, without a copy where they are; too large ones become infinite."""
+    """Return floating-point numbers as float32, without a copy if they already are; too large ones become infinite."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32, copy=False)
 
@@ -203,7 +203,7 @@ def _suggest_reshape(images: Array, single: bool) -> Repair | str | None:
     if single and images.ndim == 3 and images.shape[2] == 4:
         return "to drop the alpha channel pass image[..., :3]"
     if single and images.ndim == 4:
-        return Repair("pass a batch of images as it is, not in a list, and its labels as {labels}", labels=ANY)
+        return Repair("pass a batch of images directly, not in a list, and its labels as {labels}", labels=ANY)
     if not single and images.ndim == 3 and images.shape[2] in (1, 3):
         return "for one image pass image[None]"
     return f"for gray images pass {name}[..., None]" if images.ndim == len(axes) - 1 else None

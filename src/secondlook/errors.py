@@ -1,6 +1,6 @@
-"""The errors that users can repair: every one is a `SecondLookError` that says what is wrong and how to repair it.
+"""Errors that users can repair: each is a `SecondLookError` with a message that contains fault and repair.
 
-A message has fields, so that each front end names arguments in its own language: `overwrite=True` in Python,
+Messages have fields, so that each front end names arguments in its own language: `overwrite=True` in Python,
 `--force` on the command line. `str(error)` is the Python form.
 """
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 NameArgument = Callable[[str, object], str]
-"""Returns how a front end writes an argument with a value; `ANY` stands for whatever value the user has."""
+"""Formats an argument with its value for a front end; `ANY` means any value."""
 
 ANY: Any = ...
-"""Value of an argument in a repair that the user knows best: `Repair("pass {labels}", labels=ANY)`."""
+"""Placeholder for a value that the user chooses: `Repair("pass {labels}", labels=ANY)`."""
 
 LONGEST_REASON = 300
-"""Characters of a library's message that are kept in ours."""
+"""Maximum length of another library's message within ours."""
 
 
 class Repair:
     """A repair that names arguments: `Repair("pass {overwrite} to replace it", overwrite=True)`.
 
-    `of` is the function that takes them, where several do and another one raises the error: a front end is given
-    "score.audit" instead of "audit".
+    `of` is the function that takes them, if another function raises the error: front ends receive "score.audit"
+    instead of "audit".
     """
 
     def __init__(self, text: str, *, of: object = "", **arguments: object) -> None:
@@ -30,19 +30,19 @@ class Repair:
         self.arguments = {name: (f"{of}.{name}".lstrip("."), value) for name, value in arguments.items()}
 
     def word(self, name_argument: NameArgument) -> str:
-        """Return the sentence with its arguments in the language of a front end."""
+        """Return the repair with its arguments in the language of a front end."""
         return self.text.format(**{name: name_argument(*argument) for name, argument in self.arguments.items()})
 
 
 def name_in_python(name: str, value: object) -> str:
-    """Return an argument as it is written in Python; with `ANY`, its name alone."""
+    """Format an argument as in Python; with `ANY`, its name alone."""
     return f"{name.rpartition('.')[2]}={'' if value is ANY else repr(value)}"
 
 
 class Message:
-    """Text of an error or a warning in fields: a fault, the argument and value it is about, and a repair.
+    """Message of an error or a warning, as fields: a fault, its argument and value, and a repair.
 
-    With `argument`, the sentence begins with it: `DecisionError("is out of range", argument="level", value=2)` says
+    With `argument`, the sentence begins with it: `DecisionError("is out of range", argument="level", value=2)` reads
     "level=2 is out of range."
     """
 
@@ -62,7 +62,7 @@ class Message:
 
     @classmethod
     def from_error(cls, error: "Message", prefix: str = "") -> Self:
-        """Return another error, or a warning, with the fields of this one; `prefix` goes before its sentence."""
+        """Return an error or a warning of this class with the fields of `error`; `prefix` precedes its sentence."""
         made = cls(error.fault, argument=error.argument, value=error._shown_value, repair=error.repair)
         made.prefix = f"{prefix}{error.prefix}"
         return made
@@ -119,7 +119,7 @@ class PredictionsError(SecondLookError):
 
 
 class ConfidenceError(SecondLookError):
-    """A confidence that is unknown or cannot be computed from the predictions at hand."""
+    """A confidence that is unknown or cannot be computed from the given predictions."""
 
 
 class MetricError(SecondLookError):
@@ -155,14 +155,14 @@ class ServingError(SecondLookError):
 
 
 class MissingExtraError(SecondLookError):
-    """A feature whose optional dependency is not installed."""
+    """A feature with an optional dependency that is not installed."""
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs {package!r}. Install it with: pip install 'secondlook[{extra}]'")
 
 
 def shorten_reason(error: BaseException) -> str:
-    """Return the first line of an error's message, cut to a readable length; the type of an error without one."""
+    """Return the first line of an error's message, truncated; the type of an error without a message."""
     lines = str(error).strip().splitlines()
     reason = lines[0].strip().rstrip(".;:") if lines else ""
     return (reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}...") or type(error).__name__
@@ -170,9 +170,9 @@ def shorten_reason(error: BaseException) -> str:
 
 @contextmanager
 def reject_failures(problem: str, repair: str, error: type[SecondLookError] = ClassifierError) -> Iterator[None]:
-    """Raise whatever a library raises on a file from elsewhere as `error`: problem, reason, repair.
+    """Raise all exceptions of a library on an untrusted file as `error`: problem, reason, repair.
 
-    No list of exceptions is complete here: a damaged file makes the libraries fail in ways that they do not document.
+    It catches all classes, since libraries fail on damaged files in undocumented ways.
     """
     try:
         yield

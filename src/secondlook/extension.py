@@ -1,8 +1,7 @@
-"""What those who build on the core import beside the top level: clients in this package, and wheels of your own.
+"""The names for extensions, in addition to the top level: for the clients in this package, and for your packages.
 
-A client knows nothing of the inside of the rooms: it imports names of `secondlook` and of this module, and a test
-proves it for the clients in this package. Importing it loads no framework, no image library and no runtime. With `as`,
-type checkers take an imported name for an exported one.
+Clients import only from `secondlook` and from this module; a test checks this for the clients in this package.
+Importing it loads no framework, no image library and no runtime. `as` marks a name as exported for type checkers.
 """
 
 from secondlook.arrays import GEN_CLASSES as GEN_CLASSES

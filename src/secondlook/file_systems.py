@@ -18,23 +18,23 @@ from secondlook.specs import expand_path, split_options
 
 URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 USER_IN_URL = re.compile(r"[^/@:]*:(?!\d+(/|$))[^@]*@", re.DOTALL)
-"""A user and a password before the host. A password may contain slashes; a colon may also stand before a port."""
+"""A user and a password before the host. A password may contain slashes; a colon may also precede a port."""
 SECRET_OPTION = re.compile(r"[?&][^=&]*(key|secret|token|password|credential|signature)[^=&]*=", re.IGNORECASE)
 
 SERVER_ERROR = re.compile(r"AWS Error|google::cloud|Azure|hdfs|curl", re.IGNORECASE)
 AWS_VARIABLES = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 LOCATION_OPTIONS = ("endpoint", "region", "anonymous")
-"""Another server (s3:// and gs://), the region of a bucket (s3://), and 'true' for no credentials (both)."""
+"""A custom server (s3:// and gs://), the region of a bucket (s3://), and 'true' for no credentials (both)."""
 
 CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 10.0
 ATTEMPTS = 3
-"""Together these limits report a server that is gone within seconds, and still ride out a single lost request."""
+"""These limits report a missing server within seconds, and tolerate a single lost request."""
 
 
 class FileEntry(NamedTuple):
-    """A file of a location: its name relative to the location, size in bytes, and time of modification."""
+    """A file of a location: name relative to the location, size in bytes, and modification time."""
 
     name: str
     size: int
@@ -42,12 +42,12 @@ class FileEntry(NamedTuple):
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is a URL such as 's3://bucket/folder'; a Windows path, whose drive has one letter, is none."""
+    """Whether a text is a URL such as 's3://bucket/folder'; a Windows path, with a one-letter drive, is not."""
     return URL.fullmatch(text) is not None
 
 
 def reject_credentials(text: str, error: type[SecondLookError]) -> None:
-    """Raise for a URL, or for text that contains one, with credentials in it; the message does not repeat them."""
+    """Raise for a URL with credentials, also within a text; the message does not repeat them."""
     match = URL.search(text)
     scheme, rest = (match["scheme"].lower(), match["rest"]) if match else ("", "")
     if USER_IN_URL.match(rest) or SECRET_OPTION.search(rest) or (scheme == "s3" and "@" in rest.partition("/")[0]):
@@ -56,10 +56,10 @@ def reject_credentials(text: str, error: type[SecondLookError]) -> None:
 
 
 def open_location(location: str, error: type[SecondLookError], options: Mapping[str, str] | None = None) -> "Location":
-    """Return the folder, file or prefix of a local path, or of any URL that pyarrow has a file system for.
+    """Return the folder, file or prefix of a local path, or of any URL that pyarrow supports, without reading it.
 
-    Nothing is read yet. `error` is the class of all errors. Options are in the URL (?region=eu-west-1) or in `options`,
-    where those with other names than `LOCATION_OPTIONS` are ignored.
+    `error` is the class of all errors. Options are in the URL (?region=eu-west-1) or in `options`; names in `options`
+    that are not in `LOCATION_OPTIONS` are ignored.
     """
     if not is_url(location):
         path = os.path.abspath(expand_path(location))  # noqa: PTH100 - links must not be resolved
@@ -90,20 +90,20 @@ def open_location(location: str, error: type[SecondLookError], options: Mapping[
 
 @dataclass(frozen=True)
 class Location:
-    """A folder of files behind a URL, or a local one; it can be sent to other processes and machines.
+    """A folder of files behind a URL, or a local one; can be pickled for other processes and machines.
 
     The file system is opened on first use in each process, with credentials from the environment or the machine's role.
-    Every failure of it is raised as `error`, from the exception of pyarrow.
+    All its failures are raised as `error`, from the exception of pyarrow.
     """
 
     url: str
-    """The URL, or the local path as it was given."""
+    """The URL, or the local path as given."""
     error: type[SecondLookError]
     endpoint: str | None = None
     region: str | None = None
     anonymous: bool = False
     path: str = ""
-    """Where the files are in the file system: 'bucket/prefix', or an absolute path."""
+    """Path in the file system: 'bucket/prefix', or an absolute path."""
 
     def __str__(self) -> str:
         return self.url
@@ -126,7 +126,7 @@ class Location:
 
     @property
     def parent(self) -> "Location":
-        """The folder that the location is in."""
+        """The folder that contains the location."""
         url = self.url.rstrip("/").rpartition("/")[0] if is_url(self.url) else str(Path(self.url).parent)
         return replace(self, url=url, path=self.path.rpartition("/")[0])
 
@@ -148,7 +148,7 @@ class Location:
         return sorted(entry for entry in entries if not _is_hidden(entry.name))
 
     def list_names(self) -> list[str]:
-        """Return the names of the files that `list_files` returns."""
+        """Return the names of the files of `list_files`."""
         return [file.name for file in self.list_files()]
 
     def list_folders(self) -> list[str]:
@@ -164,18 +164,18 @@ class Location:
         return f"{self.url.rstrip('/')}/{name}"
 
     def find(self, name: str = "") -> FileEntry | None:
-        """Return the file of a name, or the location itself if it is a file; None where there is no such file."""
+        """Return the file of a name, or the location itself if it is a file; None if there is no file."""
         with self.translate_errors():
             info = self._file_system.get_file_info(self._join(name))
         return FileEntry(name, info.size, info.mtime_ns or 0) if info.is_file else None
 
     def exists(self) -> bool:
-        """Whether there is such a folder or file; a prefix of a bucket exists while there are files below it."""
+        """Whether the folder or file exists; a prefix of a bucket exists if there are files below it."""
         with self.translate_errors():
             return bool(self._file_system.get_file_info(self.path).type.name != "NotFound")
 
     def open(self, name: str) -> Any:
-        """Open a file for reading at any position: a `pyarrow.NativeFile`, which several threads may read."""
+        """Open a file for random access: a `pyarrow.NativeFile`, which several threads may read."""
         with self.translate_errors(name):
             return self._file_system.open_input_file(self._join(name))
 
@@ -185,7 +185,7 @@ class Location:
             return bytes(file.read())
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file, whole or not at all."""
+        """Write a file atomically."""
         with self.translate_errors(name):
             if self.local_path is not None:
                 path = self.local_path / name
@@ -194,18 +194,18 @@ class Location:
                 return
             if self.path.startswith("/"):  # a file system with folders, such as HDFS, rather than a bucket
                 self._file_system.create_dir(self._join(name).rpartition("/")[0], recursive=True)
-            # Objects appear in a bucket when their upload is completed.
+            # Objects appear in a bucket once their upload is complete.
             with self._file_system.open_output_stream(self._join(name), compression=None) as file:
                 file.write(content)
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that does not exist is already deleted."""
+        """Delete a file, if it exists."""
         with self.translate_errors(name), suppress(FileNotFoundError):
             self._file_system.delete_file(self._join(name))
 
     @contextmanager
     def translate_errors(self, name: str = "", *, only_server: bool = False) -> Iterator[None]:
-        """Raise failures of the file system as `error`; `only_server` lets errors of a parser of an open file pass."""
+        """Raise failures of the file system as `error`; with `only_server`, errors of parsers are not translated."""
         from pyarrow import ArrowException
 
         try:
@@ -241,7 +241,7 @@ class Location:
 
 
 def _walk_files(folder: Path, parents: tuple[Path, ...] = (), prefix: str = "") -> Iterator[FileEntry]:
-    """Yield the regular files below a folder; follows links except to parents, which pyarrow would follow, too."""
+    """Yield the regular files below a folder; follows links, except to parents (unlike pyarrow)."""
     parents = (*parents, folder.resolve())
     for entry in _scan(folder):
         if entry.is_file():
@@ -252,7 +252,7 @@ def _walk_files(folder: Path, parents: tuple[Path, ...] = (), prefix: str = "") 
 
 
 def _list_folders(folder: Path, parents: tuple[Path, ...]) -> list[str]:
-    """Return the names of the subfolders, sorted, without links that lead back to `parents` or above them."""
+    """Return the names of the subfolders, sorted, without links to `parents` or to folders above them."""
     names = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
     targets = {name: (folder / name).resolve() for name in names}
     return [name for name in names if not any(parent.is_relative_to(targets[name]) for parent in parents)]
@@ -266,7 +266,7 @@ def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def find_broken_links(folder: Path) -> list[str]:
-    """Return the names of the links in a folder and its subfolders that lead nowhere, sorted."""
+    """Return the names of the broken links in a folder and its subfolders, sorted."""
     broken: list[str] = []
     for entry in os.scandir(folder):
         if entry.is_symlink():
@@ -282,12 +282,12 @@ def _is_hidden(name: str) -> bool:
 
 @cache
 def _open_s3(bucket: str, endpoint: str | None, region: str | None, anonymous: bool) -> Any:
-    """Open S3, or another store with its protocol; the region of a bucket of Amazon is found by asking for it."""
+    """Open S3 or a compatible store; the region of a bucket on AWS is looked up."""
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
     if region is None and endpoint is None:
         region = resolve_s3_region(bucket)
-    elif region is None:  # most other stores have one region only, whatever its name; a machine of Amazon is not asked
+    elif region is None:  # most other stores have a single region with any name; skips the metadata query of AWS
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     return S3FileSystem(
         anonymous=anonymous,
@@ -317,13 +317,13 @@ def _open_uri(url: str) -> tuple[Any, str]:
     """Return the file system of any other URL, and the path in it."""
     from pyarrow.fs import FileSystem
 
-    # Spaces and other characters that pyarrow rejects in URLs are allowed in the names of files.
+    # File names may contain spaces and other characters that pyarrow rejects in URLs.
     file_system, path = FileSystem.from_uri(quote(url, safe="%/:@~,;!$'()*+=&[]"))
     return file_system, str(path)
 
 
 def _explain(problem: Exception, location: Location) -> str:
-    """Return in a few words why a file system failed, without the ids of requests, and how to repair it."""
+    """Return a short reason why a file system failed, without request ids, and the repair."""
     text = str(problem)
     if isinstance(problem, FileNotFoundError):
         return "does not exist; correct the URL, or restore the file."
@@ -331,7 +331,7 @@ def _explain(problem: Exception, location: Location) -> str:
         reason = f"there is no bucket {location.path.partition('/')[0]!r}; create it, or correct the URL"
     elif re.search(r"ACCESS_DENIED|status 403|FORBIDDEN|PERMISSION_DENIED|INVALID_ACCESS_KEY|SIGNATURE", text, re.I):
         reason = f"permission denied; set credentials in the environment ({AWS_VARIABLES} for s3://)"
-        reason += " or use a role that may, or add ?anonymous=true for a public bucket"
+        reason += " or use a role with access, or add ?anonymous=true for a public bucket"
     elif re.search(r"access token|UNAUTHENTICATED|credentials? (was|were|is|are) not", text, re.I):
         reason = "no credentials were found; set them in the environment, or add ?anonymous=true"
     elif re.search(r"PERMANENT_REDIRECT|status 301|resolving region", text, re.I) and "NETWORK" not in text:
@@ -341,14 +341,14 @@ def _explain(problem: Exception, location: Location) -> str:
         server = f"its server ({reached})" if reached else "its server"
         reason = f"{server} cannot be reached ({_shorten(text)}); check the network and ?endpoint="
     elif isinstance(problem, OSError) and problem.strerror:
-        reason = f"{problem.strerror}; check the URL and what it names"
+        reason = f"{problem.strerror}; check the URL"
     else:
         reason = f"{_shorten(text)}; check the URL"
     return f"cannot be used: {reason}."
 
 
 def _shorten(text: str) -> str:
-    """Return the last and most concrete part of a message of pyarrow, without what only its authors understand."""
+    """Return the last and most specific part of a message of pyarrow, without internal details."""
     line = next(iter(text.strip().splitlines()), "no reason was given")
     found = re.search(r"(?:Details: |CURL error \[\d+\]=)(.*?)(?: error_info\W.*)?$", line)
     line = found[1] if found else line.rpartition(" operation: ")[2]

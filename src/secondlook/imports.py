@@ -1,4 +1,4 @@
-"""Imports made when they are needed: lazy public names, and packages of optional extras."""
+"""Imports on first use: lazy public names, and packages of optional extras."""
 
 import importlib
 import sys
@@ -9,9 +9,9 @@ from secondlook.errors import MissingExtraError
 
 
 def lazy_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module `__getattr__` for `package` that imports each name of `modules` from the module given for it.
+    """Return a module `__getattr__` for `package` that imports each name in `modules` from its module.
 
-    A module given as the name itself (`{"metrics": "secondlook.metrics"}`) is imported whole.
+    An entry like `{"metrics": "secondlook.metrics"}` imports the module itself.
     """
 
     def getattr_(name: str) -> Any:
@@ -19,14 +19,14 @@ def lazy_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str],
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(modules[name])
         value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
-        vars(sys.modules[package])[name] = value  # so that it is looked up once
+        vars(sys.modules[package])[name] = value  # cached for the next lookup
         return value
 
     return getattr_
 
 
 def import_extra(module: str, *, feature: str, extra: str) -> Any:
-    """Import a module of an optional dependency, or say which extra installs it."""
+    """Import a module of an optional dependency; raise `MissingExtraError` with the extra if it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

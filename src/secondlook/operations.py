@@ -1,4 +1,4 @@
-"""Operations on a batch of images that every engine runs: on arrays, on tensors, and as a graph of ONNX."""
+"""Image operations that every engine implements: on arrays, on tensors, and as an ONNX graph."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from secondlook.errors import ViewError
 ToneCurve = Callable[[Any, Any], Any]
 """Values in [0, 1] and the mean of the image, broadcastable -> values, which the engine clips to [0, 1].
 
-Curves consist of operators only, so that they take arrays as well as tensors."""
+Curves use operators only, so they work on arrays and tensors."""
 
 Border = Literal["black", "edge", "mirror"]
 """How pixels outside the image are filled."""
@@ -22,7 +22,7 @@ Border = Literal["black", "edge", "mirror"]
 
 @dataclass(frozen=True)
 class Frame:
-    """The size of the images that a step is applied to."""
+    """Size of the input images of a step."""
 
     height: int
     width: int
@@ -70,7 +70,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Copy:
-    """Flips and integer shifts: pixels are moved, not computed; pixels from outside the image are black."""
+    """Flips and integer shifts: pixels are moved, not computed; pixels outside the image are black."""
 
     y: Axis
     x: Axis
@@ -85,7 +85,7 @@ class Reorder:
 
 @dataclass(frozen=True)
 class Tone:
-    """Curves applied to each pixel value, one after the other; `uses_mean` if a curve depends on the image mean."""
+    """Curves applied to each pixel value in order; `uses_mean` if a curve depends on the image mean."""
 
     curves: tuple[ToneCurve, ...]
     uses_mean: bool = False
@@ -117,7 +117,7 @@ class Warp:
 
 @dataclass(frozen=True)
 class Luminance:
-    """The luminance of color images in every channel, with these weights of red, green and blue."""
+    """Replaces every channel of color images by the luminance, with weights of red, green and blue."""
 
     weights: tuple[float, float, float]
 
@@ -130,20 +130,20 @@ class Blur:
 
     @property
     def radius(self) -> int:
-        """How far the blur reaches, in pixels."""
+        """Radius of the blur in pixels."""
         return math.ceil(3 * self.sigma)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A user's function of a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
+    """A user-defined function of a batch: float32 [N, H, W, C] in [0, 1] -> the same shape."""
 
     function: Callable[[Float32Array], Array]
     onnx_form: Callable[[Any, Any], Any] | None = None
-    """The same as operators of ONNX: (graph, images as a tensor of it) -> tensor; None if it has no such form."""
+    """The same function as ONNX operators: (graph, images as its tensor) -> tensor; None if there is none."""
 
     def run(self, images: Float32Array, view: object) -> Float32Array:
-        """Run the function on a batch, and check what it returns. float32 [N, H, W, C] -> the same shape"""
+        """Run the function on a batch, and check its result. float32 [N, H, W, C] -> the same shape"""
         result = np.asarray(self.function(images.copy()))  # a user's function may modify its input
         if result.shape != images.shape:
             fault = f"a step of view {str(view)!r} returned shape {list(result.shape)}"
@@ -158,13 +158,13 @@ Operation = Copy | Reorder | Tone | Warp | Luminance | Blur | Filter
 
 
 def rounds_at_most_once(operations: Iterable[Operation]) -> bool:
-    """Return whether uint8 images may stay uint8 in between, because pixels are computed in one operation at most."""
+    """Return whether uint8 images may stay uint8 in between: at most one operation computes pixels."""
     computing = [operation for operation in operations if not isinstance(operation, Copy | Reorder)]
     return len(computing) <= 1 and all(isinstance(operation, Tone | Warp) for operation in computing)
 
 
 def fuse_operations(operations: Iterable[Operation], frame: Frame) -> tuple[Operation, ...]:
-    """Return the fewest equivalent operations: adjacent operations are fused wherever the result is equal."""
+    """Fuse adjacent operations where this does not change the result."""
     fused: list[Operation] = []
     for operation in operations:
         fused.append(operation)
@@ -197,7 +197,7 @@ def _to_matrix(copy: Copy) -> Float64Array:
 
 
 def _compose_warp(outer: Float64Array, inner: Float64Array, border: Border) -> Warp:
-    """Return the warp that samples at `outer @ inner`; flips leave every kind of border as it is."""
+    """Return the warp that samples at `outer @ inner`; flips do not change the border."""
     matrix = outer @ np.vstack([inner, [0.0, 0.0, 1.0]])
     across, along = (tuple(row) for row in matrix.tolist())
     return Warp((across, along), border)

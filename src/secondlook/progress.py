@@ -1,4 +1,4 @@
-"""The progress bar: amount done, speed and remaining time on standard error, if it is a terminal."""
+"""The progress bar: progress, speed and remaining time on standard error, if it is a terminal."""
 
 import os
 import sys
@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from threading import Timer
 
 Advance = Callable[[int], None]
-"""Called with the number of items just finished."""
+"""Called with the number of newly finished items."""
 
 IMAGES_X_VIEWS = "images x views"
-"""Unit of progress where every view of every image counts."""
+"""Unit of progress for jobs that process every view of every image."""
 
 SHORT = 1.0
 """Seconds before a bar appears."""
 
 HUGGING_FACE_SWITCHES = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
-"""Environment variables that hide the bars of transformers and its hub, and of datasets."""
+"""Environment variables that hide the bars of transformers and huggingface_hub, and of datasets."""
 
 
 def hide_hugging_face_bars() -> None:
-    """Hide the progress bars of Hugging Face's libraries, which read this when they are imported."""
+    """Hide the progress bars of Hugging Face libraries; call it before they are imported."""
     os.environ.update(dict.fromkeys(HUGGING_FACE_SWITCHES, "1"))
 
 
@@ -30,7 +30,7 @@ def ignore_progress(_: int) -> None:
 
 @contextmanager
 def progress_bar(description: str, total: int, unit: str, *, enabled: bool = True) -> Iterator[Advance]:
-    """Yield a function to call with the number of items just finished; the bar appears if the job takes long."""
+    """Yield a function to call with the number of newly finished items; the bar appears if the job takes long."""
     if not (enabled and total > 0 and sys.stderr.isatty()):
         yield ignore_progress
         return

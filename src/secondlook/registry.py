@@ -1,7 +1,7 @@
-"""The one kind of registry: named records that the command line, the docs and the tests read.
+"""Registries: named records for the command line, the docs and the tests.
 
-Other packages add records by entry points of the group `secondlook`, each of which names a module that registers them
-when it is imported. They are loaded when a registry is listed, or asked for a name that it does not have.
+Other packages add records through entry points of the group `secondlook`. Each entry point is a module that registers
+records on import. They are loaded when a registry is listed, or when a name is not found.
 """
 
 import difflib
@@ -18,11 +18,11 @@ _is_loaded = False
 
 
 class PluginWarning(SecondLookWarning):
-    """A package that adds records cannot be loaded."""
+    """A plugin cannot be loaded."""
 
 
 def load_plugins() -> None:
-    """Import the entry points of installed packages, once per process; warn of those that fail."""
+    """Import the entry points of installed packages, once per process; warn about failures."""
     from importlib.metadata import entry_points
 
     global _is_loaded
@@ -34,7 +34,7 @@ def load_plugins() -> None:
         for point in entry_points(group="secondlook"):
             try:
                 point.load()
-            except Exception as error:  # noqa: BLE001  # whatever a plugin raises, the program goes on without it
+            except Exception as error:  # noqa: BLE001  # a broken plugin must not stop the program
                 fault = f"the plugin {point.name!r} of the package {point.dist.name if point.dist else ''!r}"
                 failures.append(f"{fault} cannot be loaded: {type(error).__name__}: {str(error).rstrip('.')}")
     for failure in failures:
@@ -42,7 +42,7 @@ def load_plugins() -> None:
 
 
 class _Listed(Protocol):
-    """A record: its key, how it is written, with placeholders ('risk_at:COVERAGE'), and one line for tables."""
+    """A record: its name, its form with placeholders ('risk_at:COVERAGE'), and a one-line summary."""
 
     @property
     def name(self) -> str: ...
@@ -54,14 +54,14 @@ class _Listed(Protocol):
 
 @dataclass(frozen=True)
 class NamedRecord:
-    """Base of records that are written by their name alone."""
+    """Base of records without parameters."""
 
     name: str
     summary: str
 
     @property
     def form(self) -> str:
-        """How it is written: the name."""
+        """The name, since there are no parameters."""
         return self.name
 
 
@@ -69,9 +69,9 @@ Record = TypeVar("Record", bound=_Listed)
 
 
 class Registry(Mapping[str, Record]):
-    """Records by name, in the order of registration; those of other packages come last.
+    """Records by name, in the order of registration; records of plugins come last.
 
-    `kind` names one record in messages ("metric"); `error` is the class of the errors raised here.
+    `kind` is the word for a record in messages ("metric"); `error` is the class of the errors raised here.
     """
 
     def __init__(self, kind: str, error: type[SecondLookError]) -> None:
@@ -80,14 +80,14 @@ class Registry(Mapping[str, Record]):
         self._records: dict[str, Record] = {}
 
     def add(self, record: Record) -> Record:
-        """Register a record. A name can be registered once only."""
+        """Register a record; a duplicate name is an error."""
         if record.name in self._records:
             raise self._error(f"{self.kind} {record.name!r} is already registered; choose another name.")
         self._records[record.name] = record
         return record
 
     def find(self, name: str, where: str = "") -> Record:
-        """Return the record of a name that a user gave; `where` tells in what it was given (" in 'onx:m.onnx'")."""
+        """Return the record of a name from user input; `where` is its context for the message (" in 'onx:m.onnx'")."""
         if name not in self:
             known = ", ".join(record.form for record in self.values())
             raise self._error(f"unknown {self.kind} {name!r}{where}; known: {known}.{did_you_mean(name, self)}")
@@ -125,6 +125,6 @@ def _is_plain(value: object) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" for the closest known name, or "" where none is close or the name is right."""
+    """Return " Did you mean ...?" for the closest known name, or "" if none is close or the name is known."""
     closest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {closest[0]!r}?" if closest and closest[0] != name else ""

@@ -1,4 +1,4 @@
-"""The one grammar of texts that name a model, a data source or an export: `scheme:location?option=value&...`."""
+"""Specs of models, data sources and exports: `scheme:location?option=value&...`."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -10,15 +10,15 @@ from secondlook.errors import SecondLookError
 from secondlook.registry import did_you_mean
 
 MEMBER_SEPARATOR = " | "
-"""Joins the specs of an ensemble's members into its name, from which it can be loaded again."""
+"""Joins the specs of an ensemble's members into its name, which can be loaded again."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed text. `parse_spec(str(spec)) == spec`.
+    """A parsed spec. `parse_spec(str(spec)) == spec`.
 
-    The location is literal: a `?` in it does no harm, since options start at the last `?` that `name=value` follows.
-    Option values are percent-encoded where they hold `&` or `%`.
+    The location is literal and may contain `?`: options start at the last `?` before `name=value`.
+    In option values, `&` and `%` are percent-encoded.
     """
 
     scheme: str
@@ -27,7 +27,7 @@ class Spec:
 
     def __str__(self) -> str:
         options = "&".join(f"{name}={quote(value, safe='/,:~')}" for name, value in self.options.items())
-        # A location that itself ends like options is closed by an empty option list.
+        # An empty option list follows a location that ends like options.
         is_closed = bool(options) or _split_at_options(self.location)[0] != self.location
         return f"{self.scheme}:{self.location}" + (f"?{options}" if is_closed else "")
 
@@ -38,14 +38,14 @@ class Spec:
 
     @property
     def short_name(self) -> str:
-        """The `name` option, or else the last component of the location: 'b.onnx' for 'onnx:a/b.onnx?mean=.5'."""
+        """The `name` option, or the last component of the location: 'b.onnx' for 'onnx:a/b.onnx?mean=.5'."""
         if "name" in self.options:
             return self.options["name"]
         place = self.location.rstrip("/")
         return place.rpartition("/")[2].rpartition(":")[2] or place
 
     def with_options(self, options: Mapping[str, str]) -> "Spec":
-        """Return the spec with options added; those given here replace those of the same name."""
+        """Return the spec with added or replaced options."""
         return Spec(self.scheme, self.location, {**self.options, **options})
 
     def without(self, names: Collection[str]) -> "Spec":
@@ -63,7 +63,7 @@ class Spec:
 
 
 def parse_spec(text: str, error: type[SecondLookError] = SecondLookError) -> Spec:
-    """Parse a text; whether the scheme and the options exist is up to the registry that opens it."""
+    """Parse a spec, without checking that the scheme and the options exist."""
     scheme, colon, rest = text.partition(":")
     if not colon or not scheme:
         raise error(f"{text!r} has no scheme; expected SCHEME:LOCATION, such as 'onnx:model.onnx' or 'folder:val/'.")
@@ -88,24 +88,24 @@ def split_options(text: str, error: type[SecondLookError] = SecondLookError) -> 
 
 
 def expand_path(text: str) -> Path:
-    """Return a path with `~` expanded; unlike `Path.expanduser`, a `~` of an unknown user is part of a name."""
+    """Return a path with `~` expanded; unlike `Path.expanduser`, keep `~name` of an unknown user."""
     return Path(os.path.expanduser(text))  # noqa: PTH111
 
 
 def short_name(text: str) -> str:
-    """Return what people call the model or the data set of a text; members of an ensemble are joined by ' + '."""
+    """Return the short name of a model or a data source for tables; members of an ensemble are joined by ' + '."""
     names = []
     for member in text.split(MEMBER_SEPARATOR):
         scheme, colon, rest = member.partition(":")
         location, pairs = _split_at_options(rest if colon else scheme)
-        # The name of an unnamed model (a class or a function) follows no grammar, so nothing is refused here.
+        # The name of an unnamed model (a class or a function) is not a spec, so nothing is rejected here.
         options = {name: unquote(value) for name, _, value in (pair.partition("=") for pair in pairs)}
         names.append(Spec(scheme, location, options).short_name or member)
     return " + ".join(names)
 
 
 def _split_at_options(text: str) -> tuple[str, list[str]]:
-    """Split at the last `?` that options, or nothing, follow; returns the text before it and the options."""
+    """Split at the last `?` before options or the end; return the text before it and the options."""
     location, mark, options = text.rpartition("?")
     if not mark or not location or (options and "=" not in options):
         return text, []

@@ -1,4 +1,4 @@
-"""Tables of results: aligned text and HTML for people, CSV cells for spreadsheets, Arrow and pandas for programs."""
+"""Tables of results: aligned text, HTML, CSV cells for spreadsheets, and pandas; and the format of numbers."""
 
 import csv
 import html
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-# What spreadsheets run as a formula (the list of OWASP), and texts that escaping would make look like an escaped one.
+# Cells that spreadsheets run as formulas (OWASP list), and texts that look as if they were escaped already.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def format_csv_row(cells: Iterable[object]) -> str:
-    """Return a line of a CSV file, whose texts spreadsheets do not run as formulas."""
+    """Return a line of a CSV file, with formulas escaped for spreadsheets."""
     line = io.StringIO(newline="")
-    # Only characters of the line end are quoted, so the writer must know both: a lone "\r" would start a new row.
+    # The writer quotes only the characters of its line terminator; an unquoted "\r" would start a new row.
     csv.writer(line, lineterminator="\r\n").writerow(map(escape_formula, cells))
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def escape_formula(cell: object) -> object:
-    """Return a cell of a CSV file that spreadsheets do not run: a text like '=A1' gets a single quote in front."""
+    """Escape a cell of a CSV file for spreadsheets: a text like '=A1' gets a single quote in front."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def unescape_formula(text: str) -> str:
-    """Return the text that `escape_formula` was given."""
+    """Undo `escape_formula`."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def format_class(class_names: tuple[str, ...] | None, label: int) -> str:
-    """Return the name of a class, with its index where another class has the same name."""
+    """Return the name of a class, with its index if another class has the same name."""
     if class_names is None:
         return str(label)
     name = class_names[label]
@@ -46,29 +46,29 @@ def format_class(class_names: tuple[str, ...] | None, label: int) -> str:
 
 
 MAX_LISTED_GROUPS = 20
-"""Groups of images that a table lists; of more, the worst ones."""
+"""Maximum number of groups in a table; the worst ones are kept."""
 MAX_NAME_WIDTH = 32
 
 
 def shorten_name(name: str, width: int = MAX_NAME_WIDTH) -> str:
-    """Return a long name without its middle, since names of classes may begin alike."""
+    """Shorten a long name in the middle, since class names may share a prefix."""
     end = width // 3
     return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 
 MAX_DECIMALS = 9
 VALUE_DIGITS, DIFFERENCE_DIGITS = 3, 2
-"""Significant digits that a number keeps at least, however small it is."""
+"""Minimum number of significant digits."""
 MAX_FIXED_DECIMALS = 5
-"""Numbers that need more are written such as 4.05e-4, so that tables stay within 80 columns."""
+"""Numbers that need more are written like 4.05e-4, so that tables stay within 80 columns."""
 ROUNDING_ERROR = 1e-9
-"""Two metrics that differ by less are the same."""
+"""Smaller differences between metrics count as 0."""
 
 
 def format_value(value: float, decimals: int = 4, *, digits: int = VALUE_DIGITS, sign: str = "") -> str:
-    """Return a number with at least so many decimals and significant digits: '0.9123', '0.0123', '0.00123', '1.23e-4'.
+    """Format a number with minimum decimals and significant digits: '0.9123', '0.0123', '0.00123', '1.23e-4'.
 
-    A number that would read as 1 without being it has more decimals.
+    A number close to 1 gets more decimals until it does not read as 1.
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:{sign}.{decimals}f}"
@@ -84,38 +84,38 @@ def format_value(value: float, decimals: int = 4, *, digits: int = VALUE_DIGITS,
 
 
 def format_difference(value: float, decimals: int = 4, *, none: str = "same") -> str:
-    """Return a difference with its sign, or `none` where there is none: never '+0.0000'."""
+    """Format a difference with its sign, or return `none` instead of '+0.0000'."""
     return none if abs(value) < ROUNDING_ERROR else format_value(value, decimals, digits=DIFFERENCE_DIGITS, sign="+")
 
 
 def format_difference_interval(low: float, high: float) -> str:
-    """Return the interval of a difference, or "" where both ends are zero."""
+    """Format the interval of a difference; "" if both ends are zero."""
     ends = format_difference(low, none="0"), format_difference(high, none="0")
     return "" if ends == ("0", "0") else f"[{ends[0]}, {ends[1]}]"
 
 
 def format_rate(share: float) -> str:
-    """Return a share in percent with three significant digits: '2 %', '0.512 %'."""
+    """Format a share in percent with three significant digits: '2 %', '0.512 %'."""
     return f"{100 * share:.3g} %"
 
 
 def format_power_of_ten(log10: float) -> str:
-    """Return 10 ** log10 as a number, or as a power of ten if it is large or small: '20', '0.31', '1e+12'."""
+    """Format 10 ** log10 as a number, or as a power of ten if it is large or small: '20', '0.31', '1e+12'."""
     return f"{10**log10:.3g}" if -2 <= log10 < 5 else f"1e{math.floor(log10):+d}"
 
 
 def format_image_share(share: float, n_images: int, *, sign: str = "", unit: str = " %") -> str:
-    """Return a share of images in percent, with no more decimals than one image is worth: '40 %', '11.2 %'."""
+    """Format a share of images in percent, with decimals by the number of images: '40 %', '11.2 %'."""
     decimals = 0 if n_images <= 100 else 1 if n_images <= 1000 else 2
     return f"{100 * share:{sign}.{decimals}f}{unit}"
 
 
 ARROWS = {"higher": "↑", "lower": "↓"}
-"""Which values of a metric are better."""
+"""Direction of better values of a metric."""
 
 
 def describe_prediction(predict_from: str, top_k: int) -> str:
-    """Return which class counts as the prediction, such as 'class predicted from the image'."""
+    """Describe the prediction, such as 'class predicted from the image'."""
     return f"{'class' if top_k == 1 else f'top-{top_k} classes'} predicted from the {predict_from}"
 
 
@@ -131,7 +131,7 @@ class TextTable:
         return format_table(self.rows, numbers=self.numbers)
 
     def to_html(self) -> str:
-        """Return a table element; all text is escaped."""
+        """Return an HTML table with escaped text."""
         header, *rows = ([html.escape(cell) for cell in row] for row in self.rows)
         align = "right" if self.numbers else "left"
         head, body = _html_row(header, "th"), "".join(_html_row(row, "td") for row in rows)
@@ -139,7 +139,7 @@ class TextTable:
 
 
 def format_html(blocks: Iterable[object]) -> str:
-    """Return what a notebook shows for a result: tables as tables, all other blocks as paragraphs of escaped text."""
+    """Return the notebook output of a result: tables as tables, all other blocks as paragraphs of escaped text."""
     return f'<div class="tex2jax_ignore">{"".join(map(_html_block, blocks))}</div>'  # no formula in a class named "$5"
 
 
@@ -157,12 +157,12 @@ def _html_row(cells: Sequence[str], element: str) -> str:
 
 
 def is_heading(row: Sequence[str]) -> bool:
-    """Return whether a row has several cells, all of them empty but the first."""
+    """Return whether a row has several cells, of which only the first may have content."""
     return len(row) > 1 and not any(row[1:])
 
 
 def format_table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
-    """Return rows as aligned lines, with `numbers` all columns but the first to the right; headings widen no column."""
+    """Align rows in columns; `numbers` right-aligns all but the first. Headings do not widen columns."""
     measured = [row for row in rows if not is_heading(row)] or rows
     widths = [max(map(len, column)) for column in zip(*measured, strict=True)]
     aligns = [">" if numbers and column else "<" for column in range(len(widths))]

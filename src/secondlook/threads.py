@@ -1,4 +1,4 @@
-"""The number of CPU threads that a process may use, where several processes share a machine."""
+"""Limit on the CPU threads of a process, for several processes on one machine."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ _limit: list[int | None] = [None]
 
 
 def limit_threads(count: int | None) -> None:
-    """Limit the threads of this process for views, and for models that are loaded from now on; None is no limit."""
+    """Limit the threads of this process for views, and for models loaded later; None means no limit."""
     _limit[0] = count
     if count is None:
         return
@@ -19,10 +19,10 @@ def limit_threads(count: int | None) -> None:
 
 
 def find_thread_limit() -> int | None:
-    """Return the limit that was set, None if there is none."""
+    """Return the present limit; None if there is none."""
     return _limit[0]
 
 
 def count_threads() -> int:
-    """Return how many threads this process may use: the limit that was set, or the number of its cores."""
+    """Return the number of threads that this process may use: the limit, or its number of cores."""
     return _limit[0] or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
