@@ -40,7 +40,7 @@ def test_mistakes_exit_with_2(here: Here, tmp_path: Path) -> None:
     (role, _) = get_args(serve.RoleOption)
     assert set(get_args(role)) == set(PERMISSIONS)
     (tmp_path / "policy.json").write_text("{}")
-    reason = "--host 0.0.0.0 can be reached by other machines"
-    repair = "make one first with 'secondlook token add NAME --role admin --data-dir DIR'"
+    reason = "--host 0.0.0.0"
+    repair = "'secondlook token add NAME --role admin --data-dir DIR'"
     line = "serve --policy policy.json --data-dir service --host 0.0.0.0"
     here.refuse(*line.split(), told=(reason, repair))

@@ -1,4 +1,4 @@
-"""Serving: a policy becomes an HTTP service with a review queue and a dashboard, and the client of such a service."""
+"""Serving: run a policy as an HTTP service with a review queue and a dashboard, and call it with a client."""
 
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "ServiceOptions", "serve"]
 
-# The service needs the packages of an extra, which the client does not.
+# Lazy, since only the service needs the packages of the extra `serve`, not the client.
 _MODULES = {"Client": "client", "ServiceOptions": "options", "serve": "server"}
 __getattr__ = lazy_attributes(__name__, {name: f"{__name__}.{module}" for name, module in _MODULES.items()})

@@ -1,4 +1,4 @@
-"""Who may do what: tokens of programs, sessions of browsers, and defenses against requests that other sites make."""
+"""Access control: tokens for programs, sessions for browsers, and protection against cross-site requests."""
 
 import hashlib
 import hmac
@@ -22,7 +22,7 @@ from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal, TokenFi
 LOGGER = logging.getLogger(__name__)
 LOGIN_PAGE = "/login"
 PAGES: dict[str, tuple[str, Permission]] = {"/": ("Dashboard", "watch"), "/review": ("Review", "review")}
-"""Name and required permission of all pages but the login, by their address."""
+"""Name and required permission of every page except the login, by address."""
 SESSION_COOKIE = "secondlook_session"
 CSRF_HEADER = "X-CSRF-Token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -32,13 +32,13 @@ LONGEST_COOKIE = 200
 
 
 class Access:
-    """The checks of one instance.
+    """Access checks of one instance.
 
-    Without any token, a service on loopback is open to everyone on its machine. It closes when the first token is
-    added, and stays closed until it is started again: removing the last token does not reopen the service.
+    Without tokens, a service on loopback is open to everyone on its machine. Adding the first token closes it until
+    the next start: removing the last token does not reopen the service.
 
-    Browsers that are logged in are rows of the database, so that a restart logs nobody out. It has only the sha256 of
-    each cookie, so a copy of it lets nobody in.
+    Browser sessions are rows of the database, so they survive a restart. Only the sha256 of each cookie is stored, so
+    a copy of the database grants no access.
     """
 
     def __init__(self, options: ServiceOptions, tokens: TokenFile, database: Database) -> None:
@@ -47,19 +47,19 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everyone on this machine may do everything."""
+        """Whether everyone on this machine has full access."""
         if self._may_be_open and self.tokens.read():
             self._may_be_open = False
         return self._may_be_open
 
     async def authenticate(self, request: Request) -> Principal | None:
-        """Return who sends a request; None if that cannot be told."""
+        """Return the sender of a request; None if unknown."""
         credentials = request.headers.get("authorization")
         if credentials is not None:
             scheme, _, token = credentials.partition(" ")
             if scheme.lower() != "bearer":
                 return None
-            # Argon2 would block the event loop for milliseconds; a token that was checked before does not need it.
+            # Argon2 would block the event loop for milliseconds; a token checked before skips it.
             return self.tokens.recall(token.strip()) or await run_in_threadpool(self.tokens.check, token.strip())
         is_open = self.is_open
         if is_open:
@@ -73,7 +73,7 @@ class Access:
         return await self._admit_locally(request) if is_open else None
 
     def find_browser(self, request: Request) -> Principal | None:
-        """Return who is logged in by a cookie, if its session has not ended and its token was not removed."""
+        """Return the user logged in by a cookie; None if the session has ended or its token was removed."""
         cookie = request.cookies.get(SESSION_COOKIE, "")
         if len(cookie) > LONGEST_COOKIE:
             return None
@@ -89,7 +89,7 @@ class Access:
         return None if record is None else Principal(record.name, record.role, *session)
 
     def start_session(self, request: Request, token_id: str) -> tuple[str, str]:
-        """Begin a session, which ends with its token; return its name and CSRF token. The response gets its cookie."""
+        """Start a session, and return its name and CSRF token; it ends when the token behind it is removed."""
         cookie, csrf = f"{token_id}.{secrets.token_urlsafe(32)}", secrets.token_urlsafe(32)
         digest, now = _digest(cookie), time.time()
         with self._database.write() as connection:
@@ -105,15 +105,15 @@ class Access:
             connection.execute(sa.delete(sessions).where(is_own))
 
     async def _admit_locally(self, request: Request) -> Principal | None:
-        """Let a program or browser of this machine in; a browser profile gets a session, which owns its leases."""
+        """Admit a program or browser on this machine; a browser gets a session, which owns its leases."""
         if opens_page(request):
             if is_foreign(request):
-                return None  # its cookie was withheld; the login page makes the browser ask again
+                return None  # the browser withheld its cookie; the login page makes it try again
             if request.url.path in PAGES:
                 try:
                     session = await run_in_threadpool(self.start_session, request, LOCAL_NAME)
                     return Principal(LOCAL_NAME, "admin", *session)
-                except StorageError as error:  # the page is shown without a session, since it tells why
+                except StorageError as error:  # without a session, the page can still show the reason
                     LOGGER.warning("session not stored", extra={"reason": str(error)})
         if request.method not in SAFE_METHODS and ("origin" in request.headers or "sec-fetch-site" in request.headers):
             raise _make_csrf_error()  # a page in a browser
@@ -125,12 +125,12 @@ def _digest(cookie: str) -> str:
 
 
 def _name_owner(digest: str) -> str:
-    """Return what owns the leases of images in review."""
+    """Return the name under which a session holds leases in the review queue."""
     return f"browser:{digest[:32]}"
 
 
 def require(permission: Permission) -> Callable[[Request], Awaitable[Principal]]:
-    """Return a dependency for routes that need a permission; it returns who sends the request."""
+    """Return a route dependency that checks a permission and returns the sender of the request."""
 
     async def check_permission(request: Request) -> Principal:
         check_site(request)
@@ -156,21 +156,21 @@ def _ask_for_token(request: Request) -> RequestError:
 
 
 def check_binding(options: ServiceOptions, tokens: TokenFile) -> None:
-    """Check that a service that others can reach has a token."""
+    """Check that a service reachable from other machines has a token."""
     if not options.is_local and not tokens.read():
-        repair = "make one first with 'secondlook token add NAME --role admin --data-dir DIR'"
-        fault = "can be reached by other machines, and the service has no token"
+        repair = "create one first with 'secondlook token add NAME --role admin --data-dir DIR'"
+        fault = "is reachable from other machines, but the service has no token"
         raise ServingError(fault, argument="host", value=options.host, repair=repair)
 
 
 def check_site(request: Request) -> None:
-    """Refuse requests that pages of other sites make; links to pages are fine, since they change nothing."""
+    """Refuse requests from pages of other sites, except links, which change nothing."""
     if is_foreign(request) and not (request.method == "GET" and is_navigation(request)):
-        raise RequestError(403, "cross_site", "a page of another site made this request; use those of this service.")
+        raise RequestError(403, "cross_site", "the request comes from another site; use the pages of this service.")
 
 
 def check_csrf(principal: Principal, given: str) -> None:
-    """Check that a change comes from a page of this session: other sites cannot read what the page was given."""
+    """Check that a change comes from a page of this session: other sites cannot read its CSRF token."""
     if not hmac.compare_digest(given.encode("utf-8", "replace"), (principal.csrf or "").encode()):
         raise _make_csrf_error()
 
@@ -180,10 +180,10 @@ def _make_csrf_error() -> RequestError:
 
 
 def check_local_host(request: Request) -> None:
-    """Check that a service without tokens is addressed as this machine.
+    """Check that a request to a service without tokens is addressed to this machine.
 
-    A page of an attacker's site can make the browser resolve its own name to 127.0.0.1 (DNS rebinding) and would then
-    be taken for a page of this service; and what comes through a proxy is not of this machine.
+    With DNS rebinding, an attacker's host name resolves to 127.0.0.1, and the page passes as one of this service. A
+    request through a proxy may come from another machine.
     """
     if LOOPBACK_HOST.fullmatch(request.headers.get("host", "")) is None:
         raise RequestError(400, "host", "without tokens, the address must be localhost or 127.0.0.1; add a token.")
@@ -192,27 +192,27 @@ def check_local_host(request: Request) -> None:
 
 
 def is_foreign(request: Request) -> bool:
-    """Whether a browser says that a page of another origin makes the request."""
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # that is another port or subdomain
+    """Whether the browser reports that a page of another origin sent the request."""
+    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # the latter: another port or subdomain
         return True
     origin = request.headers.get("origin")
     return origin is not None and not is_own_origin(origin, request.headers.get("host", ""))
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Whether the origin of a page is the host that the request goes to. The scheme may differ behind a proxy."""
+    """Whether the origin of a page is the host of the request. The scheme may differ behind a proxy."""
     scheme, _, place = origin.lower().partition("://")
     default = {"http": "80", "https": "443"}.get(scheme)
     return bool(default and place) and place.removesuffix(f":{default}") == host.lower().removesuffix(f":{default}")
 
 
 def is_navigation(request: Request) -> bool:
-    """Whether a browser opens the address in a window of its own, rather than embeds or fetches it."""
+    """Whether a browser opens the address as a page, instead of embedding or fetching it."""
     mode, target = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
     return mode in (None, "navigate") and target in (None, "document")
 
 
 def opens_page(request: Request) -> bool:
-    """Whether a browser opens a page, rather than a program reads data."""
+    """Whether a browser opens a page, instead of a program reading data."""
     accepts = request.headers.get("accept", "")
     return request.method == "GET" and "text/html" in accepts and is_navigation(request)

@@ -1,4 +1,4 @@
-"""`Client`: the decisions of a service over HTTP, with requests that are safe to repeat."""
+"""`Client`: get decisions from a service over HTTP, with requests that are safe to retry."""
 
 import os
 import random
@@ -33,29 +33,29 @@ from secondlook.extension import (
 from secondlook.serving.responses import RequestError, ServedDecision
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
-"""Seconds before the first retry, and before any, where the service does not say how long to wait."""
+"""Seconds before the first retry, and at most before any, if the service sends no `Retry-After`."""
 RETRIED_STATUSES = (429, 502, 503, 504)
-"""The service is busy, stops or starts; a proxy in front of it cannot reach it."""
+"""The service is busy, starting or stopping, or a proxy cannot reach it."""
 DECISION, STATUS = TypeAdapter(ServedDecision), TypeAdapter(dict[str, Any])
 Parsed = TypeVar("Parsed")
 MAX_IN_FLIGHT = 16
-"""Requests that `decide_many` sends at once; the service gathers them into batches."""
+"""Requests that `decide_many` sends at once; the service batches them."""
 
 
 class Client:
-    """A service that decides about images; all methods can be called from several threads.
+    """Client of a service that decides about images; thread-safe.
 
-    A request that fails because the service is busy, is restarted or cannot be reached is repeated until it succeeds or
-    `timeout` is over. Each image has an id, so that the service decides about it once, however often it is sent.
+    The client retries a request until `timeout` if the service is busy, restarting or unreachable. Each image has an
+    id, so the service decides about it only once.
 
     Parameters
     ----------
     url
-        Address of the service, such as "http://127.0.0.1:8000".
+        Address of the service, e.g. "http://127.0.0.1:8000".
     token
         Token of the client, if the service has tokens.
     timeout
-        Seconds after which a call gives up, with all its retries; with several images, for each.
+        Seconds after which a call gives up, including retries; per image for several images.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
@@ -66,7 +66,7 @@ class Client:
         self._base, self._timeout = quote(parts.path.rstrip("/"), safe="/%"), timeout
         self.url = f"{parts.scheme}://{parts.netloc}{self._base}"
         if token is not None and not re.fullmatch(r"[\x21-\x7e]+", str(token)):
-            repair = "expected the text that was printed when it was made"
+            repair = "expected the text printed when it was created"
             raise ServingError("is not a token (not shown)", argument="token", repair=repair)
         port, headers = parts.port or (443 if encrypted else 80), {"Authorization": f"Bearer {token}"} if token else {}
         self._http = HttpClient(parts.hostname or "", port, encrypted=encrypted, timeout=timeout, headers=headers)
@@ -78,19 +78,19 @@ class Client:
         ----------
         image
             A path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W].
-            Files are sent as they are, pixels as PNG files of 8 bits.
+            Files are sent unchanged, pixels as 8-bit PNG files.
         id
-            Unique id of the image: if the service has decided about it, that decision is returned. An id that was given
-            to another image before is an error.
+            Unique id of the image. If the service has already decided about it, that decision is returned. Reusing the
+            id of another image is an error.
         """
         content, name = encode_image(image)
         query = {"id": uuid.uuid4().hex if id is None else check_text(id), **({} if name is None else {"name": name})}
         return self._parse(DECISION, self._send("POST", f"/v1/decide?{urlencode(query)}", content))
 
     def decide_many(self, images: Iterable[object], ids: Sequence[str] | None = None) -> list[ServedDecision]:
-        """Return the decisions about several images, in their order, see `decide`.
+        """Return the decisions about several images, in their order; see `decide`.
 
-        With `ids`, a call that failed can be repeated: what was decided before is not decided again.
+        With `ids`, a failed call can be repeated: earlier decisions are returned unchanged.
         """
         images = list(images)
         if ids is not None and len(ids) != len(images):
@@ -103,11 +103,11 @@ class Client:
             threads.shutdown(cancel_futures=True)  # after a failure, the other images are not sent
 
     def get(self, id: str) -> ServedDecision:  # noqa: A002
-        """Return the decision about an image that was sent before, with what a reviewer found."""
+        """Return the decision about an image sent before, with its review."""
         return self._parse(DECISION, self._send("GET", f"/v1/decisions/{quote(check_text(id), safe='')}"))
 
     def status(self) -> dict[str, Any]:
-        """Return what the dashboard of the service shows."""
+        """Return the numbers of the dashboard."""
         return self._parse(STATUS, self._send("GET", "/v1/status"))
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Client:
         return f"Client({self.url!r})"
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> BaseHTTPResponse:
-        """Send a request, and repeat it while the service is busy or away; return the response of status 200."""
+        """Send a request, retrying while the service is busy or unreachable; return the response with status 200."""
         deadline, longest = time.monotonic() + self._timeout, FIRST_WAIT
         kind = {} if body is None else {"Content-Type": "application/octet-stream"}
         while True:
@@ -147,7 +147,7 @@ class Client:
                 if response.status not in RETRIED_STATUSES:
                     raise failure
                 wait = self._http.parse_retry_after(response)
-            # At random, so that clients who were turned away together do not come back together.
+            # Random jitter, so that refused clients do not all retry at once.
             seconds = wait * random.uniform(1.0, 1.1) or longest * random.uniform(0.5, 1.0)
             if time.monotonic() + seconds > deadline:
                 raise failure
@@ -159,7 +159,7 @@ class Client:
             return kind.validate_json(response.data)
         except ValidationError as error:
             where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its type"
-            raise self._invalid(f"something else than expected (see {where[:50]})") from None
+            raise self._invalid(f"an unexpected response (see {where[:50]})") from None
 
     def _describe_failure(self, response: BaseHTTPResponse) -> ServingError:
         try:
@@ -176,19 +176,19 @@ class Client:
         described = f"the service at {self.url} did not respond ({reason})"
         return ServingError(self._http.hide_secrets(described), repair=repair)
 
-    def _invalid(self, what: str) -> ServingError:
-        repair = Repair("check that {url} is that of a secondlook service", url=ANY)
-        return ServingError(f"the service at {self.url} sent {what}", repair=repair)
+    def _invalid(self, fault: str) -> ServingError:
+        repair = Repair("check that {url} is the address of a secondlook service", url=ANY)
+        return ServingError(f"the service at {self.url} sent {fault}", repair=repair)
 
 
 def parse_address(url: str) -> SplitResult:
-    """Parse the address of a service; it may be below a path."""
+    """Parse the address of a service; it may include a path."""
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0
-    except (ValueError, AttributeError, TypeError):  # a port above 65535; not a text
+    except (ValueError, AttributeError, TypeError):  # a port above 65535; not a string
         parts, has_port = urlsplit(""), False
-    is_plain = parts.username is None and not parts.query and not parts.fragment  # what is in a URL ends up in logs
+    is_plain = parts.username is None and not parts.query and not parts.fragment  # URLs end up in logs
     if parts.scheme not in ("http", "https") or not parts.hostname or not has_port or not is_plain:
         repair = Repair("expected http://HOST:PORT or https://HOST:PORT, with a token as {token}", token=ANY)
         fault = "is not the address of a service (not shown, as it may contain a password)"
@@ -197,16 +197,16 @@ def parse_address(url: str) -> SplitResult:
 
 
 def check_text(id_: str) -> str:
-    """Return an id that can be sent."""
+    """Return an id, after checking that it is a string that UTF-8 can encode."""
     try:
         id_.encode()
     except (AttributeError, UnicodeEncodeError):
-        raise ServingError(f"id {id_!r} is not a text; pass a string.") from None
+        raise ServingError(f"id {id_!r} is not text; pass a string.") from None
     return id_
 
 
 def encode_image(image: object) -> tuple[bytes, str | None]:
-    """Return an image of any kind as the bytes of a file, and its file name, if it has one."""
+    """Return an image of any kind as the bytes of a file, and its file name or None."""
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image), None
     if isinstance(image, str | os.PathLike):

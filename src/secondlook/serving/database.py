@@ -1,4 +1,4 @@
-"""The database of the service: its tables, in SQLite in the data folder or in PostgreSQL for several instances.
+"""The database of the service: SQLite in the data folder, or PostgreSQL shared by several instances.
 
 Times are seconds since 1970, UTC.
 """
@@ -17,28 +17,28 @@ from secondlook.extension import MissingExtraError, ServingError
 DATABASE_FILE = "service.db"
 SCHEMA_VERSION = "2"
 BUSY_SECONDS = 30
-"""How long a transaction waits for that of another process."""
+"""Timeout for the write lock, which another process may hold."""
 POOL_SECONDS = 10
-"""How long a transaction waits for a free connection of this process."""
+"""Timeout for a free connection of this process."""
 SILENT_SECONDS = 60
-"""A PostgreSQL server that sends nothing for so long is taken for lost; one that hears nothing from an instance within
-a transaction ends it, so that a frozen instance does not hold the lock of all others."""
+"""Timeout of silent PostgreSQL connections. The server also ends a transaction that is idle for longer, so a frozen
+instance does not block the others."""
 POSTGRESQL_SETTINGS = {
     "lock_timeout": f"{BUSY_SECONDS}s",
     "idle_in_transaction_session_timeout": f"{SILENT_SECONDS}s",
-    "synchronous_commit": "on",  # servers may have it off, and would lose what was acknowledged
+    "synchronous_commit": "on",  # with the server default off, a crash could lose acknowledged decisions
 }
 SQLITE_SETTINGS = (
     "PRAGMA journal_mode(WAL)",
     "PRAGMA synchronous(FULL)",
     "PRAGMA foreign_keys(ON)",
-    "PRAGMA secure_delete(ON)",  # what is removed is not left in the file
+    "PRAGMA secure_delete(ON)",  # overwrite deleted images
 )
 WRITE_LOCK = 7_305_461_903
-"""Key of the PostgreSQL lock that orders the transactions of all instances."""
+"""Key of the PostgreSQL lock that serializes the transactions of all instances."""
 
 Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""SQLite numbers rows by itself only if their type is INTEGER."""
+"""SQLite numbers rows only if the column type is INTEGER."""
 
 metadata = sa.MetaData()
 
@@ -48,7 +48,7 @@ settings = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
-"""Version of these tables, and the random seed of audits."""
+"""Schema version, and the random seed of the audits."""
 
 deployments = sa.Table(
     "deployments",
@@ -59,7 +59,7 @@ deployments = sa.Table(
     sa.Column("audit", sa.Double),
     sa.Column("deployed_at", sa.Double, nullable=False),
 )
-"""The policies that were in force, oldest first, as JSON; `audit` is the fraction of accepted images to review."""
+"""All policies that were ever in force, as JSON, oldest first; `audit` is the fraction of accepted images to review."""
 
 decisions = sa.Table(
     "decisions",
@@ -85,8 +85,8 @@ decisions = sa.Table(
     sa.Column("audit_probability", sa.Double),
     sa.Column("decided_at", sa.Double, nullable=False, index=True),
 )
-"""One row per image, never changed. `number` is the order of the stream, `digest` the sha256 of the image as it came,
-`name` its file name, if any, `labels` the top-k classes, if there are several."""
+"""One row per image, never changed. `number` is the order of the stream, `digest` the sha256 of the image as received,
+`name` its file name, if any, `labels` the top-k classes if k is above 1."""
 
 reviews = sa.Table(
     "reviews",
@@ -107,10 +107,9 @@ reviews = sa.Table(
     sa.Index("owned_reviews", "lease_owner", "label", "reviewed_at"),
     sa.Index("leased_reviews", "lease_until"),
 )
-"""One row per image that people are to review. `likely` are the likeliest classes as [class, probability], `views` the
-view, predicted class and probability of each look; `confidence` is the place in the queue. `label` is what the reviewer
-found: a class, or a negative number, an `Answer`; `expired` if the image was removed before anyone reviewed it, or left
-the queue since its label is not needed."""
+"""One row per image to review. `likely` are the likeliest classes as [class, probability], `views` the view, predicted
+class and probability of each look; `confidence` orders the queue. `label` is the class that the reviewer chose, or an
+`Answer`, which is negative. `expired` images were removed before their review, or need no label."""
 
 images = sa.Table(
     "images",
@@ -120,7 +119,7 @@ images = sa.Table(
     sa.Column("content", sa.LargeBinary, nullable=False),
     sa.Column("stored_at", sa.Double, nullable=False, index=True),
 )
-"""The image files of the reviews, as they came."""
+"""The image files to review, as received."""
 
 sessions = sa.Table(
     "sessions",
@@ -129,7 +128,7 @@ sessions = sa.Table(
     sa.Column("csrf", sa.Text, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
 )
-"""Browsers that are logged in: the sha256 of the cookie, and the token that forms and scripts must send."""
+"""Browser sessions: the sha256 of the cookie, and the CSRF token that forms and scripts must send."""
 
 
 class StorageError(ServingError):
@@ -141,19 +140,19 @@ class DatabaseReadError(StorageError):
 
 
 class Database:
-    """Transactions of one instance. Those that write follow one after another, also across instances.
+    """Transactions of one instance. Writes are serialized, also across instances.
 
-    A transaction is on disk when `write` returns, so that a killed process or machine loses nothing. Since writers are
-    ordered, the numbers of rows become visible in ascending order, and a reader who remembers the last one misses none.
-    Writers, and readers that the decisions in work wait for, have connections that no other reader can take.
+    A transaction is on disk when `write` returns, so a crash loses nothing. Since writes are serialized, row numbers
+    become visible in ascending order: a reader that continues after the last number misses none. Writes and urgent
+    reads have reserved connections.
     """
 
     def __init__(self, url: sa.URL, *, create: bool = True) -> None:
         self.url = url
         self.is_shared = url.get_backend_name() == "postgresql"
-        """Whether several instances may use it."""
+        """Whether several instances can share it."""
         self.place = repr(url.render_as_string(hide_password=True) if self.is_shared else url.database)
-        """Where it is, without the password."""
+        """Its location, without the password."""
         self._lock = Lock()
         self._reader, self._urgent_reader = _make_engine(url, "BEGIN"), _make_engine(url, "BEGIN")
         self._writer = _make_engine(url, "BEGIN IMMEDIATE")
@@ -165,7 +164,7 @@ class Database:
 
     @contextmanager
     def read(self, *, urgent: bool = False) -> Iterator[sa.Connection]:
-        """Read in one transaction; one that is urgent does not wait for others that read."""
+        """Read in one transaction; urgent reads have their own connection pool."""
         engine = self._urgent_reader if urgent else self._reader
         with self._translate_errors(DatabaseReadError), engine.connect() as connection:
             yield connection
@@ -177,7 +176,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """Write in one transaction, which is on disk afterwards; an exception undoes all of it."""
+        """Write in one transaction, which is on disk afterwards; an exception rolls it back."""
         with self._translate_errors(StorageError), self._lock, self._writer.begin() as connection:
             if self.is_shared:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(WRITE_LOCK)))
@@ -185,7 +184,7 @@ class Database:
 
     @property
     def audit_seed(self) -> int:
-        """Random seed of the audits: nobody who chooses ids can know which of them will be audited."""
+        """Secret random seed of the audits, so that clients cannot choose ids that avoid an audit."""
         ((seed,),) = self.fetch(sa.select(settings.c.value).where(settings.c.name == "seed"))
         return int(seed)
 
@@ -195,24 +194,24 @@ class Database:
             engine.dispose()
 
     def _prepare(self, create: bool) -> None:
-        """Create the tables if there are none; without `create`, that is an error. Check their version."""
+        """Check the schema version; create missing tables, which are an error without `create`."""
         with self.write() if create else self.read() as connection:
             if create:
                 metadata.create_all(connection)
             elif not sa.inspect(connection).has_table(settings.name):
-                raise ServingError(f"the database {self.place} is not that of a service; check its address.")
+                raise ServingError(f"the database {self.place} does not belong to a service; check its address.")
             found = dict(tuple(row) for row in connection.execute(sa.select(settings.c.name, settings.c.value)))
             if create and not found:
                 found = {"version": SCHEMA_VERSION, "seed": str(secrets.randbits(63))}
                 rows = [{"name": name, "value": value} for name, value in found.items()]
                 connection.execute(sa.insert(settings), rows)
         if found.get("version") != SCHEMA_VERSION:
-            fault = f"the database {self.place} has tables of version {found.get('version')}, expected {SCHEMA_VERSION}"
-            raise ServingError(f"{fault}; use the version of secondlook that made it, or another data folder.")
+            fault = f"the database {self.place} has schema version {found.get('version')}, expected {SCHEMA_VERSION}"
+            raise ServingError(f"{fault}; use the secondlook version that created it, or another data folder.")
 
     @contextmanager
     def _translate_errors(self, kind: type[StorageError]) -> Iterator[None]:
-        """Turn failures of the database, and of waiting for a connection, into one sentence."""
+        """Turn database errors and connection timeouts into a `StorageError` of one sentence."""
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
@@ -224,7 +223,7 @@ class Database:
 
 
 def open_database(data_dir: Path, url: str | None = None, *, create: bool = True) -> Database:
-    """Open the database at a URL, or else the SQLite file of a data folder; without `create`, it must exist."""
+    """Open the database at a URL, by default the SQLite file of a data folder; without `create`, it must exist."""
     if url is not None:
         return Database(parse_url(url), create=create)
     path = data_dir / DATABASE_FILE
@@ -238,16 +237,16 @@ def parse_url(text: str) -> sa.URL:
     expected = "expected postgresql://USER:PASSWORD@HOST/NAME."
     try:
         url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):  # it may contain a password, so it is not repeated
-        raise ServingError(f"the database URL cannot be read; {expected}") from None
+    except (sa.exc.ArgumentError, ValueError):  # not shown, as it may contain a password
+        raise ServingError(f"cannot parse the database URL; {expected}") from None
     is_postgresql = url.drivername in ("postgresql", "postgres", "postgresql+pg8000")
     if not is_postgresql or not url.username or not url.database:
-        raise ServingError(f"the database URL of {url.drivername!r} is not one of PostgreSQL; {expected}")
+        raise ServingError(f"the database URL (driver {url.drivername!r}) is not a complete PostgreSQL URL; {expected}")
     return url.set(drivername="postgresql+pg8000")
 
 
 def _make_engine(url: sa.URL, begin: str) -> sa.Engine:
-    """Return connections to a database; those to SQLite begin transactions by a statement."""
+    """Return an engine; `begin` is the statement that starts a SQLite transaction."""
     is_sqlite = url.get_backend_name() == "sqlite"
     statements = SQLITE_SETTINGS if is_sqlite else [f"SET {key} = '{one}'" for key, one in POSTGRESQL_SETTINGS.items()]
     try:
@@ -263,7 +262,7 @@ def _make_engine(url: sa.URL, begin: str) -> sa.Engine:
 
     def configure(connection: Any, _: object) -> None:
         if is_sqlite:
-            connection.isolation_level = None  # the driver would begin transactions at moments of its own
+            connection.isolation_level = None  # otherwise the driver decides when transactions begin
         cursor = connection.cursor()
         for statement in statements:
             cursor.execute(statement)

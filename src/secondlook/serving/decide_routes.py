@@ -17,23 +17,23 @@ from secondlook.serving.store import StoredDecision, get_interval
 
 FORM = "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
-"""Types of a body that is one image, beside image/*; curl says that data are a form if nobody says otherwise."""
+"""Content types of a single image, besides image/*; curl sends data as a form by default."""
 RESPONSES: dict[int | str, dict[str, str]] = {
-    400: {"description": "`no_image`, `id`: the request has no image, or an id that is not valid."},
+    400: {"description": "`no_image`, `id`: the request has no image, or an invalid id."},
     408: {"description": "`slow_body`: the body did not arrive in time."},
-    409: {"description": "`id_conflict`: the id was sent before with another image."},
+    409: {"description": "`id_conflict`: the id was used for another image."},
     413: {"description": "`body_too_large`, `image_too_large`, `too_many_images`: above a limit."},
     415: {"description": "`content_type`: neither an image nor a form."},
     422: {"description": "`unreadable_image`, `image_size`: the image cannot be decoded or classified."},
-    429: {"description": "`busy`: too many images are waiting; try again after `Retry-After` seconds."},
-    503: {"description": "`stopping`, `storage_unavailable`: try again after `Retry-After` seconds."},
+    429: {"description": "`busy`: too many images are waiting; retry after `Retry-After` seconds."},
+    503: {"description": "`stopping`, `storage_unavailable`: retry after `Retry-After` seconds."},
     507: {"description": "`storage_failed`: the decision cannot be stored, for example because the disk is full."},
 }
 PARAMETERS = [
     {"name": name, "in": place, "schema": {"type": "string", "maxLength": longest}, "description": description}
     for name, place, longest, description in (
-        ("id", "query", LONGEST_ID, "Id of the image, unique for ever; a repeated request gets the same decision."),
-        ("Idempotency-Key", "header", LONGEST_ID, "The same as `id`. A form of several images has ids of its own."),
+        ("id", "query", LONGEST_ID, "Unique id of the image, never reused; a repeated request gets the same decision."),
+        ("Idempotency-Key", "header", LONGEST_ID, "The same as `id`, for a single image."),
         ("name", "query", LONGEST_NAME, "File name of the image, for reviewers."),
     )
 ]
@@ -41,7 +41,7 @@ FILE = {"type": "string", "format": "binary", "description": "The bytes of an im
 IDS = {
     "type": "array",
     "items": {"type": "string", "maxLength": LONGEST_ID},
-    "description": "As many ids as images, in the same order; or none.",
+    "description": "One id per image, in the same order; or none.",
 }
 FORM_FIELDS = {"image": {"type": "array", "items": FILE}, "id": IDS}
 REQUEST_BODY = {
@@ -63,8 +63,8 @@ check_access = require("decide")
     openapi_extra={"parameters": PARAMETERS, "requestBody": REQUEST_BODY},
 )
 async def decide(request: Request) -> Response:
-    """Decide about one image, or about several."""
-    await check_access(request)  # called here, since dependencies of FastAPI take longer than the check
+    """Decide about one image or several."""
+    await check_access(request)  # called here, since a FastAPI dependency takes longer than the check
     service: Service = request.app.state.service
     is_form = read_media_type(request) == FORM
     images = await (read_form(request, service.options.max_request_images) if is_form else read_body(request))
@@ -77,7 +77,7 @@ async def decide(request: Request) -> Response:
 
 @router.get("/v1/decisions/{id_:path}", dependencies=[Depends(check_access)])
 def find_decision(id_: str, service: CurrentService) -> ServedDecision:
-    """Return the decision about an image that was sent before."""
+    """Return the decision about an image sent before."""
     check_id(id_)
     stored = service.decisions.find([id_]).get(id_)
     if stored is None:
@@ -86,7 +86,7 @@ def find_decision(id_: str, service: CurrentService) -> ServedDecision:
 
 
 def describe_decision(stored: StoredDecision, service: Service) -> dict[str, Any]:
-    """Return a decision with its review, if any, as a `ServedDecision` has it; its policy may be an earlier one."""
+    """Return the fields of `ServedDecision`; the policy may be an earlier one."""
     deployment = service.decisions.find_deployment(stored.deployment)
     guarantee = deployment.policy.guarantee
     names, label = deployment.policy.class_names, stored.reviewed_label
@@ -100,7 +100,7 @@ def describe_decision(stored: StoredDecision, service: Service) -> dict[str, Any
 
 
 async def read_body(request: Request) -> list[SubmittedImage]:
-    """Read the image that is the body of a request."""
+    """Read a request body that is one image."""
     kind = read_media_type(request)
     if kind not in RAW_TYPES and not kind.startswith("image/"):
         raise RequestError(415, "content_type", f"the content type is {kind[:100]!r}; expected image/* or {FORM}.")
@@ -111,7 +111,7 @@ async def read_body(request: Request) -> list[SubmittedImage]:
 
 
 async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
-    """Read the images of a form, whatever their parts are named, and their ids."""
+    """Read the images of a form, under any part names, and their ids."""
     try:
         async with request.form(max_files=max_images, max_fields=max_images + 1) as form:
             files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
@@ -119,14 +119,14 @@ async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
             if not files:
                 raise RequestError(400, "no_image", "the form has no file; send image files as parts named 'image'.")
             if ids and len(ids) != len(files):
-                raise RequestError(400, "id", f"{len(files)} images have {len(ids)} ids; send one for each, or none.")
+                raise RequestError(400, "id", f"{len(files)} images have {len(ids)} ids; send one per image, or none.")
             given = assign_key([*ids] or [None] * len(files), read_key(request))
             return [
                 SubmittedImage(await file.read(), id_, check_name(file.filename))
                 for file, id_ in zip(files, given, strict=True)
             ]
     except HTTPException as error:
-        if error.detail.startswith("Too many"):  # only the text tells what is wrong
+        if error.detail.startswith("Too many"):  # Starlette has no other way to distinguish these errors
             raise too_many_images(max_images) from None
         raise
 
@@ -137,7 +137,7 @@ def read_media_type(request: Request) -> str:
 
 
 def read_key(request: Request) -> str | None:
-    """Return the id in the address or in the header Idempotency-Key of a request; None if there is none."""
+    """Return the id from the query or the header Idempotency-Key; None if there is none."""
     key = request.headers.get("idempotency-key")
     if "id" in request.query_params or key is None:
         return request.query_params.get("id")
@@ -148,14 +148,14 @@ def read_key(request: Request) -> str | None:
 
 
 def assign_key(ids: Sequence[str | None], key: str | None) -> list[str | None]:
-    """Return the ids of images; the key of a request is that of its only image if it has no other."""
+    """Return the ids of images; without ids, the key is the id of the only image."""
     if key is None or any(id_ is not None for id_ in ids):
         return list(ids)
     if len(ids) > 1:
-        raise RequestError(400, "id", f"the request has {len(ids)} images and one id; send an id for each, or none.")
+        raise RequestError(400, "id", f"the request has {len(ids)} images and one id; send one per image, or none.")
     return [key]
 
 
 def check_name(name: str | None) -> str | None:
-    """Return a file name that can be stored: without what cannot be printed, and not too long."""
+    """Return a file name without unprintable characters, truncated to the longest allowed."""
     return "".join(one for one in name if one.isprintable())[:LONGEST_NAME] or None if name else None

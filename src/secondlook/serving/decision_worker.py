@@ -1,7 +1,7 @@
-"""Deciding about images as they come: decoded at once, looked at in batches, stored, and then answered.
+"""`DecisionWorker`: decodes, batches, classifies and stores the images of all requests.
 
-An image goes through three stages with threads of their own, so that the classifier never waits for the disk: decoding
-to the input size, looking in batches, and deciding and storing (one thread, one transaction for all that wait).
+Each stage has its own threads, so the classifier never waits for the disk: decoding to the input size, looking in
+batches, and storing the decisions (one thread, one transaction for all waiting images).
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class LiveDeployment:
     audit_seed: int
 
     def decide(self, images: Sequence[LookedImage[DecodedImage]]) -> list[Decision]:
-        """Decide about images that were looked at equally often."""
+        """Decide about images with the same number of looks."""
         outputs = np.stack([image.outputs for image in images])
         preds = self.plan.make_predictions(outputs, [image.key.id for image in images])
         return self.options.detail(preds, audit_seed=self.audit_seed)
@@ -54,9 +54,9 @@ _Result = StoredOutcome | Exception
 
 
 class DecisionWorker:
-    """Decides about the images of all requests. `decide` is called on the event loop, everything else has threads.
+    """Decides about the images of all requests. `decide` runs on the event loop, everything else in threads.
 
-    `live` returns the policy in force, and is called for each batch.
+    `live` returns the policy in force; it is called for each batch.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class DecisionWorker:
     ) -> None:
         self._live, self._store, self._options, self._metrics = live, store, options, metrics
         self.waiting = 0
-        """Number of images that are admitted and not answered."""
+        """Number of admitted images without a result."""
         self._recent_seconds, self._recent_images = 0.01, 1.0
-        """What looking took of late, and how many images it decided; averages over batches."""
+        """Moving averages over batches: seconds per batch, and images decided per batch."""
         self._decoder = ImageDecoder(lambda: live().plan, options.max_pixels)
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="secondlook-decode")
         self._changed = Condition()
-        """Guards what is in work, the queue and whether it is closed."""
+        """Guards `_in_work`, `_queue` and `_is_queue_closed`."""
         self._in_work: dict[str, DecodedImage] = {}
-        """The images that are decoded and not answered, by their ids."""
+        """Decoded images without a result, by id."""
         self._queue: deque[DecodedImage] = deque()
         self._is_queue_closed = False
         self._looker = Thread(target=self._look_at_images, name="secondlook-look", daemon=True)
@@ -80,16 +80,16 @@ class DecisionWorker:
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="secondlook-finish")
 
     def start(self) -> None:
-        """Start to look at images."""
+        """Start looking at images."""
         self._looker.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs without which no image is decided."""
+        """Whether the thread that looks at images is running."""
         return self._looker.is_alive()
 
     def stop(self) -> None:
-        """Finish what is in work, and end the threads, one stage after another."""
+        """Finish pending images, and stop the threads, stage by stage."""
         self._decoders.shutdown()
         with self._changed:
             self._is_queue_closed = True
@@ -98,9 +98,9 @@ class DecisionWorker:
         self._finisher.shutdown()
 
     async def decide(self, images: Sequence[SubmittedImage]) -> list[StoredOutcome]:
-        """Decide about the images of one request, and return the decisions, which are on disk.
+        """Decide about the images of one request, and return the stored decisions.
 
-        After an error, those that could be decided may be stored: send the images again with the same ids.
+        After an error, some decisions may be stored: send the images again with the same ids.
         """
         most, waiting = self._options.max_request_images, self.waiting
         if len(images) > most:
@@ -108,7 +108,7 @@ class DecisionWorker:
         if waiting + len(images) > self._options.max_waiting:
             self._metrics.overloads.inc()
             seconds = str(max(1, math.ceil(waiting * self._recent_seconds / self._recent_images)))
-            message = f"{waiting} images are waiting, as many as allowed; send the request again in {seconds} s."
+            message = f"the queue is full ({waiting} images are waiting); send the request again in {seconds} s."
             raise RequestError(429, "busy", message, headers={"Retry-After": seconds})
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[_Result]] = [loop.create_future() for _ in images]
@@ -128,14 +128,14 @@ class DecisionWorker:
         return [result for result in results if isinstance(result, StoredOutcome)]
 
     def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[asyncio.Future[_Result]]) -> None:
-        """Decode the images of a request and hand on all or none; one whose id is in work waits for that decision."""
+        """Decode the images of a request, and enqueue all or none; a repeated id waits for the pending decision."""
         try:
             jobs = self._decoder.decode(images)
             given = [job.id for job in jobs if job.image.id is not None]
-            # The only id of a request is checked with those of other requests.
+            # A single id is checked later, in one query with those of other requests.
             stored = self._store.find(given) if len(given) > 1 else {}
             with self._changed:
-                for job in jobs:  # before any of them is handed on
+                for job in jobs:  # before any of them is enqueued
                     earlier = self._in_work.get(job.id) or stored.get(job.id)
                     if earlier is not None and earlier.digest != job.digest:
                         raise make_conflict_error(job.id)
@@ -145,15 +145,15 @@ class DecisionWorker:
                     if in_work is job:
                         self._queue.append(job)
                 self._changed.notify()
-        except Exception as error:  # noqa: BLE001 - whatever fails, the next request may not
+        except Exception as error:  # noqa: BLE001 - the next request may still succeed
             _deliver([(future, error) for future in futures])
 
     def _look_at_images(self) -> None:
-        """Look at images batch by batch, until the worker stops."""
+        """Look at images in batches until the worker stops."""
         live = self._live()
         stream: LookStream[DecodedImage] = LookStream(live.plan)
         while True:
-            # Those that a policy has looked at are decided by it, before others come to one that replaced it.
+            # After a policy change, the old policy finishes its images before the new one takes any.
             room = self._options.batch_size - len(stream) if live is self._live() or not len(stream) else 0
             jobs = self._take(room, wait=not len(stream))
             if not len(stream):
@@ -164,19 +164,19 @@ class DecisionWorker:
             in_work = [*stream.keys, *jobs]
             try:
                 self._look_at(live, stream, self._find_new(jobs))
-            except Exception as error:  # noqa: BLE001 - whatever fails, the next batch may not
+            except Exception as error:  # noqa: BLE001 - the next batch may still succeed
                 self._fail(in_work, error)
                 stream = LookStream(live.plan)
 
     def _look_at(self, live: LiveDeployment, stream: LookStream[DecodedImage], jobs: Sequence[DecodedImage]) -> None:
-        """Look at some new images and at those that are still open, and hand on those that are decided."""
+        """Look once at all undecided images, including new ones, and pass on the decided ones."""
         stream.add([(job, job.inputs) for job in jobs])
         if not len(stream):
             return
         n_images, started = len(stream), time.monotonic()
         step = stream.look()
         seconds = time.monotonic() - started
-        # A batch may decide none, and then those after it decide more.
+        # Averaged separately, since a batch may decide no image and a later one more.
         self._recent_seconds += SMOOTHING * (seconds - self._recent_seconds)
         self._recent_images += SMOOTHING * (len(step.looked) + len(step.failed) - self._recent_images)
         self._metrics.count_look(n_images, seconds)
@@ -187,9 +187,9 @@ class DecisionWorker:
             self._finisher.submit(self._finish_waiting)
 
     def _take(self, room: int, *, wait: bool) -> list[DecodedImage]:
-        """Return the next images, as many as there is room for.
+        """Return the next images, at most `room`.
 
-        With `wait`, there is a full batch, or the first image of one has waited, or no more will come.
+        With `wait`, wait first until the batch is full, its oldest image has waited `max_wait`, or the queue is closed.
         """
         with self._changed:
             while wait and not self._is_queue_closed:
@@ -200,11 +200,11 @@ class DecisionWorker:
             return [self._queue.popleft() for _ in range(min(room, len(self._queue)))]
 
     def _find_new(self, jobs: Sequence[DecodedImage]) -> list[DecodedImage]:
-        """Answer requests that were decided before, and return the others; all fail if that cannot be found out."""
+        """Return the images without a stored decision; resolve the others. If the lookup fails, all of them fail."""
         given = [job.id for job in jobs if job.image.id is not None]
         try:
             known = self._store.find(given, urgent=True) if given else {}
-        except Exception as error:  # noqa: BLE001 - images that are open do not need what failed
+        except Exception as error:  # noqa: BLE001 - undecided images of earlier batches do not need the lookup
             self._fail(jobs, error)
             return []
         replayed = [job for job in jobs if job.id in known]
@@ -212,7 +212,7 @@ class DecisionWorker:
         return [job for job in jobs if job.id not in known]
 
     def _finish_waiting(self) -> None:
-        """Decide about all images that were looked at, store the decisions and answer the requests."""
+        """Decide about all classified images, store the decisions and resolve the requests."""
         waiting: dict[LiveDeployment, list[LookedImage[DecodedImage]]] = {}
         while self._looked:
             live, images = self._looked.popleft()
@@ -220,7 +220,7 @@ class DecisionWorker:
         for live, images in waiting.items():
             try:
                 self._finish(live, images)
-            except Exception as error:  # noqa: BLE001 - a full disk: the requests fail, the service goes on
+            except Exception as error:  # noqa: BLE001 - e.g. a full disk: fail the requests, keep the service running
                 self._fail([image.key for image in images], error)
 
     def _finish(self, live: LiveDeployment, images: Sequence[LookedImage[DecodedImage]]) -> None:
@@ -237,7 +237,7 @@ class DecisionWorker:
         self._metrics.count_decisions(decisions)
 
     def _choose_image(self, content: bytes | Array, decision: Decision) -> StoredImage | None:
-        """Return the image if it is to be stored for its review."""
+        """Return the image if it must be stored for a review; None otherwise."""
         if not self._options.store_images or (decision.accept and not decision.audit):
             return None
         if isinstance(content, bytes):
@@ -245,7 +245,7 @@ class DecisionWorker:
         return StoredImage("image/png", encode_png(content))
 
     def _resolve(self, jobs: Sequence[DecodedImage], outcomes: Sequence[StoredOutcome]) -> None:
-        """Answer the requests for images that are stored; each id may have been that of another image."""
+        """Resolve the requests for stored images; an id of another image is a conflict."""
         results = [
             outcome if outcome.decision.digest == job.digest else make_conflict_error(job.id)
             for job, outcome in zip(jobs, outcomes, strict=True)
@@ -256,7 +256,7 @@ class DecisionWorker:
         self._answer(jobs, [make_request_error(error)] * len(jobs))
 
     def _answer(self, jobs: Sequence[DecodedImage], results: Sequence[_Result]) -> None:
-        """Give the results of images to who waits for them; later results do not count."""
+        """Pass the results of images to the waiting requests; only the first result of an image counts."""
         answers: list[tuple[asyncio.Future[_Result], _Result]] = []
         with self._changed:
             for job, result in zip(jobs, results, strict=True):
@@ -266,44 +266,44 @@ class DecisionWorker:
                 for future in job.waiting:
                     answers.append((future, result))
                     if isinstance(result, StoredOutcome):
-                        result = result._replace(replayed=True)  # for the others, it is there already
+                        result = result._replace(replayed=True)  # for further requests with the same id
         _deliver(answers)
 
 
 def _deliver(answers: Sequence[tuple[asyncio.Future[_Result], _Result]]) -> None:
     def set_result(future: asyncio.Future[_Result], result: _Result) -> None:
-        if not future.done():  # else the request was canceled
+        if not future.done():  # otherwise the request was canceled
             future.set_result(result)
 
     for future, result in answers:
-        with suppress(RuntimeError):  # the loop is closed: the server gave the request up
+        with suppress(RuntimeError):  # the loop is closed: the server dropped the request
             future.get_loop().call_soon_threadsafe(set_result, future, result)
 
 
 def make_request_error(error: Exception) -> RequestError:
-    """Return the answer to a request that failed for a reason; unexpected ones, and places, are logged and not told."""
+    """Return the HTTP error for an exception; unexpected errors and file locations are logged, not sent."""
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, TokenFileError):  # nobody is let in
+    if isinstance(error, TokenFileError):
         logger.error("tokens", extra={"reason": str(error)})
-        return RequestError(503, "tokens", "the tokens of the service cannot be read; tell whoever runs the service.")
+        return RequestError(503, "tokens", "the service cannot read its tokens; contact its operator.")
     if isinstance(error, StorageError):
         logger.error("storage failed", extra={"reason": str(error)})
         if isinstance(error, DatabaseReadError):
-            message = "the database of the service cannot be read; try again in some seconds."
+            message = "the service cannot read its database; try again in a few seconds."
             return RequestError(503, "storage_unavailable", message, headers={"Retry-After": "5"})
-        return RequestError(507, "storage_failed", "the database cannot be written; tell whoever runs the service.")
+        return RequestError(507, "storage_failed", "the service cannot write to its database; contact its operator.")
     if isinstance(error, SecondLookError):
         return RequestError(422, "invalid", str(error))
     logger.error("deciding failed", exc_info=error)
-    return RequestError(500, "internal", "the service failed to decide about the image; the reason is in its log.")
+    return RequestError(500, "internal", "the service failed to decide about the image; see its log.")
 
 
 def too_many_images(most: int) -> RequestError:
-    """Return the error of a request with more images than allowed."""
+    """Return the error for a request with too many images."""
     return RequestError(413, "too_many_images", f"a request may have at most {most} images; send several requests.")
 
 
 def make_conflict_error(id_: str) -> RequestError:
-    """Return the error of an id that was given to another image before."""
-    return RequestError(409, "id_conflict", f"the id {id_!r} belongs to another image sent before; choose a new id.")
+    """Return the error for an id that belongs to another image."""
+    return RequestError(409, "id_conflict", f"the id {id_!r} belongs to another image; choose a new id.")

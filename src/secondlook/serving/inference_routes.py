@@ -1,7 +1,7 @@
-"""Routes of the Open Inference Protocol (KServe V2), so that clients of Triton, KServe or MLServer can be used.
+"""Routes of the Open Inference Protocol (KServe V2), for clients of Triton, KServe or MLServer.
 
-Requests and responses are JSON, or JSON followed by binary tensors. Whatever a request contains,
-`parse_inference_request` returns an `InferenceRequest` or raises a `RequestError`, which becomes {"error": "..."}.
+Requests and responses are JSON, or JSON followed by binary tensors. For any request, `parse_inference_request` returns
+an `InferenceRequest` or raises a `RequestError`, which becomes {"error": "..."}.
 """
 
 import base64
@@ -28,14 +28,14 @@ from secondlook.serving.store import StoredDecision
 from secondlook.serving.watch_routes import check_ready
 
 MAX_JSON_VALUES = 2**20
-"""A value takes up to 25 times the memory of its text."""
+"""Limits memory: a parsed value takes up to 25 times the size of its text."""
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""The header of the protocol that holds the length of the JSON in front of binary tensors."""
+"""Header with the length of the JSON before the binary tensors."""
 MODEL_NAME = "secondlook"
 PIXEL_TYPES = {"UINT8": "<u1", "FP32": "<f4"}
 NUMBER_TYPES = {"INT64": "<i8", "FP64": "<f8", "BOOL": "?"}
 LENGTH_BYTES = 4
-"""Each element of a binary BYTES tensor follows its length, a little-endian uint32."""
+"""In a binary BYTES tensor, each element is preceded by its length, a little-endian uint32."""
 OUTPUT_TENSORS = {
     "label": "INT64",
     "class": "BYTES",
@@ -48,7 +48,7 @@ OUTPUT_TENSORS = {
     "looks": "INT64",
     "id": "BYTES",
 }
-"""Datatypes of the outputs of the model, which have a value per image."""
+"""Datatypes of the model outputs, which have one value per image."""
 BINARY = {"type": "string", "format": "binary", "description": f"JSON of {HEADER_LENGTH} bytes, then tensors."}
 INFER_BODY = {
     "required": True,
@@ -70,13 +70,13 @@ def describe_server() -> dict[str, Any]:
 
 @router.get("/v2/health/live")
 def is_live() -> dict[str, bool]:
-    """Tell whether the process lives."""
+    """Check liveness."""
     return {"live": True}
 
 
 @router.get("/v2/health/ready")
 def is_ready(service: CurrentService) -> dict[str, bool]:
-    """Tell whether requests are served."""
+    """Check whether the service accepts requests."""
     check_ready(service)
     return {"ready": True}
 
@@ -97,7 +97,7 @@ def describe_model(service: CurrentService, name: str, version: str | None = Non
 @router.get("/v2/models/{name}/ready")
 @router.get("/v2/models/{name}/versions/{version}/ready", include_in_schema=False)
 def is_model_ready(service: CurrentService, name: str, version: str | None = None) -> dict[str, Any]:
-    """Tell whether the model is served."""
+    """Check whether the model accepts requests."""
     check_model(service, name, version)
     check_ready(service)
     return {"name": MODEL_NAME, "ready": True}
@@ -109,14 +109,14 @@ async def infer(request: Request, service: CurrentService, name: str, version: s
     """Decide about images.
 
     Input `image`: BYTES [n] image files (base64 in JSON), or pixels UINT8 or FP32 in [0, 1] [n, H, W, 1 or 3].
-    `parameters.ids`: a list of n unique ids, which make the request safe to repeat; for one image, also the header
-    `Idempotency-Key`. The outputs have a value per image; `low` and `high` are null, or NaN as binary data, after a
+    `parameters.ids`: a list of n unique ids, which make the request safe to retry; for one image, also the header
+    `Idempotency-Key`. Outputs have one value per image; `low` and `high` are null, or NaN in binary data, after a
     single look.
     """
     check_model(service, name, version)
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise RequestError(415, "content_encoding", f"the body is compressed ({encoding[:20]!r}); send it as it is.")
+        raise RequestError(415, "content_encoding", f"the body has encoding {encoding[:20]!r}; send it uncompressed.")
     parsed = await run_in_threadpool(
         parse_inference_request,
         await request.body(),
@@ -132,7 +132,7 @@ async def infer(request: Request, service: CurrentService, name: str, version: s
 
 
 def check_model(service: Service, name: str, version: str | None) -> str:
-    """Return the version in force, the number of the policy's deployment; raise an error if another one is wanted."""
+    """Return the current version, the number of the deployment; raise an error if the request names another."""
     live = str(service.live.deployment.number)
     if name != MODEL_NAME or version not in (None, live):
         wanted = f"model {name[:50]!r}" + ("" if version is None else f" of version {version[:20]!r}")
@@ -141,7 +141,7 @@ def check_model(service: Service, name: str, version: str | None) -> str:
 
 
 class _Strict(BaseModel, strict=True):
-    """A part of a request; what it does not know is ignored, as the protocol demands."""
+    """A part of a request; unknown fields are ignored, as the protocol requires."""
 
 
 class _InputTensor(_Strict):
@@ -170,22 +170,22 @@ class _RequestDocument(_Strict):
 
 
 class InferenceRequest(NamedTuple):
-    """A request that was checked."""
+    """A validated request."""
 
     images: Sequence[bytes | Array]
     """Encoded files, or pixels, uint8 or float32 in [0, 1], [H, W, 1 or 3]."""
     ids: Sequence[str | None]
-    """One per image; None for an id that the service makes."""
+    """One per image; None to generate an id."""
     id: str | None
-    """Name of the request, which is repeated in the response."""
+    """Id of the request, repeated in the response."""
     outputs: Mapping[str, bool]
-    """The requested outputs, and whether each is sent as bytes."""
+    """The requested outputs, and whether each is sent as binary data."""
 
 
 def parse_inference_request(
     body: bytes, header_length: str | None = None, *, max_images: int, max_pixels: int
 ) -> InferenceRequest:
-    """Parse the body of an inference request; `header_length` is the length of its JSON if tensors follow as bytes."""
+    """Parse the body of an inference request; `header_length` is the length of its JSON if binary tensors follow."""
     end = len(body)
     if header_length is not None:
         end = int(header_length) if re.fullmatch("[0-9]{1,12}", header_length) else len(body) + 1
@@ -200,13 +200,13 @@ def parse_inference_request(
     images = list(_parse_pixels(tensor, content, max_pixels) if is_pixels else _parse_files(tensor, content))
     ids: Sequence[str | None] = [None] * n_images if parameters.ids is None else parameters.ids
     if len(ids) != n_images:
-        _fail(f"the parameter ids has {len(ids)} texts; expected {n_images}, one per image")
+        _fail(f"the parameter ids has {len(ids)} ids; expected {n_images}, one per image")
     outputs = _choose_outputs(document.outputs or (), is_binary=parameters.binary_data_output is True)
     return InferenceRequest(images, ids, document.id, outputs)
 
 
 def _parse_document(content: bytes) -> _RequestDocument:
-    """Parse JSON of a limited number of values; each but the first of a list or an object follows a comma."""
+    """Parse JSON with a limited number of values, bounded by its number of commas."""
     if content.count(b",") >= MAX_JSON_VALUES:
         _fail(f"the JSON has more than {MAX_JSON_VALUES:,} values; send tensors as binary data")
     try:
@@ -219,28 +219,28 @@ def _take_content(tensor: _InputTensor, rest: bytes) -> bytes | None:
     """Return the bytes of the input that follow the JSON; None if its values are in the JSON."""
     size = (tensor.parameters or {}).get("binary_data_size")
     if len(rest) != (size or 0):
-        _fail(f"{len(rest)} bytes follow the JSON, which is not the binary_data_size of the input")
+        _fail(f"{len(rest)} bytes follow the JSON; expected the binary_data_size of the input")
     if (size is None) == (tensor.data is None):
         _fail("the input needs either 'data' or the parameter binary_data_size")
     return None if size is None else rest
 
 
 def _parse_files(tensor: _InputTensor, content: bytes | None) -> list[bytes]:
-    """Return the elements of a BYTES tensor; as JSON, files are base64."""
+    """Return the elements of a BYTES tensor; in JSON, files are base64."""
     if content is not None:
         files = _split_elements(content, tensor.shape[0])
     else:
         try:
             files = [base64.b64decode(text, validate=True) for text in tensor.data or ()]
         except (ValueError, TypeError):
-            _fail("the data of datatype BYTES are not a list of base64 texts")
+            _fail("the data of datatype BYTES are not a list of base64 strings")
     if [len(files)] != tensor.shape:
         _fail(f"the input has {len(files)} files, but its shape is {str(tensor.shape)[:60]}")
     return files
 
 
 def _split_elements(content: bytes, expected: int) -> list[bytes]:
-    """Return the elements of a tensor; one more than expected is enough to tell that there are too many."""
+    """Return the elements of a tensor; stops at one more than expected, which the caller rejects."""
     elements: list[bytes] = []
     place = 0
     while place < len(content) and len(elements) <= expected:
@@ -275,20 +275,20 @@ def _parse_pixels(tensor: _InputTensor, content: bytes | None, max_pixels: int) 
 
 
 def _convert_numbers(data: list[Any] | None, datatype: str) -> Array:
-    """Return the numbers of a list, nested or not."""
+    """Convert a flat or nested list of numbers to an array."""
     try:
         values = np.asarray(data)
-    except ValueError:  # lists of several lengths
-        _fail("the data of the input are lists of several lengths")
+    except ValueError:
+        _fail("the data of the input are nested lists of different lengths")
     is_valid = values.dtype.kind in ("iu" if datatype == "UINT8" else "iuf")
     if not is_valid or (datatype == "UINT8" and not (values.min() >= 0 and values.max() <= 255)):
         _fail(f"the data of the input are not numbers of datatype {datatype}")
-    with np.errstate(over="ignore"):  # Infinity is no pixel, and found with all values that are none
+    with np.errstate(over="ignore"):  # `validate_pixels` rejects infinity
         return values.astype(PIXEL_TYPES[datatype])
 
 
 def _choose_outputs(requested: Sequence[_RequestedOutput], *, is_binary: bool) -> dict[str, bool]:
-    """Return the requested outputs, all by default, and whether each is sent as bytes."""
+    """Return the requested outputs, by default all, and whether each is sent as binary data."""
     if not requested:
         return dict.fromkeys(OUTPUT_TENSORS, is_binary)
     outputs: dict[str, bool] = {}
@@ -327,7 +327,7 @@ def format_inference_response(
 
 
 def _encode_values(values: Sequence[Any], datatype: str) -> bytes:
-    """Return the values of an output as bytes; a number that is unknown is NaN."""
+    """Return the values of an output as binary data; unknown numbers become NaN."""
     if datatype == "BYTES":
         texts = [text.encode() for text in values]
         return b"".join(len(text).to_bytes(LENGTH_BYTES, "little") + text for text in texts)

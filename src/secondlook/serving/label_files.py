@@ -1,4 +1,4 @@
-"""Labels that come back from spreadsheets and labeling tools, as files."""
+"""Parsers for label files from spreadsheets and labeling tools."""
 
 import csv
 import io
@@ -13,10 +13,10 @@ from secondlook.serving.responses import RequestError
 
 
 class NewLabel(NamedTuple):
-    """A label from outside, and where it was found."""
+    """An imported label, and its place in the file."""
 
     where: str
-    """Such as `row 3`."""
+    """For example `row 3`."""
     id: str
     label: int
     """A class, or an `Answer`."""
@@ -25,7 +25,7 @@ class NewLabel(NamedTuple):
 def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> list[NewLabel]:
     """Read labels from a file: CSV or Parquet with the columns id and label, or an export of Label Studio as JSON.
 
-    Images without a label are left out. The classes are given by name or index, other answers by their texts.
+    Images without a label are skipped. Labels are class names or indices, or the texts of an `Answer`.
     """
     if content.startswith(b"PAR1"):
         found = _read_parquet(content)
@@ -35,8 +35,8 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
         found = _read_csv(content)
     labels: dict[str, NewLabel] = {}
     for where, id_, label in found:
-        if not is_id(id_):  # databases refuse some texts
-            raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not the id of an image; remove the row.")
+        if not is_id(id_):  # databases reject some strings
+            raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not a valid id; remove the row.")
         try:
             new = NewLabel(where, id_, find_class(label, class_names, id_))
         except MonitoringError as error:
@@ -48,7 +48,7 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
 
 
 def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
-    """Return the labels of a file by id, see `parse_label_file`."""
+    """Return the labels of a file by id; see `parse_label_file`."""
     try:
         return {one.id: one.label for one in parse_label_file(path.read_bytes(), class_names)}
     except OSError as error:
@@ -58,7 +58,7 @@ def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
 
 
 _Found = tuple[str, str, object]
-"""Where a label was found, the id of its image, and the class."""
+"""Place in the file, image id, and label."""
 
 
 def _read_csv(content: bytes) -> Iterator[_Found]:
@@ -108,7 +108,7 @@ def _read_label_studio(content: bytes) -> Iterator[_Found]:
 
 
 def _list_choices(task: dict[str, Any]) -> Iterator[list[object]]:
-    """Yield the choices of all annotations of a task; those that were canceled count as none."""
+    """Yield the choices of all annotations of a task, except canceled ones."""
     for annotation in _only_dicts(task.get("annotations")):
         if not annotation.get("was_cancelled"):
             values = _only_dicts([result.get("value") for result in _only_dicts(annotation.get("result"))])

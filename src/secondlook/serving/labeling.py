@@ -1,4 +1,4 @@
-"""Label on demand: the review page asks for the labels that a `LabelingPlan` needs, and closes when it is finished."""
+"""Label on demand: the review page shows the images of a `LabelingPlan`; the server stops when it is finished."""
 
 import hashlib
 import sys
@@ -22,25 +22,25 @@ from secondlook.serving.service import Service, start_service
 from secondlook.serving.store import NewDecision, StoredImage
 
 AHEAD = 32
-"""Number of images that wait for a label at a time, beside those that were skipped."""
+"""Number of images in the review queue at a time, not counting skipped ones."""
 CLOSING_SECONDS = 6.0
-"""How long the last label can be undone; the page offers it for less."""
+"""Seconds before the server stops, during which the last label can be undone; longer than on the page."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelingTask:
-    """A plan, what its images are, and what happens with the policy.
+    """A plan, its images, and where to save the policy.
 
     Attributes
     ----------
     plan, preds
-        The plan, and the predictions that it was made from.
+        The plan, and its predictions.
     source, classifier
-        The images of the predictions, and the classifier, which class names come from.
+        The images, and the classifier, which provides the class names.
     save
-        Called when other images are certified than before: saves the policy of the plan.
+        Saves the policy of the plan; called when the certified images change.
     where
-        Where the policy is, in words for people.
+        A sentence about the location of the policy.
     """
 
     plan: LabelingPlan
@@ -52,7 +52,7 @@ class LabelingTask:
 
 
 class LabelingQueue:
-    """Keeps the review queue and the policy in step with the labels, which are all that the database remembers."""
+    """Keeps the review queue and the policy in sync with the labels, the only state in the database."""
 
     def __init__(self, task: LabelingTask, service: Service) -> None:
         self._task, self._service, self._lock = task, service, Lock()
@@ -70,22 +70,22 @@ class LabelingQueue:
 
     @property
     def is_over(self) -> bool:
-        """Whether labeling is finished for long enough that nobody takes the last label back."""
+        """Whether labeling is finished and the time for undoing the last label is over."""
         return self._finished_at is not None and time.monotonic() > self._finished_at + CLOSING_SECONDS
 
     def add(self, labels: Mapping[str, int], reviewer: str) -> None:
-        """Record labels from a file; those of images that the plan does not ask for are left out."""
+        """Record labels from a file, except for images outside the plan."""
         known = {id_: label for id_, label in labels.items() if id_ in self._ranks}
         self._store(list(known))
         new = [NewLabel("the labels", id_, label) for id_, label in known.items()]
         self._service.reviews.add_labels(new, reviewer)
 
     def update(self) -> LabelingGoal:
-        """Take over labels that were given or taken back, and return what they certify."""
+        """Apply new and undone labels, and return the progress."""
         plan, service = self._task.plan, self._service
         with self._lock:
             found = service.reviews.labels([one.number for one in service.decisions.list_deployments()])
-            # Other answers than classes count as wrong, also where nobody can tell: that is the safe side.
+            # Any `Answer`, including `cannot tell`, counts as an error: the conservative choice.
             labels = {id_: None if one < 0 else one for id_, one in found.items() if id_ in self._ranks}
             skipped = service.reviews.count_skipped()
             if self._goal is None or labels != plan.labels or skipped > self._skipped:
@@ -96,7 +96,7 @@ class LabelingQueue:
             return self._goal
 
     def _advance(self) -> LabelingGoal:
-        """Offer the images that are to be labeled next, and save the policy if it changed."""
+        """Offer the next images to label, and save the policy if it changed."""
         plan, progress = self._task.plan, self._task.plan.progress
         following = plan.next_ids(AHEAD + self._skipped)
         self._store(following)
@@ -115,7 +115,7 @@ class LabelingQueue:
         return LabelingGoal(text=text, next_step=progress.next_step, finished=progress.finished)
 
     def _store(self, ids: Sequence[str]) -> None:
-        """Put images into the database that are not there; they are shown in the order of the plan."""
+        """Add missing images to the database, with their rank in the plan as their place in the queue."""
         known = self._service.decisions.find(ids)
         new = [id_ for id_ in ids if id_ not in known]
         if not new:
@@ -130,7 +130,7 @@ class LabelingQueue:
         self._service.decisions.add(stored, live.deployment.number)
 
     def _read_image(self, index: int) -> StoredImage:
-        """Return the file of an image; one that is in no file, or in a format that few programs know, becomes a PNG."""
+        """Return the file of an image; without a file, or in an uncommon format, it is encoded as PNG."""
         path = self._task.source.find_path(index)
         if path is not None:
             try:
@@ -144,21 +144,21 @@ class LabelingQueue:
 def serve_labeling(
     task: LabelingTask, options: ServiceOptions, labels: Mapping[str, int], ready: Callable[[str], None]
 ) -> None:
-    """Serve the review page until labeling is finished or a signal comes; the plan has all labels then.
+    """Serve the review page until labeling is finished or a signal arrives; the plan then has all labels.
 
     Parameters
     ----------
     task
-        The plan, its images, and what happens with the policy.
+        The plan, its images, and where to save the policy.
     options
-        The data folder, which keeps all labels, and the address.
+        The data folder, which stores all labels, and the address.
     labels
-        Labels from elsewhere, by id.
+        Existing labels, by id.
     ready
-        Called with the address once the page is served; not at all if no label is needed.
+        Called with the address once the page is served; not called if no label is needed.
     """
     check_binding(options, options.open_tokens())
-    # The service decides by a policy; there is none yet, so this one accepts nothing. JSON has no infinity.
+    # The service needs a policy; this placeholder accepts nothing. JSON has no infinity.
     undecided = task.plan.settings.model_copy(update={"threshold": sys.float_info.max})
     resolved = resolve_classifier(undecided, task.classifier, allow_mismatch=True)
     opened = start_service(Plan(undecided, resolved.split_batches()), options)

@@ -1,6 +1,6 @@
-"""What every request passes: the log, security headers, and limits on the size and time of bodies.
+"""Middleware: the log, security headers, and limits on the size and time of request bodies.
 
-The log is one JSON object per line, without bodies, tokens, cookies or queries.
+The log has one JSON object per line, without bodies, tokens, cookies or queries.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from secondlook.serving.service_metrics import ServiceMetrics
 
 SMALL_BODY_BYTES = 64 * 1024
 LARGE_BODIES = re.compile(r"/v1/(decide|policy|reviews)|/v2/models/.+/infer")
-"""Addresses that take images and files, and read them after the token was checked. All others take small forms and
-JSON, which FastAPI parses before it."""
+"""Paths that receive images and files, and read them after checking the token. All others receive small forms and
+JSON, which FastAPI parses before the check."""
 MAX_FULL_BODIES = 16
-"""Number of bodies of the largest size that all requests together may hold in memory."""
+"""Memory limit of all request bodies together, in bodies of the largest size."""
 DRAIN_SECONDS = 5.0
-"""How long the rest of a refused body is read, so that the client gets to read why it was refused."""
+"""How long to read the rest of a refused body, so that the client receives the error."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -40,28 +40,28 @@ SECURITY_HEADERS = {
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # "no-referrer" would hide from the service that a form is its own
+    "Referrer-Policy": "same-origin",  # with "no-referrer", forms of the service would have the origin "null"
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Tell browsers what a page may do: load and send nothing but to this service. A response keeps those of its own."""
+"""Restrict pages to resources and requests of this service. Headers set by a response take precedence."""
 LOGGER = logging.getLogger(__name__)
 CLIENT_LEFT = 499
-"""Status by which requests are counted whose client left before they were sent; as in the logs of nginx."""
+"""Status counted for clients that disconnect before a response, as in nginx logs."""
 QUIET_PATHS = ("/healthz", "/readyz", "/metrics")
-"""What other programs ask every few seconds; it is logged only if it fails."""
+"""Paths polled every few seconds; only failures are logged."""
 STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"color_message", "message", "asctime"}
-"""What every record has; the others were given as `extra=`."""
+"""Fields of every log record; all others come from `extra=`."""
 
 
 class RequestLimits:
-    """Refuses bodies that are too large or too slow, and closes their connections."""
+    """Refuses request bodies that are too large or too slow, and closes their connections."""
 
     def __init__(self, app: ASGIApp, options: ServiceOptions) -> None:
         self._app, self.options = app, options
         self.held = 0
-        """Bytes of all bodies that are in memory."""
+        """Bytes of all request bodies in memory."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -69,7 +69,7 @@ class RequestLimits:
         has_response = False
 
         async def send_uncut(message: Message) -> None:
-            """Send what the application says, unless it is about a body that was cut off: it cannot know why."""
+            """Send a message, except errors of the application about a truncated body: it does not know the cause."""
             nonlocal has_response
             if body.fault is None or has_response:
                 has_response = True
@@ -91,7 +91,7 @@ class RequestLimits:
 
 
 class _BoundedBody:
-    """The body of a request; `fault` is why the rest is not read."""
+    """The body of a request; `fault` is the reason to stop reading it."""
 
     def __init__(self, limits: RequestLimits, most: int, receive: Receive) -> None:
         self.fault: RequestError | None = None
@@ -104,7 +104,7 @@ class _BoundedBody:
         if self.fault is not None:
             raise self.fault
         if self._is_complete:
-            return await self._receive()  # waits for the client to leave, which may take as long as it likes
+            return await self._receive()  # waits until the client disconnects, without a deadline
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
@@ -119,7 +119,7 @@ class _BoundedBody:
         if self.length > self.most:
             self.fault = too_large(self.most)
         elif self._limits.held > MAX_FULL_BODIES * self._limits.options.max_body_bytes:
-            text = "the requests in work have too many bytes; send this one again in a second."
+            text = "the pending requests have too many bytes; send this one again in a second."
             self.fault = RequestError(429, "busy", text, headers={"Retry-After": "1"})
         if self.fault is not None:
             raise self.fault
@@ -129,8 +129,8 @@ class _BoundedBody:
 async def send_error(scope: Scope, send: Send, error: RequestError, receive: Receive | None = None) -> None:
     """Send an error as JSON, and close the connection.
 
-    With `receive`, the rest of the body is read first, for some seconds: closing while data arrive would reset the
-    connection, and the response would be lost on its way.
+    With `receive`, read the rest of the body first, for a few seconds: closing while data arrives resets the
+    connection, and the client loses the response.
     """
     content = error.encode(scope["path"])
     about = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
@@ -145,20 +145,20 @@ async def send_error(scope: Scope, send: Send, error: RequestError, receive: Rec
 
 
 def find_body_limit(path: str, options: ServiceOptions) -> int:
-    """Return how many bytes the body of a request to an address may have."""
+    """Return the maximum size of a request body for a path, in bytes."""
     is_large = LARGE_BODIES.fullmatch(path) is not None
     return options.max_body_bytes if is_large else min(SMALL_BODY_BYTES, options.max_body_bytes)
 
 
 def too_large(most: int) -> RequestError:
-    """Return the error of a body above the limit."""
+    """Return the error for a body above the limit."""
     return RequestError(413, "body_too_large", f"the body of this request may have at most {most:,} bytes; send less.")
 
 
 class RequestLog:
-    """Logs and counts every request once it was responded to, and turns unexpected exceptions into an error.
+    """Logs and counts every request after its response, and turns unexpected exceptions into an HTTP error.
 
-    Every response, an error too, gets the id of its request and the security headers that it does not have.
+    Every response, including errors, gets a request id and the security headers.
     """
 
     def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
@@ -182,10 +182,10 @@ class RequestLog:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             has_left = True
-        except Exception as error:  # whatever fails, the client gets an error and the service goes on
+        except Exception as error:  # the client gets an error, and the service keeps running
             LOGGER.error("exception", exc_info=error, extra={"id": id_})
-            if status is None:  # else the server closes the connection, and the client sees that something is missing
-                message = f"the request failed for an unexpected reason; the log of the service has it under id {id_}."
+            if status is None:  # otherwise the server closes the connection, and the client sees a truncated response
+                message = f"the request failed unexpectedly; see the log of the service for request id {id_}."
                 await send_error(scope, send_with_headers, RequestError(500, "internal", message))
         finally:
             seconds = time.perf_counter() - start
@@ -203,7 +203,7 @@ def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> 
         "id": id_,
         "method": scope["method"],
         "path": path[:500],
-        "status": status,  # null if the client left before a response
+        "status": status,  # null if the client disconnected before a response
         "ms": round(seconds * 1000, 2),
         "principal": None if principal is None else principal.name,
     }
@@ -211,7 +211,7 @@ def _log_request(scope: Scope, id_: str, status: int | None, seconds: float) -> 
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of printable ASCII, whatever a client sent."""
+    """Formats a record as one line of printable ASCII, also for hostile input."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -227,10 +227,9 @@ class JsonFormatter(logging.Formatter):
 
 @contextmanager
 def configure_logging(*, quiet: bool = False) -> Iterator[None]:
-    """Write what happens in a service to stderr: all of it, or only what is worrying.
+    """Log to stderr: the service and its web server at level INFO, or WARNING with `quiet`.
 
-    That is the log of the service and of its web server, what is worrying in those of other packages, Python's
-    warnings, and exceptions that end a thread.
+    This includes warnings of other packages and of Python, and exceptions that end a thread.
     """
     root, loggers = logging.getLogger(), [logging.getLogger(name) for name in ("secondlook", "uvicorn")]
     before = root.handlers, [logger.level for logger in loggers], threading.excepthook

@@ -25,27 +25,27 @@ class ServiceOptions:
     keep: float | None = None
     """Seconds after which stored images are removed, reviewed or not; None for never."""
     store_images: bool = True
-    """Whether images that are to be reviewed are stored."""
+    """Whether to store the images to review."""
     batch_size: int = 32
-    """Largest number of images that are looked at together."""
+    """Maximum number of images in a batch."""
     max_wait: float = 0.002
-    """Seconds that the first image of a batch waits for others."""
+    """Maximum seconds that the first image of a batch waits for others."""
     max_waiting: int = 512
     """Queue limit, in images; excess requests get HTTP 429."""
     max_body_bytes: int = 32 * 2**20
     max_images: int = 64
-    """Number of images in one request."""
+    """Maximum number of images in one request."""
     max_pixels: int = 50_000_000
     body_seconds: float = 30.0
     """Time in which the body of a request must arrive."""
     lease_seconds: float = 300.0
-    """How long an image is reserved for a reviewer who does not respond."""
+    """Seconds for which an image is reserved for an inactive reviewer."""
     level: float = 0.95
     """Confidence level of the intervals."""
 
     @property
     def max_request_images(self) -> int:
-        """Number of images that one request may have: at most those that may wait, or it would never be admitted."""
+        """Maximum number of images in one request: never above the queue limit."""
         return min(self.max_images, self.max_waiting)
 
     @property
@@ -54,29 +54,29 @@ class ServiceOptions:
         return self.host in ("::1", "localhost") or self.host.startswith("127.")
 
     def serve_labeling(self, labels: Mapping[str, int], ready: Callable[[str], None], **task: Any) -> None:
-        """Ask for the labels of a plan on the review page; the arguments are those of `LabelingTask`."""
+        """Serve the review page for a labeling plan; the arguments are those of `LabelingTask`."""
         from secondlook.serving.labeling import LabelingTask, serve_labeling
 
         serve_labeling(LabelingTask(**task), self, labels, ready)
 
     @staticmethod
     def read_labels(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
-        """Read a file of labels: CSV or Parquet with the columns id and label, or an export of Label Studio.
+        """Read a label file: CSV or Parquet with the columns id and label, or an export of Label Studio.
 
-        They are classes, or an `Answer` for images without one.
+        A label is a class, or an `Answer` for an image of none.
         """
         from secondlook.serving.label_files import read_label_file
 
         return read_label_file(path, class_names)
 
     def open_tokens(self) -> "TokenFile":
-        """Return the access tokens of the data folder, which need not exist."""
+        """Return the access tokens of the data folder, which may not exist yet."""
         from secondlook.serving.tokens import TokenFile
 
         return TokenFile(self.data_dir / "tokens.json")
 
     def read_reviews(self) -> "ReviewedService":
-        """Read the decisions of the policy in force and their reviews, to make the next policy; the service may run."""
+        """Read decisions and reviews of the policy in force, to calibrate the next one; the service may be running."""
         from secondlook.serving.store import read_reviewed_service
 
         return read_reviewed_service(self)

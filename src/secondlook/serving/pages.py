@@ -1,4 +1,4 @@
-"""Pages for people as HTML: dashboard, review and login, with their style sheets and scripts."""
+"""HTML pages: dashboard, review and login, with their style sheets and scripts."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal
 
 ANSWER_MEANINGS = {
     Answer.NONE_OF_THESE: "it shows none of the classes",
-    Answer.CANNOT_TELL: "you do not know what it shows",
-    Answer.BAD_IMAGE: "it is unusable, such as black or blurred",
+    Answer.CANNOT_TELL: "you cannot identify the image",
+    Answer.BAD_IMAGE: "it is unusable, for example black or blurred",
 }
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -34,7 +34,7 @@ own_site = [Depends(check_site)]
 async def show_dashboard(
     request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("watch"))]
 ) -> Response:
-    """Show the dashboard; there is none while images are labeled for a policy."""
+    """Show the dashboard; while labeling for a policy, redirect to the review page."""
     if service.labeling is not None:
         return RedirectResponse("/review", status_code=303)
     where = "DATABASE_URL" if service.options.database else str(service.options.data_dir)  # the URL has a password
@@ -46,7 +46,7 @@ async def show_dashboard(
 def show_review(
     request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("review"))]
 ) -> Response:
-    """Show the page for reviewers; labels that certify a policy are given without knowing the prediction."""
+    """Show the page for reviewers; while labeling for a policy, it hides the predictions."""
     is_labeling = service.labeling is not None
     links = {} if is_labeling else PAGES
     answers = Answer.list_offered(find_class_names(service) or ())
@@ -56,9 +56,9 @@ def show_review(
 
 @router.get("/static/{name}")
 def send_static(name: str, v: str = "") -> Response:
-    """Return a style sheet or script, which everyone may read."""
+    """Return a style sheet or script; these are public."""
     content, version = _load_static(name)
-    # Pages ask for it with its version, so that a browser keeps it until it changes.
+    # Pages request it with its version, so browsers cache it until it changes.
     caching = f"public, max-age={365 * 86400}, immutable" if v == version else "no-cache"
     return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": caching})
 
@@ -67,8 +67,8 @@ def send_static(name: str, v: str = "") -> Response:
 def show_login(
     request: Request, service: CurrentService, target: Annotated[str, Query(alias="next")] = "/"
 ) -> Response:
-    """Show the login page, unless whoever opens it is let in already."""
-    # A link on another site makes the browser withhold the cookie: ask again, as a page of this service.
+    """Show the login page; redirect if the browser has access already."""
+    # After a link on another site, the browser withholds the cookie: reload, as a page of this service.
     reload, access = is_foreign(request), service.access
     if not reload and (access.is_open or access.find_browser(request) is not None):
         return RedirectResponse(check_target(target), status_code=303)
@@ -82,13 +82,13 @@ def log_in(
     token: Annotated[str, Form()] = "",
     target: Annotated[str, Form(alias="next")] = "/",
 ) -> Response:
-    """Start the session of whoever has a token."""
+    """Start a session with a token."""
     try:
         principal = service.tokens.check(token.strip())
     except RequestError as error:  # too many at once
         return _render_login(request, target, status=error.status, fault=f"The login failed: {error}")
     if principal is None:
-        fault = "This token is not valid. Check that it is complete; it begins with sl_."
+        fault = "This token is not valid. Check that it is complete; it starts with sl_."
         return _render_login(request, target, status=401, fault=fault)
     service.access.start_session(request, principal.session.removeprefix("token:"))
     response = RedirectResponse(check_target(target), status_code=303)
@@ -98,7 +98,7 @@ def log_in(
 
 @router.post("/logout", dependencies=own_site)
 def log_out(request: Request, service: CurrentService, csrf: Annotated[str, Form()] = "") -> Response:
-    """End a session, and give its images back."""
+    """End a session, and release its images."""
     principal = service.access.find_browser(request)
     if principal is not None:
         check_csrf(principal, csrf)
@@ -112,13 +112,13 @@ def log_out(request: Request, service: CurrentService, csrf: Annotated[str, Form
 def _render_login(
     request: Request, target: str, *, status: int = 200, fault: str = "", reload: bool = False
 ) -> Response:
-    """Return the login page; `target` is opened afterwards, and `fault` says what went wrong before."""
+    """Return the login page; `target` is the page to open next, `fault` the error of the last attempt."""
     values: dict[str, Any] = {"target": check_target(target), "fault": fault, "reload": reload}
     return render_page("login.html", None, request=request, status=status, **values)
 
 
 def check_target(address: str) -> str:
-    """Return the page to open after logging in: one of this service, whatever a link says."""
+    """Return the page to open after the login, or "/" for an address outside this service."""
     is_path = address.startswith("/") and not address.startswith(("//", "/\\"))
     return address if is_path and address.isascii() and address.isprintable() else "/"
 
@@ -132,7 +132,7 @@ def render_page(
     links: Mapping[str, tuple[str, Permission]] = PAGES,
     **values: Any,
 ) -> HTMLResponse:
-    """Return a template of the folder `pages` as a response; all text is escaped."""
+    """Render a template of the folder `pages`; all text is escaped."""
     html = TEMPLATES.get_template(template).render(
         principal=principal,
         csrf=None if principal is None else principal.csrf,
@@ -147,9 +147,9 @@ def render_page(
 
 
 def set_session_cookie(request: Request, response: Response) -> None:
-    """Add the cookie of the session that began with this request, if one did (`request.state.session_cookie`).
+    """Set the cookie if this request started a session (`request.state.session_cookie`).
 
-    Scripts cannot read it, other sites cannot make a browser send it, and over TLS it never travels in the clear.
+    Scripts cannot read it, browsers do not send it from other sites, and over TLS it is never sent unencrypted.
     """
     cookie = getattr(request.state, "session_cookie", None)
     if cookie is not None:
@@ -159,7 +159,7 @@ def set_session_cookie(request: Request, response: Response) -> None:
 
 @cache
 def _load_static(name: str) -> tuple[bytes, str]:
-    """Return a style sheet or script of the service, or one that reports have, too; with its version."""
+    """Return a style sheet or script of the service or of reports, with its version."""
     for folder in (files("secondlook.report") / "templates", files("secondlook.serving") / "pages" / "static"):
         if PurePath(name).suffix in MEDIA_TYPES and name in [file.name for file in folder.iterdir()]:
             content = (folder / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The images of requests: what may be sent, and how it is decoded to the input size of the classifier."""
+"""Images of requests: limits, and decoding to the input size of the classifier."""
 
 import hashlib
 import time
@@ -15,7 +15,7 @@ from secondlook.serving.responses import RequestError
 LONGEST_ID = 200
 LONGEST_NAME = 500
 MAX_LARGEST = 2
-"""Number of images of the largest size that are decoded at once; more of smaller ones."""
+"""Number of largest images decoded at once; more of smaller ones."""
 MEDIA_TYPES_BY_START = {
     b"\xff\xd8\xff": "image/jpeg",
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -31,40 +31,40 @@ class SubmittedImage:
 
     content: bytes | Array
     id: str | None = None
-    """The id that the client gave, which makes the request safe to repeat; None to make one."""
+    """The id from the client, which makes the request safe to retry; None to generate one."""
     name: str | None = None
     """Its file name, for reviewers."""
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedImage:
-    """An image of a request on its way to a decision."""
+    """An image of a request before its decision."""
 
     image: SubmittedImage
     id: str
     digest: str
-    """Hex sha256 of the image as it came."""
+    """Hex sha256 of the image as received."""
     inputs: Array
     """Pixels at the input size. [1, H, W, C]"""
     waiting: list[Any] = field(default_factory=list)
-    """Futures of who waits for the decision: the request that it came with, then others of the same id."""
+    """Futures of the waiting requests: its own, then others with the same id."""
     arrived: float = field(default_factory=time.monotonic)
 
 
 class ImageDecoder:
-    """Decodes the images of requests in any thread, within a bound on the pixels of all together."""
+    """Decodes the images of requests, thread-safe and with a limit on the total number of pixels."""
 
     def __init__(self, plan: Callable[[], Plan], max_pixels: int) -> None:
         self._plan, self._max_pixels = plan, max_pixels
         self._pixels = PixelBudget(MAX_LARGEST * max_pixels)
 
     def decode(self, images: Sequence[SubmittedImage]) -> list[DecodedImage]:
-        """Decode the images of a request; one that cannot be decided about refuses all of them."""
+        """Decode the images of a request; one invalid image is an error for all."""
         given = [image.id for image in images if image.id is not None]
         for id_ in given:
             check_id(id_)
         if len(set(given)) < len(given):
-            raise RequestError(400, "id", "an id is given twice in one request; ids must be unique.")
+            raise RequestError(400, "id", "the request has a duplicate id; ids must be unique.")
         decoded = []
         for number, image in enumerate(images, start=1):
             inputs = self._decode(image.content, f"{number}" + (f" ({image.name!r})" if image.name else ""))
@@ -76,13 +76,13 @@ class ImageDecoder:
         return decoded
 
     def _decode(self, content: bytes | Array, place: str) -> Array:
-        """Return an image at the input size of the classifier, after its limits were checked. [1, H, W, C]"""
+        """Check the limits, and return an image at the input size of the classifier. [1, H, W, C]"""
         if isinstance(content, bytes):
             if not content:
                 raise RequestError(400, "no_image", f"image {place} is empty; send the bytes of an image file.")
             find_media_type(content, f"image {place}")
         most = self._max_pixels
-        for limit in sorted({most // 64, most // 4, most}):  # most images are small, and found so by their headers
+        for limit in sorted({most // 64, most // 4, most}):  # most images are small, as their headers show
             with self._pixels.reserve(limit):
                 pixels = _read_pixels(content, place, limit)
                 if pixels is None:
@@ -90,7 +90,7 @@ class ImageDecoder:
                 try:
                     return fit_image(self._plan(), pixels)
                 except SecondLookError as error:
-                    # What follows is the repair, in terms of Python.
+                    # After the semicolon comes the repair for Python users.
                     message = f"image {place} does not fit the classifier: {str(error).partition(';')[0]}."
                     raise RequestError(422, "image_size", message) from None
         raise RequestError(413, "image_too_large", f"image {place} has more than {most:,} pixels; send a smaller one.")
@@ -106,7 +106,7 @@ class PixelBudget:
 
     @contextmanager
     def reserve(self, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels may be decoded, at most those of the budget, and hold them."""
+        """Wait for and hold a share of the budget, in pixels."""
         with self._turn, self._changed:
             self._changed.wait_for(lambda: self._left >= pixels)
             self._left -= pixels
@@ -119,7 +119,7 @@ class PixelBudget:
 
 
 def _read_pixels(content: bytes | Array, place: str, max_pixels: int) -> Array | None:
-    """Return the pixels of an image; None if there are more than `max_pixels`."""
+    """Return the pixels of an image; None if it has more than `max_pixels`."""
     try:
         return read_image(content, place, max_pixels=max_pixels)
     except UnreadableImageError as error:
@@ -131,21 +131,21 @@ def _read_pixels(content: bytes | Array, place: str, max_pixels: int) -> Array |
 
 
 def fit_image(plan: Plan, pixels: Array) -> Array:
-    """Return pixels at the input size of a classifier; a gray file, which is decoded to three equal channels, is gray.
+    """Return pixels at the input size of a classifier; three equal channels also fit a gray classifier.
 
     uint8|float32 [h, w, C] -> [1, H, W, C]
     """
     try:
         return plan.fit_image(pixels)
     except SecondLookError:
-        # Row by row, since a comparison of all takes as much memory as the image.
+        # Row by row, since comparing all at once takes as much memory as the image.
         if pixels.shape[2] == 1 or any((row != row[:, :1]).any() for row in pixels):
             raise
     return plan.fit_image(pixels[:, :, :1])
 
 
 def find_media_type(content: bytes, where: str) -> str:
-    """Return the media type of an image file by its first bytes, or raise an error if it is none."""
+    """Return the media type of an image file by its first bytes; raise an error for other files."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     for start, media_type in MEDIA_TYPES_BY_START.items():
@@ -155,12 +155,12 @@ def find_media_type(content: bytes, where: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can be an id."""
-    # Bytes that are no text become the replacement character, so that several ids would be one.
+    """Whether a string is a valid id."""
+    # Invalid bytes decode to the replacement character, so different ids would become equal.
     return 1 <= len(text) <= LONGEST_ID and text.isprintable() and "\ufffd" not in text
 
 
 def check_id(id_: str) -> None:
-    """Raise an error for a text that cannot be an id."""
+    """Raise an error for an invalid id."""
     if not is_id(id_):
         raise RequestError(400, "id", f"id {id_[:50]!r} is not valid; expected 1 to {LONGEST_ID} printable characters.")

@@ -24,7 +24,7 @@ class RequestError(ServingError):
 
 
 class ServedGuarantee(BaseModel, frozen=True):
-    """What a policy guarantees about accepted images."""
+    """The guarantee of a policy for accepted images."""
 
     risk: float = Field(description="Largest error rate among accepted images.")
     delta: float = Field(description="Failure probability of the guarantee.")
@@ -32,11 +32,11 @@ class ServedGuarantee(BaseModel, frozen=True):
 
 
 class ServedDecision(BaseModel, frozen=True):
-    """The decision about one image, with what a reviewer found, if anyone reviewed it."""
+    """The decision about one image, with its review, if any."""
 
-    id: str = Field(description="Id of the image: the one that was sent, or a new one.")
+    id: str = Field(description="Id of the image, from the request or generated.")
     label: int = Field(description="Index of the predicted class, whether accepted or not.")
-    labels: tuple[int, ...] | None = Field(default=None, description="The top-k classes, where k is above 1.")
+    labels: tuple[int, ...] | None = Field(default=None, description="The top-k classes if k is above 1.")
     class_name: str | None = Field(
         validation_alias=AliasChoices("class", "class_name"),
         serialization_alias="class",
@@ -47,33 +47,33 @@ class ServedDecision(BaseModel, frozen=True):
     accept: bool = Field(description="Whether the prediction is accepted.")
     rejection: Literal["unsure", "unfamiliar"] | None = Field(
         default=None,
-        description="Why it is rejected: the confidence is too low, or the image looks like no known one.",
+        description="Reason for the rejection: low confidence, or an image unlike the known ones.",
     )
     familiarity: float | None = Field(
-        default=None, description="How much the image looks like known ones; null if the policy has no limit for it."
+        default=None, description="Similarity to known images; null if the policy has no limit for it."
     )
-    looks: int = Field(description="Number of views that the classifier was given.")
+    looks: int = Field(description="Number of views that the classifier saw.")
     first_look: float = Field(description="Probability of the predicted class after the first look.")
-    disagreement: float | None = Field(description="How much the looks disagree, from 0 to 1; null after one look.")
-    review: Literal["none", "waiting", "done"] = Field(description="Whether people are to review the image, or did.")
-    guarantee: ServedGuarantee | None = Field(description="What the policy guarantees about accepted images, if any.")
+    disagreement: float | None = Field(description="Disagreement between looks, from 0 to 1; null after one look.")
+    review: Literal["none", "waiting", "done"] = Field(description="Review status; none if no review is needed.")
+    guarantee: ServedGuarantee | None = Field(description="The guarantee for accepted images, if any.")
     policy: str = Field(description="Checksum of the policy that decided.")
     decided_at: datetime.datetime = Field(description="When the decision was stored, UTC.")
     reviewed_label: int | None = Field(
-        default=None, description="Index of the class that a reviewer found; negative for another answer."
+        default=None, description="Class index from the reviewer; negative for another answer."
     )
     reviewed_class: str | None = Field(
-        default=None, description="Its name, if it is known; or the other answer, such as `none of these`."
+        default=None, description="Class name from the reviewer, if known, or another answer like `none of these`."
     )
     reviewer: str | None = None
     reviewed_at: datetime.datetime | None = None
 
 
 class LabelingGoal(BaseModel):
-    """What labels are asked for, and how far that is; see `secondlook.LabelingPlan`."""
+    """Goal and progress of labeling; see `secondlook.LabelingPlan`."""
 
-    text: str = Field(description="What the labels certify now, in words.")
-    next_step: int | None = Field(description="Labels until more is certified, if all predictions are right.")
+    text: str = Field(description="The current guarantee in words.")
+    next_step: int | None = Field(description="Labels needed for the next step, if all predictions are correct.")
     finished: bool = Field(description="Whether labeling is finished; the server stops then.")
 
 

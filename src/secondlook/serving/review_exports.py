@@ -1,4 +1,4 @@
-"""Files of the review queue for spreadsheets and labeling tools."""
+"""Exports of the review queue for spreadsheets and labeling tools."""
 
 import base64
 import datetime
@@ -28,19 +28,19 @@ FILE_TYPES: dict[ExportFormat, tuple[str, str]] = {
 """Suffix and media type of each format."""
 
 MAX_MEMORY = 8 * 2**20
-"""Larger exports are written to a temporary file before they are sent."""
+"""Larger Parquet exports go to a temporary file before they are sent."""
 
 
 @dataclass(frozen=True)
 class ReviewExport:
-    """The images in some states, as files."""
+    """Export of the images in some states."""
 
     service: "Service"
     class_names: tuple[str, ...] | None
     states: Sequence[QueueState]
 
     def write(self, format_: ExportFormat) -> Iterator[bytes]:
-        """Return the pieces of a file."""
+        """Return the file in chunks."""
         if format_ == "csv":
             return self._write_csv()
         if format_ == "parquet":
@@ -83,7 +83,7 @@ class ReviewExport:
     def _make_task(self, item: StoredDecision) -> dict[str, object]:
         image = self.service.reviews.read_image(item.number) if item.has_image else None
         address = item.name or item.id
-        if image is not None:  # the image itself: other hosts cannot load it from this service
+        if image is not None:  # embed it: other hosts cannot load it from this service
             address = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
         about = (item.id, item.label, self._name(item.label), "", item.confidence, get_interval(item), item.accept)
         task = LabelStudio.make_task(ReviewImage(item.number, *about), address)

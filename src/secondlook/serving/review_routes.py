@@ -1,4 +1,4 @@
-"""Routes of the review queue: the page for people, its data and images, and files for labeling tools."""
+"""Routes of the review queue: data and images of the review page, and files for labeling tools."""
 
 from typing import Annotated, Any, Literal
 
@@ -27,62 +27,62 @@ from secondlook.serving.store import (
 from secondlook.serving.tokens import Principal
 
 OF_BROWSERS = ("image/jpeg", "image/png", "image/webp", "image/bmp")
-"""Media types that every browser shows."""
+"""Media types that all browsers display."""
 MAX_LEASED = 50
 MAX_NUMBER = 2**53
-"""Larger numbers are not whole in JSON, and not in the database."""
+"""Larger integers are not exact in JSON, and never occur in the database."""
 
 
 class ClassBody(BaseModel):
-    """A class that an image may have."""
+    """A candidate class."""
 
     label: int = Field(description="Index of the class.")
-    class_name: str | None = Field(serialization_alias="class", description="Its name, if it is known.")
+    class_name: str | None = Field(serialization_alias="class", description="Class name, if known.")
     probability: float = Field(description="Probability in one look, or the mean over all looks.")
 
 
 class AnswersBody(BaseModel):
-    """What a reviewer may say of an image."""
+    """The possible labels of an image."""
 
     classes: tuple[str, ...] | None = Field(description="Names of all classes; null if unknown.")
-    answers: tuple[str, ...] = Field(description="What can be said instead of a class.")
+    answers: tuple[str, ...] = Field(description="Answers other than a class.")
 
 
 class LookBody(ClassBody):
-    """What one look at an image predicted."""
+    """The prediction of one look at an image."""
 
-    view: str = Field(description="The view, such as `hflip`.")
+    view: str = Field(description="The view, e.g. `hflip`.")
 
 
 class ReviewBody(ServedDecision, frozen=True):
-    """An image to be reviewed; those that were accepted are audited."""
+    """An image to review; accepted ones are audits."""
 
-    number: int = Field(description="Identifies the image in addresses.")
+    number: int = Field(description="Number of the image in URLs.")
     name: str | None = Field(description="File name of the image, if it was sent.")
     likely: list[ClassBody] = Field(description="The likeliest classes, the predicted one first.")
-    views: list[LookBody] = Field(description="What each look predicted, in their order.")
-    image: bool = Field(description="Whether the image is stored, so that it can be shown.")
-    skips: int = Field(description="How often the image was skipped.")
+    views: list[LookBody] = Field(description="The prediction of each look, in order.")
+    image: bool = Field(description="Whether the image is stored and can be displayed.")
+    skips: int = Field(description="Number of times the image was skipped.")
 
 
 class ProgressBody(BaseModel):
-    """How far the review is."""
+    """Progress of the review."""
 
     counts: ReviewCounts
     pace: ReviewPace
-    goal: LabelingGoal | None = Field(default=None, description="What the labels are for; null in a service.")
+    goal: LabelingGoal | None = Field(default=None, description="Goal of labeling for a policy; null in a service.")
 
 
 class LeaseBody(ProgressBody):
-    """The images that the reviewer has, most doubtful first."""
+    """The images leased to the reviewer, least confident first."""
 
     items: list[ReviewBody]
-    last: int | None = Field(description="Number of the image that this reviewer labeled last, which can be undone.")
-    lease_seconds: float = Field(description="The images are the reviewer's for so long; ask again to keep them.")
+    last: int | None = Field(description="Number of the image that this reviewer labeled last, to undo it.")
+    lease_seconds: float = Field(description="Duration of the lease; request again to renew it.")
 
 
 class UndoBody(ProgressBody):
-    """An image that is the reviewer's again."""
+    """An image leased to the reviewer again."""
 
     item: ReviewBody
 
@@ -93,7 +93,7 @@ Reviewer = Annotated[Principal, check_reviewer]
 
 
 async def check_number(number: int) -> int:
-    """Return the number of an image, or raise an error for one that cannot be."""
+    """Return the number of an image; raise an error for an impossible one."""
     if not 0 < number < MAX_NUMBER:
         raise make_unknown_error(number)
     return number
@@ -104,7 +104,7 @@ Number = Annotated[int, Depends(check_number)]
 
 @router.get("/v1/review/classes", dependencies=[check_reviewer])
 def list_classes(service: CurrentService) -> AnswersBody:
-    """Return all classes, and the answers that an image may get instead."""
+    """Return all classes, and the possible answers other than a class."""
     names = find_class_names(service)
     return AnswersBody(classes=names, answers=tuple(answer.text for answer in Answer.list_offered(names or ())))
 
@@ -113,9 +113,9 @@ def list_classes(service: CurrentService) -> AnswersBody:
 def lease(
     service: CurrentService,
     reviewer: Reviewer,
-    count: Annotated[int, Body(embed=True, ge=0, le=MAX_LEASED, description="How many images to have.")] = 1,
+    count: Annotated[int, Body(embed=True, ge=0, le=MAX_LEASED, description="Number of images to lease.")] = 1,
 ) -> LeaseBody:
-    """Get images to review, and keep those that one has."""
+    """Lease images to review, and renew existing leases."""
     items = service.reviews.lease(reviewer.session, count)
     return LeaseBody(
         items=[describe_item(item, service) for item in items],
@@ -127,7 +127,7 @@ def lease(
 
 @router.post("/v1/review/release")
 def release(service: CurrentService, reviewer: Reviewer) -> ProgressBody:
-    """Give all images back."""
+    """Release all leased images."""
     service.reviews.release(reviewer.session)
     return describe_progress(service, reviewer)
 
@@ -139,34 +139,34 @@ def label_image(
     service: CurrentService,
     label: Annotated[
         StrictInt | StrictStr,
-        Body(embed=True, description="Index or name of the class, or another answer, such as `none of these`."),
+        Body(embed=True, description="Index or name of the class, or another answer like `none of these`."),
     ],
 ) -> ProgressBody:
-    """Label an image; may be repeated."""
+    """Label an image. Idempotent."""
     found = find_class(label, find_class_names(service), str(number))
     if found >= 2**31:
-        raise RequestError(422, "invalid", f"label {found} is no class; expected the index of a class.")
+        raise RequestError(422, "invalid", f"label {found} is not a class; expected the index of a class.")
     service.reviews.label(number, found, reviewer)
     return describe_progress(service, reviewer)
 
 
 @router.post("/v1/review/{number}/skip")
 def skip(reviewer: Reviewer, number: Number, service: CurrentService) -> ProgressBody:
-    """Review an image later; may be repeated."""
+    """Postpone an image. Idempotent."""
     service.reviews.skip(number, reviewer.session)
     return describe_progress(service, reviewer)
 
 
 @router.post("/v1/review/{number}/undo")
 def undo(reviewer: Reviewer, number: Number, service: CurrentService) -> UndoBody:
-    """Take a label or a skip of one's own back; may be repeated."""
+    """Undo your own label or skip. Idempotent."""
     item = describe_item(service.reviews.undo(number, reviewer), service)
     return UndoBody(item=item, **dict(describe_progress(service, reviewer)))
 
 
 @router.get("/v1/review/{number}/image", dependencies=[check_reviewer])
 def show_image(number: Number, service: CurrentService) -> Response:
-    """Return the image as it was sent."""
+    """Return the image; formats that browsers cannot display are converted to PNG."""
     image = find_image(service, number)
     if image.media_type in OF_BROWSERS:
         return Response(image.content, media_type=image.media_type)
@@ -176,7 +176,7 @@ def show_image(number: Number, service: CurrentService) -> Response:
 
 @router.get("/v1/review/{number}/views/{position}", dependencies=[check_reviewer])
 def show_view(number: Number, position: int, service: CurrentService) -> Response:
-    """Return one view of an image, as the classifier saw it."""
+    """Return one view of an image, as seen by the classifier."""
     content = find_image(service, number).content
     views = service.reviews.read(number).views
     if not 0 <= position < len(views):
@@ -216,13 +216,13 @@ async def import_reviews(request: Request, service: CurrentService, reviewer: Re
 
 
 def describe_progress(service: Service, reviewer: Principal) -> ProgressBody:
-    """Return how far the review is."""
-    goal = None if service.labeling is None else service.labeling.update()  # before the queue is counted
+    """Return the progress of the review."""
+    goal = None if service.labeling is None else service.labeling.update()  # before counting: changes the queue
     return ProgressBody(counts=service.reviews.counts(), pace=service.reviews.pace(reviewer.session), goal=goal)
 
 
 def find_class_names(service: Service) -> tuple[str, ...] | None:
-    """Return the names of all classes; None if they are unknown, as for a model without names."""
+    """Return the names of all classes; None if unknown."""
     if service.labeling is not None:
         return service.labeling.class_names
     classifier = service.live.plan.resolved.classifier
@@ -232,7 +232,7 @@ def find_class_names(service: Service) -> tuple[str, ...] | None:
 
 
 def describe_item(item: StoredDecision, service: Service) -> ReviewBody:
-    """Return an image of the queue as it is sent."""
+    """Return an image of the queue as a response body."""
     names = find_class_names(service)
 
     def describe_class(label: int, probability: float) -> dict[str, Any]:
@@ -251,5 +251,5 @@ def find_image(service: Service, number: int) -> StoredImage:
     """Return a stored image."""
     image = service.reviews.read_image(number)
     if image is None:
-        raise RequestError(404, "no_image", f"image {number} is not stored; it was removed, or never kept.")
+        raise RequestError(404, "no_image", f"image {number} is not stored; it was removed or never stored.")
     return image

@@ -1,4 +1,4 @@
-"""The web application and its server: listens, and stops without losing what is in work."""
+"""The web application and its server, with a graceful shutdown that finishes pending requests."""
 
 import errno
 import gc
@@ -26,12 +26,12 @@ from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import Service, open_service
 
-SUMMARY = "Decides whether the predictions of an image classifier can be accepted, and gives the others to people."
+SUMMARY = "Decides whether to accept the predictions of an image classifier, and queues the others for review."
 MAX_CONNECTIONS = 512
 IDLE_SECONDS = 75
-"""How long a connection is kept open between two requests; longer than proxies do, so that they close it first."""
+"""How long an idle connection stays open; longer than in proxies, so that they close it first."""
 STOP_SECONDS = 60
-"""How long requests in work may take when the service stops."""
+"""Time for pending requests to finish when the service stops."""
 
 
 def serve(
@@ -45,26 +45,26 @@ def serve(
     key: Path | None = None,
     quiet: bool = False,
 ) -> None:
-    """Serve a policy until SIGTERM or SIGINT; requests in work are finished.
+    """Serve a policy until SIGTERM or SIGINT, then finish pending requests.
 
     Parameters
     ----------
     policy
-        The policy file. If the service has replaced it by a newer policy before, that one stays in force.
+        The policy file. If the service has already replaced it with a newer policy, the newer one stays in force.
     options
         Limits, storage, and the address.
     classifier
-        The classifier of the policy, see `load_policy`.
+        The classifier of the policy; see `load_policy`.
     device
-        Where to classify: "auto", "cpu", "cuda" or "cuda:N", see `collect`.
+        Device of the classifier: "auto", "cpu", "cuda" or "cuda:N"; see `collect`.
     ready
-        Called with the address once requests are served.
+        Called with the address once the service accepts requests.
     certificate
         PEM file with the certificate chain, to serve HTTPS; None for HTTP.
     key
-        PEM file with the private key of the certificate; None if the certificate file has it.
+        PEM file with the private key; None if the certificate file contains it.
     quiet
-        Whether to log warnings and errors only, and not every request.
+        Whether to log only warnings and errors, instead of every request.
     """
     opened = open_service(policy, options, classifier=classifier, device=device)
     with configure_logging(quiet=quiet), opened as service:
@@ -74,11 +74,11 @@ def serve(
 def run_server(
     service: Service, *, ready: Callable[[str], None] | None, certificate: Path | None, key: Path | None
 ) -> None:
-    """Serve a service that is running at the host and port of its options, see `serve`; port 0 is any free port."""
+    """Run the web server of a started service; see `serve`. Port 0 is any free port."""
     check_certificate(certificate, key)
     with bind_sockets(service.options) as sockets:
         server = make_server(service, certificate=certificate, key=key)
-        # Freeze startup objects so that the garbage collector skips them: it would take a third of the loop.
+        # Freeze startup objects so that the garbage collector skips them: it took a third of the loop's time.
         gc.collect()
         gc.freeze()
         if ready is not None:  # the sockets listen already
@@ -92,7 +92,7 @@ def run_server(
 
 def create_app(service: Service) -> FastAPI:
     """Return the application of a service."""
-    # The pages of FastAPI load scripts from other hosts.
+    # No docs pages of FastAPI: they load scripts from other hosts.
     app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
     app.state.service = service
     only_services = (decide_routes, inference_routes, watch_routes) if service.labeling is None else ()
@@ -100,14 +100,14 @@ def create_app(service: Service) -> FastAPI:
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answer_error)
-    # The last one that is added is the first that a request comes to.
+    # The last added middleware runs first.
     app.add_middleware(RequestLimits, options=service.options)
     app.add_middleware(RequestLog, metrics=service.metrics)
     return app
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
-    """Return an error as JSON, in the form that the protocol of the route has."""
+    """Return an error as JSON, in the format of the route's protocol."""
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method"}.get(error.status_code, "invalid")
         error = RequestError(error.status_code, code, f"{error.detail.rstrip('.')}.", headers=error.headers)
@@ -123,7 +123,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
     """Return the web server of a service, not yet running."""
     config = uvicorn.Config(
         create_app(service),
-        http="h11",  # the parser that bounds headers, chunks and trailers
+        http="h11",  # this parser limits headers, chunks and trailers
         h11_max_incomplete_event_size=64 * 1024,
         limit_concurrency=count_connections(),
         timeout_keep_alive=IDLE_SECONDS,
@@ -131,7 +131,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=False,  # it would have the queries of requests
+        access_log=False,  # it would contain query strings
         server_header=False,
         ssl_certfile=certificate,
         ssl_keyfile=key,
@@ -140,7 +140,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
 
 
 class _Server(uvicorn.Server):
-    """A server that returns when a signal stopped it, instead of raising the signal again, or when labeling is over."""
+    """A server that returns after a signal, instead of raising it again, and when labeling is over."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -152,11 +152,11 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
-        self._captured_signals.clear()  # what the service holds must be closed before the process ends
+        self._captured_signals.clear()  # close the service before the process ends
 
 
 def check_certificate(certificate: Path | None, key: Path | None) -> None:
-    """Check that the files for HTTPS can be used."""
+    """Check that the files for HTTPS are usable."""
     if certificate is None:
         if key is not None:
             repair = Repair("pass {certificate}, the PEM file with the certificate chain", certificate=ANY)
@@ -171,7 +171,7 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
 
 @contextmanager
 def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
-    """Listen at all addresses of a host, IPv4 first; an error if others can reach what should be this machine."""
+    """Listen on all addresses of a host, IPv4 first; raise an error if a local host name has a public address."""
     with ExitStack() as stack:
         sockets: list[socket.socket] = []
         port = options.port
@@ -185,7 +185,7 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
                 try:
                     bound = stack.enter_context(socket.create_server((place, port), family=family))
                 except OSError as error:
-                    is_missing = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # such as ::1 without IPv6
+                    is_missing = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # e.g. ::1 without IPv6
                     if not is_missing or (number == len(places) and not sockets):
                         raise
                 else:
@@ -193,19 +193,19 @@ def bind_sockets(options: ServiceOptions) -> Iterator[list[socket.socket]]:
                     port = bound.getsockname()[1]
         except (OSError, UnicodeError) as error:
             fault = f"cannot be used with port {options.port}: {getattr(error, 'strerror', None) or error}"
-            advice = "choose another port or host, or stop what uses it"
+            advice = "choose another port or host, or stop the program that uses it"
             raise ServingError(fault, argument="host", value=options.host, repair=advice) from None
         yield sockets
 
 
 def format_address(host: str, port: int, *, secure: bool) -> str:
-    """Return a URL of a service that can be opened on its machine."""
+    """Return a URL of a service that works on its own machine."""
     name = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{name}:{port}"
 
 
 def count_connections() -> int:
-    """Return how many connections the service takes: at most half of the files that the process may open."""
+    """Return the connection limit of the service: at most half of the process's open file limit."""
     if sys.platform == "win32":
         return MAX_CONNECTIONS
     import resource

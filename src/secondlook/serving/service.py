@@ -1,4 +1,4 @@
-"""`Service`: everything that one instance of the service holds, from its database to its classifier."""
+"""`Service`: one instance of the service, with its database, classifier and threads."""
 
 import sys
 from collections.abc import Iterator
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class Service:
-    """One instance: its database, the policy in force with its classifier, and the threads that work for it."""
+    """One instance: its database, the policy in force with its classifier, and its threads."""
 
     labeling: "LabelingQueue | None" = None
-    """What the labels are for, where images are labeled before there is a policy."""
+    """The labeling queue, if images are labeled for a first policy."""
 
     def __init__(self, options: ServiceOptions, database: Database, plan: Plan) -> None:
         self.options, self.database = options, database
@@ -55,19 +55,19 @@ class Service:
         self.watcher = Watcher(self)
 
     def start(self) -> None:
-        """Look at an image once, since the first look takes a second more than others, and start the threads."""
+        """Warm up the classifier, since its first look takes a second longer, and start the threads."""
         self.live.plan.warm_up()
         self.worker.start()
         self.watcher.start()
 
     def stop(self) -> None:
-        """Finish what is in work, and close the database."""
+        """Finish pending images, and close the database."""
         self.worker.stop()
         self.watcher.stop()
         self.database.close()
 
     def deploy(self, policy: Policy) -> Deployment:
-        """Put a policy of the same classifier in force; images in work are decided by the one before."""
+        """Put a policy of the same classifier in force; pending images keep the previous policy."""
         try:
             policy.check(self._resolved.classifier)
             with self._deploy_lock:
@@ -81,7 +81,7 @@ class Service:
         return deployment
 
     def refresh(self) -> None:
-        """Take over the policy that another instance put in force, if it did."""
+        """Switch to the latest policy if another instance has deployed one."""
         with self._deploy_lock:
             latest = self.decisions.latest_deployment()
             if latest is not None and latest.number != self.live.deployment.number:
@@ -89,7 +89,7 @@ class Service:
                 self.live = self._make_live(latest)
 
     def _choose_deployment(self, policy: Policy) -> Deployment:
-        """Deploy the policy of the file, unless this service has replaced it by a newer one."""
+        """Deploy the policy of the file, unless this service has replaced it with a newer one."""
         latest = self.decisions.latest_deployment()
         if latest is not None and latest.checksum != policy.checksum and self.decisions.find_audits(policy):
             latest.policy.check(self._resolved.classifier)
@@ -114,29 +114,29 @@ CurrentService = Annotated[Service, Depends(_find_service)]
 def open_service(
     policy: str | Path, options: ServiceOptions, *, classifier: object = None, device: str = "auto"
 ) -> Iterator[Service]:
-    """Load a policy with its classifier, open the database, and yield the service, which is running; see `serve`."""
+    """Load a policy with its classifier, start the service and yield it; see `serve`."""
     check_binding(options, options.open_tokens())
     if OnnxFile.has_suffix(policy):
-        raise ServingError(f"{str(policy)!r} is no policy file; serve the policy that it was exported from.")
+        raise ServingError(f"{str(policy)!r} is not a policy file; serve the policy it was exported from.")
     loaded = load_policy(policy, classifier=classifier, execution=Execution(device=device))
     compiled = compile_policy(loaded)
-    assert isinstance(compiled, Plan), "it is no exported file"
+    assert isinstance(compiled, Plan), "exported files were refused above"
     with start_service(Plan(loaded, compiled.resolved.split_batches(), compiled.execution), options) as service:
         yield service
 
 
 @contextmanager
 def start_service(plan: Plan, options: ServiceOptions) -> Iterator[Service]:
-    """Open the database, and yield the service of a policy, which is running."""
+    """Open the database, start the service of a policy and yield it."""
     try:
         options.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         where = str(options.data_dir)
-        raise ServingError(f"the data folder {where!r} cannot be made: {error.strerror}; choose another.") from None
+        raise ServingError(f"cannot create the data folder {where!r}: {error.strerror}; choose another.") from None
     with shared_lock(options.data_dir / "service.lock") as was_alone:
-        if not was_alone and sys.platform != "win32":  # where nobody is known to be alone
-            fault = f"another service runs with the data folder {str(options.data_dir)!r}"
-            raise ServingError(fault, repair="choose another: instances share a PostgreSQL database, but no folder")
+        if not was_alone and sys.platform != "win32":  # Windows never reports it
+            fault = f"another service is using the data folder {str(options.data_dir)!r}"
+            raise ServingError(fault, repair="choose another: instances can share a PostgreSQL database, but no folder")
         service = Service(options, open_database(options.data_dir, options.database), plan)
         service.start()
         try:

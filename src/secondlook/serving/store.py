@@ -1,4 +1,4 @@
-"""Rows of the database: the decisions of a service, which are written once per id, and the queue of their reviews."""
+"""Stores in the database: decisions, written once per id, and the review queue."""
 
 import hashlib
 import itertools
@@ -30,7 +30,7 @@ IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
     "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
 }
 QUEUE_ORDER = (reviews.c.skips, reviews.c.confidence, reviews.c.number)
-"""Least confident first; what a reviewer skipped comes after everything that nobody did."""
+"""Least confident first; skipped images come after all others."""
 PACE_SECONDS = 600.0
 SELECT_STATE = sa.select(decisions.c.id, reviews).join(decisions, decisions.c.number == reviews.c.number)
 SELECT_DECISION = (
@@ -48,16 +48,16 @@ SELECT_DECISION = (
     .outerjoin(reviews, reviews.c.number == decisions.c.number)
     .outerjoin(images, images.c.number == decisions.c.number)
 )
-"""Decisions with what is known of their reviews. `state` is `none` where nobody is to review the image, else `waiting`,
-`done`, or `expired` if the image was removed before anyone reviewed it; `has_image` is whether it is stored."""
+"""Decisions joined with their reviews. `state` is `none` if the image needs no review, otherwise `waiting`, `done`, or
+`expired` if the image was removed before its review; `has_image` is whether it is stored."""
 MAX_IDS = 500
-"""Number of ids in one query; databases bound it."""
+"""Maximum number of ids in one query; databases limit it."""
 BLOCK_ROWS = 10_000
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A policy in force, with the fraction of accepted images that are audited."""
+    """A policy put in force, with the fraction of accepted images to audit."""
 
     number: int
     policy: Policy
@@ -66,53 +66,53 @@ class Deployment:
 
     @cached_property
     def checksum(self) -> str:
-        """Checksum of the policy, which computes it anew whenever it is asked."""
+        """Cached checksum of the policy, which `Policy` recomputes on every access."""
         return self.policy.checksum
 
 
 class StoredImage(NamedTuple):
-    """An image file as it came."""
+    """An image file as received."""
 
     media_type: str
     content: bytes
 
 
 class NewDecision(NamedTuple):
-    """A decision that is to be stored, with what it is about."""
+    """A decision to store, with its image."""
 
     decision: Decision
     digest: str
-    """Hex sha256 of the image as it came."""
+    """Hex sha256 of the image as received."""
     name: str | None
     image: StoredImage | None
-    """The image, if it is to be reviewed and stored."""
+    """The image, if it must be stored for a review."""
     place: float | None = None
-    """Its place in the review queue, smallest first; None for the order of confidence."""
+    """Position in the review queue, smallest first; None to order by confidence."""
 
 
 StoredDecision = sa.Row[Any]
-"""A decision as it is in the database, with its review: the columns of `SELECT_DECISION`."""
+"""A decision in the database, with its review: the columns of `SELECT_DECISION`."""
 
 
 class StoredOutcome(NamedTuple):
-    """A decision that is stored, and whether it was there before the request."""
+    """A stored decision, and whether it existed before the request."""
 
     decision: StoredDecision
     replayed: bool
 
 
 class DecisionStore:
-    """All decisions of a service, and the policies that they were made by."""
+    """All decisions of a service, and their policies."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._deployments: dict[int, Deployment] = {}
-        """Those that were read; they never change."""
+        """Cache of deployments, which never change."""
 
     def add(self, new: Sequence[NewDecision], deployment: int) -> list[StoredOutcome]:
-        """Store decisions in one transaction, and return them; an id that is there already keeps its first decision.
+        """Store decisions in one transaction, and return them; an existing id keeps its first decision.
 
-        The caller compares digests: that of the first decision may be of another image.
+        The caller must compare digests: the first decision may be about another image.
         """
         now, ids = time.time(), [one.decision.id for one in new]
         rows: dict[sa.Table, list[dict[str, Any]]] = {decisions: [], reviews: [], images: []}
@@ -137,12 +137,12 @@ class DecisionStore:
         return [StoredOutcome(found[id_], replayed=id_ in known) for id_ in ids]
 
     def find(self, ids: Sequence[str], *, urgent: bool = False) -> dict[str, StoredDecision]:
-        """Return the decisions with some ids, as far as they exist; see `Database.read` for `urgent`."""
+        """Return the existing decisions with some ids; see `Database.read` for `urgent`."""
         with self._database.read(urgent=urgent) as connection:
             return fetch_by_id(connection, SELECT_DECISION, ids)
 
     def deploy(self, policy: Policy, audit: float | None) -> Deployment:
-        """Put a policy in force, and return its deployment: the present one if nothing changes."""
+        """Put a policy in force, and return its deployment: the current one if nothing changes."""
         checksum = policy.checksum
         values = {"checksum": checksum, "policy": policy.model_dump_json(), "audit": audit, "deployed_at": time.time()}
         latest = sa.select(deployments).order_by(deployments.c.number.desc()).limit(1)
@@ -173,17 +173,17 @@ class DecisionStore:
         return [self.find_deployment(number) for (number,) in rows]
 
     def find_audits(self, policy: Policy) -> dict[int, float | None]:
-        """Return the numbers of all deployments of a policy, each with its fraction of audits."""
+        """Return the numbers of all deployments of a policy, with their audit fractions."""
         checksum = policy.checksum
         return {one.number: one.audit for one in self.list_deployments() if one.checksum == checksum}
 
     def iter_score_tables(
         self, policy: Policy, audits: Mapping[int, float | None], *, after: int = 0
     ) -> Iterator[tuple[int, "pa.Table"]]:
-        """Yield the decisions of a policy after a number as rows of score files, in the order of the stream.
+        """Yield the decisions of a policy after a number as rows of score files, in stream order.
 
-        `audits` are the deployments, as `find_audits` returns them. Each table has a block of one deployment, and comes
-        with the number of its last decision.
+        `audits` are the deployments from `find_audits`. Each table is a block of one deployment, with the number of its
+        last decision.
         """
         chosen = sa.select(decisions).where(decisions.c.deployment.in_(list(audits)))
         query = chosen.order_by(decisions.c.number).limit(BLOCK_ROWS)
@@ -194,7 +194,7 @@ class DecisionStore:
                 yield part[-1].number, _make_score_table(part, policy, audits[deployment])
 
     def identify(self, number: int) -> str | None:
-        """Return a digest of the decision with a number and of its database; None if there is none."""
+        """Return a digest of a decision, given its number, and of the database; None if there is no decision."""
         columns = (decisions.c.id, decisions.c.digest, decisions.c.decided_at)
         for row in self._database.fetch(sa.select(*columns).where(decisions.c.number == number)):
             return hashlib.sha256(json.dumps([self._database.audit_seed, number, *row]).encode()).hexdigest()
@@ -207,7 +207,7 @@ def get_interval(stored: StoredDecision) -> tuple[float, float] | None:
 
 
 def fetch_by_id(connection: sa.Connection, query: sa.Select[Any], ids: Sequence[str]) -> dict[str, sa.Row[Any]]:
-    """Return the rows of a query with some ids of decisions, by id, as far as they exist."""
+    """Return the existing rows of a query for some decision ids, by id."""
     parts = (ids[start : start + MAX_IDS] for start in range(0, len(ids), MAX_IDS))
     return {row.id: row for part in parts for row in connection.execute(query.where(decisions.c.id.in_(part)))}
 
@@ -223,10 +223,10 @@ def _make_score_table(part: Sequence[sa.Row[Any]], policy: Policy, audit: float 
 class ReviewCounts(BaseModel):
     """Numbers of images."""
 
-    waiting: int = Field(description="Images without a label, with those that are on a screen.")
-    leased: int = Field(description="Images that reviewers have now.")
+    waiting: int = Field(description="Images without a label, including leased ones.")
+    leased: int = Field(description="Images leased to reviewers.")
     done: int = Field(description="Images with a label.")
-    expired: int = Field(description="Images that were removed before anyone reviewed them.")
+    expired: int = Field(description="Images removed before their review.")
 
 
 class ReviewPace(BaseModel):
@@ -237,17 +237,17 @@ class ReviewPace(BaseModel):
 
 
 class ReviewStore:
-    """The review queue. Every image has one owner at a time, who keeps it until a lease ends.
+    """The review queue. Each image has at most one owner, until its lease expires.
 
-    All changes are made in transactions that follow one after another, so that no image is given to two reviewers, and
-    all of them can be repeated: a client that did not get the response sends its request again.
+    Changes are serialized, so no image is leased to two reviewers. They are idempotent: a client that did not receive
+    the response can retry.
     """
 
     def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
         self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
     def lease(self, owner: str, count: int) -> list[StoredDecision]:
-        """Return the images that an owner has, and as many further ones as make `count`, in the order of review."""
+        """Renew the leases of an owner, add images up to `count`, and return them all in review order."""
         now = self._clock()
         held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
         with self._database.write() as connection:
@@ -265,9 +265,9 @@ class ReviewStore:
             return list(_read_items(connection, numbers))
 
     def label(self, number: int, label: int, principal: Principal) -> None:
-        """Record what a reviewer found; the same label again changes nothing, and another one needs `undo` before.
+        """Record the label of a reviewer; repeating it changes nothing, and a different one needs `undo` first.
 
-        Two tabs of one browser are one owner and may show the same image: what the first found is not overwritten.
+        Two tabs of one browser share an owner and may show the same image: the second does not overwrite the first.
         """
         now = self._clock()
         with self._database.write() as connection:
@@ -278,11 +278,11 @@ class ReviewStore:
                 raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, principal.session, now)
             values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
-            # The owner stays: only the browser that gave a label may take it back.
+            # Keep the owner: only the browser that sent a label may undo it.
             _update(connection, [number], **values, lease_owner=principal.session, lease_until=None)
 
     def undo(self, number: int, principal: Principal) -> StoredDecision:
-        """Take a label of one's own back, or a skip; the image is leased to the reviewer again."""
+        """Undo a label or skip of the same reviewer, and lease the image to them again."""
         now, owner = self._clock(), principal.session
         with self._database.write() as connection:
             row = _read_state(connection, number)
@@ -299,14 +299,14 @@ class ReviewStore:
         return item
 
     def skip(self, number: int, owner: str) -> None:
-        """Give an image back, to be reviewed after all that nobody skipped."""
+        """Release an image, to be reviewed after all images without a skip."""
         with self._database.write() as connection:
             row = _read_state(connection, number)
             if row.lease_owner == owner and row.label is None:
                 _update(connection, [number], skips=row.skips + 1, lease_owner=None, lease_until=None)
 
     def release(self, owner: str) -> None:
-        """Give all images of an owner back."""
+        """Release all images of an owner."""
         held = (reviews.c.lease_owner == owner) & reviews.c.label.is_(None)
         with self._database.write() as connection:
             connection.execute(sa.update(reviews).where(held).values(lease_owner=None, lease_until=None))
@@ -322,7 +322,7 @@ class ReviewStore:
         return next((number for (number,) in self._database.fetch(query)), None)
 
     def counts(self) -> ReviewCounts:
-        """Count the images by what became of them."""
+        """Count the images by state."""
         is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
         totals = [
             sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
@@ -332,15 +332,15 @@ class ReviewStore:
         return ReviewCounts(**row._mapping)
 
     def count_skipped(self) -> int:
-        """Count the images that somebody skipped, and that wait."""
+        """Count the waiting images that were skipped."""
         skipped = sa.select(sa.func.count()).select_from(reviews).where(IN_STATE["waiting"], reviews.c.skips > 0)
         ((count,),) = self._database.fetch(skipped)
         return int(count)
 
     def pace(self, owner: str) -> ReviewPace:
-        """Return how fast an owner, and everyone together, reviews."""
+        """Return the review pace of an owner and of everyone together."""
         recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
-        # Imported labels have no owner, and say nothing about the time that people need.
+        # Imported labels have no owner, and do not measure review time.
         owned = reviews.c.lease_owner.is_not(None)
         found = self._database.fetch(sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned))
         own = compute_pace([at for by, at in found if by == owner])
@@ -360,7 +360,7 @@ class ReviewStore:
         return next((StoredImage(kind, bytes(content)) for kind, content in self._database.fetch(query)), None)
 
     def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[StoredDecision]]:
-        """Yield the images in some states, in blocks: waiting ones in the order of review, then the others."""
+        """Yield the images in some states, in blocks: waiting ones in review order, then the others."""
         query = sa.select(reviews.c.number).where(sa.or_(*(IN_STATE[state] for state in states)))
         order = (reviews.c.label.is_not(None), reviews.c.expired, *QUEUE_ORDER)
         numbers = [number for (number,) in self._database.fetch(query.order_by(*order))]
@@ -371,7 +371,7 @@ class ReviewStore:
             yield [found[number] for number in wanted]
 
     def add_labels(self, labels: Sequence[NewLabel], reviewer: str) -> int:
-        """Record labels from outside, all of them or none, and return how many are new."""
+        """Import labels, all or none, and return the number of new ones."""
         now = self._clock()
         with self._database.write() as connection:
             rows = fetch_by_id(connection, SELECT_STATE, [one.id for one in labels])
@@ -385,7 +385,7 @@ class ReviewStore:
         return len(changed)
 
     def offer(self, ids: Sequence[str]) -> None:
-        """Have these images reviewed, as far as they have no label; all others leave the queue, whoever has them."""
+        """Replace the waiting images with these, except labeled ones; leases of all others end."""
         is_offered = reviews.c.number.in_(sa.select(decisions.c.number).where(decisions.c.id.in_(ids)))
         with self._database.write() as connection:
             for others, condition, values in (
@@ -395,15 +395,15 @@ class ReviewStore:
                 connection.execute(sa.update(reviews).where(others, condition).values(**values))
 
     def labels(self, deployment_numbers: Sequence[int]) -> dict[str, int]:
-        """Return the labels of images that some deployments decided about, by id: classes, or an `Answer`."""
+        """Return the labels of the images of some deployments, by id: classes, or an `Answer`."""
         query = SELECT_STATE.where(decisions.c.deployment.in_(deployment_numbers), IN_STATE["done"])
         columns = query.with_only_columns(decisions.c.id, reviews.c.label).order_by(reviews.c.number)
         return {id_: label if label >= 0 else Answer(label) for id_, label in self._database.fetch(columns)}
 
     def remove_expired(self, keep: float) -> int:
-        """Remove images that are stored for longer than `keep` seconds, reviewed or not, and return how many.
+        """Remove images stored for longer than `keep` seconds, reviewed or not, and return their number.
 
-        Each transaction removes some of them: one of all would hold up decisions for long.
+        They are removed in several transactions, since a long one would block decisions.
         """
         is_old = images.c.stored_at < self._clock() - keep
         query = sa.select(images.c.number).where(is_old).order_by(images.c.stored_at).limit(MAX_IDS)
@@ -420,16 +420,16 @@ class ReviewStore:
 
     def _check_lease(self, row: sa.Row[Any], owner: str, now: float) -> None:
         if row.lease_owner not in (None, owner) and (row.lease_until or 0) > now:
-            raise RequestError(409, "lease_lost", f"image {row.number} is with another reviewer; go on with the next.")
+            raise RequestError(409, "lease_lost", f"image {row.number} is with another reviewer; take the next one.")
 
 
 def make_unknown_error(number: int) -> RequestError:
-    """Return the error of a number that no image of the queue has."""
+    """Return the error for an unknown image number."""
     return RequestError(404, "unknown_number", f"there is no image number {number} in the review queue.")
 
 
 def compute_pace(times: Sequence[float]) -> float | None:
-    """Return events per minute from the first to the last of them; None if that cannot be told."""
+    """Return events per minute between the first and the last; None for fewer than two times."""
     seconds = max(times) - min(times) if times else 0
     return 60 * (len(times) - 1) / seconds if seconds > 0 else None
 
@@ -450,7 +450,7 @@ def _read_state(connection: sa.Connection, number: int) -> sa.Row[Any]:
 
 
 def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
-    """Whether a label from outside changes something; raise an error if it cannot be recorded."""
+    """Whether an imported label is new; raise an error if it cannot be recorded."""
     if row is None:
         raise RequestError(422, "unknown_id", f"{new.where}: image {new.id!r} is not in the queue; remove the row.")
     if row.label not in (None, new.label):
@@ -459,41 +459,41 @@ def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
 
 
 def _make_reviewed_error(image: str, row: sa.Row[Any]) -> RequestError:
-    return RequestError(409, "already_reviewed", f"{image} has another label by {row.reviewer!r}; leave it so.")
+    return RequestError(409, "already_reviewed", f"{image} has a different label by {row.reviewer!r}, which is kept.")
 
 
 @dataclass(frozen=True, eq=False)
 class ReviewedService:
-    """The images that the policy in force decided about, as far as accepted ones were audited."""
+    """The images decided by the policy in force while audits were on."""
 
     policy: Policy
     tables: tuple["pa.Table", ...]
-    """Rows as in score files, in the order of the stream."""
+    """Rows as in score files, in stream order."""
     labels: dict[str, int]
-    """The class that a reviewer found, or another `Answer`, by the id of the image."""
+    """Reviewed class, or an `Answer`, by image id."""
     left_out: int
-    """Number of images that were decided without audits, which reviews say nothing about."""
+    """Number of images decided without audits, whose accepted errors are unknown."""
     where: str
     """The database, without a password."""
 
 
 def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
-    """Read the decisions and reviews of a service, which may be running."""
+    """Read the decisions and reviews of a service; it may be running."""
     database = open_database(options.data_dir, options.database, create=False)
     try:
         store = DecisionStore(database)
         deployment = store.latest_deployment()
         if deployment is None:
-            raise ServingError(f"no policy was ever in force in {database.place}; expected the database of a service.")
+            raise ServingError(f"the database {database.place} has no policy; expected the database of a service.")
         policy, audits = deployment.policy, store.find_audits(deployment.policy)
         audited = {number: audit for number, audit in audits.items() if audit is not None}
         others = {number: None for number in audits if number not in audited}
-        # Before the images: a service that runs may store and label further ones meanwhile.
+        # Labels before images: a running service may add more of both in between.
         labels = ReviewStore(database, options.lease_seconds).labels(list(audited))
         tables = tuple(rows for _, rows in store.iter_score_tables(policy, audited))
         left_out = sum(len(rows) for _, rows in store.iter_score_tables(policy, others))
         if not tables:
-            fault = f"the service decided about {left_out:,} images without audits, so accepted ones are unknown"
+            fault = f"the service decided about {left_out:,} images without audits, so their errors are unknown"
             raise ServingError(fault, repair=Repair("serve with {audit}, for example", of="serve", audit=0.05))
         return ReviewedService(policy, tables, labels, left_out, database.place)
     finally:

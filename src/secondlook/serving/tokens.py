@@ -1,4 +1,4 @@
-"""Access tokens: who may use the service, and what for. Only hashes are kept, in a file of the data folder."""
+"""Access tokens and their roles. Only hashes are stored, in a file in the data folder."""
 
 import hashlib
 import hmac
@@ -27,13 +27,13 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     "admin": frozenset({"decide", "review", "watch", "administer"}),
 }
 LOCAL_NAME = "local"
-"""Name of everyone who uses a service without tokens on its own machine; no token may have it."""
+"""Reserved user name on a service without tokens."""
 LONGEST_NAME = 100
 LONGEST_TOKEN = 200
 HASH_PASSES, HASH_KIB = 2, 19 * 1024
-"""Cost of a hash, as OWASP recommends it for argon2id."""
+"""Cost of a hash, as recommended by OWASP for argon2id."""
 MAX_CHECKS = 4
-"""Number of hashes that are computed at once; each takes 19 MiB and some milliseconds of a core."""
+"""Number of hashes computed at once; each takes 19 MiB and a few milliseconds on one core."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Principal:
     name: str
     role: Role
     session: str
-    """Identifies a browser, or a program by its token; owns the leases of images in review."""
+    """Identifies a browser, or a program by its token; owner of leases in the review queue."""
     csrf: str | None = field(default=None, repr=False)
-    """What scripts and forms of a browser send with every change; None for programs."""
+    """Token that scripts and forms in a browser must send with every change; None for programs."""
 
     def may(self, permission: Permission) -> bool:
         """Whether the role has a permission."""
@@ -53,33 +53,33 @@ class Principal:
 
 
 class TokenFileError(ServingError):
-    """The file of tokens cannot be read."""
+    """The token file cannot be read."""
 
 
 class TokenRecord(FrozenRecord):
-    """What is kept of a token."""
+    """The stored data of a token."""
 
     id: str
     name: str
     role: Role
     hash: str
-    """Of the whole token, by argon2id."""
+    """argon2id hash of the whole token."""
     created_at: float
 
     @property
     def principal(self) -> Principal:
-        """A program that sends the token."""
+        """Principal of a program with this token."""
         return Principal(self.name, self.role, f"token:{self.id}")
 
 
 class TokenRecords(FrozenRecord):
-    """The content of the file."""
+    """The content of the token file."""
 
     tokens: tuple[TokenRecord, ...] = ()
 
 
 class TokenFile:
-    """The tokens of a data folder. Changes by other processes take effect with the next request."""
+    """The tokens of a data folder. Changes by other processes apply from the next request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,13 +90,13 @@ class TokenFile:
         self._checks = BoundedSemaphore(MAX_CHECKS)
         self._lock = Lock()
         self._version: tuple[int, int, int] | None = None
-        """Inode, time and size of the file that was read."""
+        """Inode, modification time and size of the file when last read."""
         self._records: dict[str, TokenRecord] = {}
 
     def add(self, name: str, role: Role) -> str:
-        """Make a token, and return it; it cannot be shown again. The name stands on every label of its owner."""
+        """Create a token, and return it; it cannot be shown again. Each review records the name of the token."""
         if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != name.strip():
-            raise ServingError(f"{name!r} is not a name; expected 1 to {LONGEST_NAME} printable characters, trimmed.")
+            raise ServingError(f"invalid name {name!r}; expected 1 to {LONGEST_NAME} printable characters, trimmed.")
         if name == LOCAL_NAME:
             raise ServingError(f"the name {name!r} is reserved for a service without tokens; choose another name.")
         id_ = secrets.token_hex(6)
@@ -104,12 +104,12 @@ class TokenFile:
         record = TokenRecord(id=id_, name=name, role=role, hash=self._hasher.hash(token), created_at=time.time())
         with self._edit() as records:
             if any(one.name == name for one in records):
-                raise ServingError(f"there is a token for {name!r} already; remove it first, or choose another name.")
+                raise ServingError(f"a token for {name!r} exists already; remove it first, or choose another name.")
             records.append(record)
         return token
 
     def remove(self, name: str) -> None:
-        """Remove a token; whoever uses it, or is logged in by it, is refused from now on."""
+        """Remove a token; its requests and sessions are refused from now on."""
         with self._edit() as records:
             found = [one for one in records if one.name == name]
             if not found:
@@ -118,15 +118,15 @@ class TokenFile:
             records.remove(found[0])
 
     def check(self, token: str) -> Principal | None:
-        """Return who a token belongs to; None if it is wrong. Takes equally long for all tokens that are wrong."""
+        """Return the owner of a token; None for a wrong one. All wrong tokens take the same time."""
         if (known := self.recall(token)) is not None:
             return known
         kind, _, rest = token.partition("_")
         id_, separator, _ = rest.partition("_")
         if kind != "sl" or not separator or len(token) > LONGEST_TOKEN or not token.isascii():
-            return None  # no token looks like this, so that nothing is learned from a quick response
+            return None  # no token has this format, so a quick response reveals nothing
         record = self.read().get(id_)
-        if not self._checks.acquire(blocking=False):  # bounds the memory and time that wrong tokens can take
+        if not self._checks.acquire(blocking=False):  # limits memory and time for wrong tokens
             message = "too many tokens are being checked; try again in a second."
             raise RequestError(429, "busy", message, headers={"Retry-After": "1"})
         try:
@@ -135,18 +135,18 @@ class TokenFile:
             return None
         finally:
             self._checks.release()
-        assert record is not None, "nobody knows the token of the hash for unknown ids"
+        assert record is not None, "the hash for unknown ids is of a random token"
         self._verified[self._digest(token)] = record
         return record.principal
 
     def recall(self, token: str) -> Principal | None:
-        """Return who a token belongs to if it was checked before and was not removed; takes microseconds."""
+        """Return the owner of a token that was checked before and still exists; takes microseconds."""
         records = self.read()
         record = self._verified.get(self._digest(token))
         return None if record is None or records.get(record.id) != record else record.principal
 
     def _digest(self, token: str) -> bytes:
-        """Return what a token is remembered by: without the key, which never leaves the process, it tells nothing."""
+        """Return the cache key of a token: useless without the secret key of this process."""
         return hmac.digest(self._key, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
     @contextmanager
@@ -158,13 +158,13 @@ class TokenFile:
             content = TokenRecords(tokens=tuple(records)).model_dump_json(indent=2).encode() + b"\n"
 
             def write_private(file: BinaryIO) -> None:
-                Path(file.name).chmod(0o600)  # before the first byte is in it
+                Path(file.name).chmod(0o600)  # before the first byte is written
                 file.write(content)
 
             write_atomically(self.path, write_private, clean=True)
 
     def read(self) -> dict[str, TokenRecord]:
-        """Return all tokens by id, oldest first; the file is read again only if it changed."""
+        """Return all tokens by id, oldest first; reads the file only after a change."""
         try:
             status = self.path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size
@@ -176,7 +176,7 @@ class TokenFile:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise TokenFileError(f"the tokens in {str(self.path)!r} cannot be read: {error.strerror}.") from None
+            raise TokenFileError(f"cannot read the tokens in {str(self.path)!r}: {error.strerror}.") from None
         except ValidationError as error:
-            reason = f"{str(self.path)!r} is not a file of tokens ({describe_invalid(error)})"
+            reason = f"{str(self.path)!r} is not a token file ({describe_invalid(error)})"
             raise TokenFileError(reason, repair="restore it, or remove it and add the tokens again") from None

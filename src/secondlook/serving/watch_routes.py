@@ -1,4 +1,4 @@
-"""Routes to watch the service and to change its policy: the dashboard, its numbers, metrics and health checks."""
+"""Routes for status, metrics and health checks, and for changing the policy."""
 
 import logging
 from typing import Annotated, Any
@@ -17,12 +17,12 @@ from secondlook.serving.tokens import Principal
 from secondlook.serving.watcher import describe_policy
 
 MAX_POLICY_BYTES = 4 * 2**20
-"""A policy with a thousand classes has some hundred kilobytes."""
+"""A policy with 1,000 classes has a few hundred kilobytes."""
 POLICY_BODY = {"content": {"application/json": {"schema": {"type": "object", "title": "Policy"}}}, "required": True}
 RESPONSES: dict[int | str, dict[str, str]] = {
     400: {"description": "`policy`: the body is not a policy file."},
     413: {"description": "`policy_too_large`: the body is larger than any policy."},
-    422: {"description": "`policy`, `policy_changed`: a policy of another classifier, or one that was changed."},
+    422: {"description": "`policy`, `policy_changed`: a policy of another classifier, or an edited file."},
 }
 
 logger = logging.getLogger("secondlook.serving")
@@ -53,13 +53,13 @@ def read_metrics(service: CurrentService) -> Response:
 
 @router.get("/healthz", tags=["health"])
 async def check_health() -> dict[str, str]:
-    """Tell whether the process lives."""
+    """Check liveness."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", tags=["health"], responses={503: {"description": "`not_ready`: the reason is in the message."}})
+@router.get("/readyz", tags=["health"], responses={503: {"description": "`not_ready`: see the message."}})
 async def check_readiness(service: CurrentService) -> dict[str, str]:
-    """Tell whether images can be decided and stored."""
+    """Check whether the service can decide about images and store decisions."""
     check_ready(service)
     return {"status": "ready"}
 
@@ -74,9 +74,9 @@ async def read_policy(service: CurrentService) -> Response:
 async def change_policy(
     request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("administer"))]
 ) -> dict[str, Any]:
-    """Put another policy in force: a file that `secondlook calibrate` wrote, of the classifier that is loaded.
+    """Put another policy in force: a file from `secondlook calibrate`, for the loaded classifier.
 
-    It decides about the next batch; earlier decisions keep the policy that they were made by.
+    It applies from the next batch; earlier decisions keep their policy.
     """
     policy = await run_in_threadpool(parse_policy, await request.body())
     deployment = await run_in_threadpool(service.deploy, policy)
@@ -86,16 +86,16 @@ async def change_policy(
 
 
 def check_ready(service: Service) -> None:
-    """Raise an error while requests cannot be served."""
+    """Raise an error if the service is not ready."""
     problem = service.watcher.find_problem()
     if not service.worker.is_alive:
-        problem = "a thread that decides has ended, and the service must be started again"
+        problem = "the thread that looks at images has stopped; restart the service"
     if problem is not None:
         raise RequestError(503, "not_ready", f"{problem}.", headers={"Retry-After": "5"})
 
 
 def parse_policy(content: bytes) -> Policy:
-    """Return the policy of a file; raise an error for one that is damaged, or was changed since it was written."""
+    """Parse a policy file; raise an error if it is damaged or edited."""
     if len(content) > MAX_POLICY_BYTES:
         raise RequestError(413, "policy_too_large", f"the body has over {MAX_POLICY_BYTES:,} bytes; send a policy.")
     try:
@@ -103,7 +103,7 @@ def parse_policy(content: bytes) -> Policy:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise RequestError(400, "policy", "the body is no JSON object; send a policy file that calibrate wrote.")
+        raise RequestError(400, "policy", "the body is not a JSON object; send a policy file from calibrate.")
     checksum = document.pop("checksum", None)
     if checksum != compute_checksum(document):
         raise RequestError(422, "policy_changed", "the checksum of the policy is wrong or missing; calibrate again.")

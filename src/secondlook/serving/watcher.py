@@ -1,4 +1,4 @@
-"""`Watcher`: the thread that follows all decisions and reviews, and knows what the dashboard shows."""
+"""`Watcher`: the thread that monitors decisions and reviews, and computes the dashboard status."""
 
 import logging
 import math
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
 MINUTE = 60
 HISTORY_MINUTES = 60
 LABELS_PER_ROUND = 10_000
-"""All labels are compared in every round, or in every second one if there are more images to review, and so on."""
+"""Up to this number, labels are compared every round, up to twice as many every second round, and so on."""
 ROUND_SECONDS = 2.0
 SAVE_SECONDS = 60.0
-"""The state of the monitor is saved after so long; what came later is read from the database again."""
+"""Interval for saving the monitor state; after a restart, later decisions are read from the database."""
 CHECK_SECONDS = 5.0
-"""How often it is tried whether the database can be written."""
+"""Interval for checking that the database is writable."""
 SILENT_SECONDS = 60.0
-"""A database that did not respond for so long is taken for lost."""
+"""Time after which an unresponsive database counts as lost."""
 TIDY_SECONDS = 60.0
-NO_REFERENCE = "Changes cannot be noticed: the policy does not tell how its calibration images looked. Calibrate again."
+NO_REFERENCE = "Cannot detect changes: the policy has no reference of its calibration images. Calibrate again."
 
 logger = logging.getLogger("secondlook.serving")
 
 
 class Activity:
-    """Counts the decisions of all instances; each is read from the database once."""
+    """Counts the decisions of all instances, reading each from the database once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.newest = 0
-        """Number of the last decision that is counted."""
+        """Number of the last counted decision."""
         self.by_deployment: dict[int, Counter[str]] = defaultdict(Counter)
-        """Numbers of images, of the accepted ones among them, and of the looks at all of them."""
+        """Numbers of images, accepted images and looks."""
         self._by_minute: dict[int, Counter[str]] = defaultdict(Counter)
         self.last_minute = 0
         """Images of the last 60 seconds."""
 
     def update(self, now: float) -> None:
-        """Count what is new, and forget minutes that are over an hour old."""
-        # Not every database has a floor function, and they do not agree on how to round.
+        """Count new decisions, and drop minutes older than an hour."""
+        # Databases differ in rounding, and not all have a floor function.
         rounded = sa.cast(decisions.c.decided_at, sa.BigInteger)
         seconds = rounded - sa.case((rounded > decisions.c.decided_at, 1), else_=0)
         minute = (seconds // MINUTE).label("minute")
@@ -74,7 +74,7 @@ class Activity:
             del self._by_minute[at]
 
     def describe(self, now: float) -> dict[str, Any]:
-        """Return images per second, and the minutes of the last hour, oldest first; the last is not over."""
+        """Return images per second, and the minutes of the last hour, oldest first; the last is incomplete."""
         latest = int(now) // MINUTE
         minutes = [(at, self._by_minute.get(at, Counter())) for at in range(latest - HISTORY_MINUTES + 1, latest + 1)]
         images = sum(counts["images"] for _, counts in minutes)
@@ -89,22 +89,22 @@ class Activity:
 
 
 class StreamMonitor:
-    """Feeds all images of a policy and the labels of those reviewed to a `Monitor`, each once and in their order.
+    """Feeds all images and labels of a policy to a `Monitor`, once each and in order.
 
-    The file in the folder makes a restart quick and nothing else: without it, everything is read from the database
-    again, with the same result.
+    The file in the folder is only a cache for restarts: without it, everything is read from the database again, with
+    the same result.
     """
 
     def __init__(self, database: Database, policy: Policy, reviews: ReviewStore, folder: Path) -> None:
         self._policy, self._store, self._reviews = policy, DecisionStore(database), reviews
         self._path = folder / f"monitor-{policy.checksum[:16]}.json"
         self.monitor, self.last = self._open()
-        """The monitor, and the number of the last image that it knows."""
+        """The monitor, and the number of its last image."""
         self._is_saved = self.last > 0
         self._described: dict[str, Any] | None = None
 
     def read_images(self) -> bool:
-        """Read the next images, at most one block of them, and return whether there were any."""
+        """Read the next block of images, and return whether there was one."""
         audits = self._store.find_audits(self._policy)
         found = next(self._store.iter_score_tables(self._policy, audits, after=self.last), None)
         if found is None:
@@ -115,9 +115,9 @@ class StreamMonitor:
         return True
 
     def read_labels(self) -> None:
-        """Take over labels that were given or taken back."""
+        """Apply new and undone labels."""
         found = self._reviews.labels(list(self._store.find_audits(self._policy)))
-        # Images that came since the last block are not known to the monitor yet; their labels are read again.
+        # The monitor does not know images after the last block yet; their labels are read in a later round.
         known = self.monitor.labels
         changed = {id_: found.get(id_) for id_, label in known.items() if label != found.get(id_)}
         if changed:
@@ -126,7 +126,7 @@ class StreamMonitor:
             self._is_saved, self._described = False, None
 
     def describe(self) -> dict[str, Any]:
-        """Return what the dashboard shows of the monitor, as JSON values."""
+        """Return the monitor status for the dashboard, as JSON values."""
         if self._described is None:
             status, names = self.monitor.describe(), self._policy.class_names
             self._described = {
@@ -139,26 +139,26 @@ class StreamMonitor:
         return self._described
 
     def save(self) -> None:
-        """Write the state, unless it is written already."""
+        """Save the state, if it has changed."""
         if self._is_saved or not self.last:
             return
         digest = self._store.identify(self.last)
         assert digest is not None, "decisions are never removed"
-        # The table of decisions is the one file that is read.
+        # To the monitor, the table of decisions is its only file.
         self.monitor.files = ()
         self.monitor.record_file("decisions", size=self.last, digest=digest, images=self.monitor.images)
         self.monitor.save(self._path)
         self._is_saved = True
 
     def _open(self) -> tuple[Monitor, int]:
-        """Return the saved monitor and the number of the last image that it knows, or a new monitor and 0."""
+        """Return the saved monitor and the number of its last image, or a new monitor and 0."""
         if self._path.exists():
             try:
                 monitor = Monitor.load(self._path, self._policy)
             except MonitoringError as error:
                 logger.warning("state of the monitor ignored", extra={"reason": str(error)})
             else:
-                # The folder may have been used with another database, or the database restored from a copy.
+                # The folder may belong to another database, or the database may be restored from a backup.
                 read = monitor.files[0] if monitor.files else None
                 if read is not None and self._store.identify(read.size) == read.digest:
                     return monitor, read.size
@@ -166,7 +166,7 @@ class StreamMonitor:
 
 
 class Watcher:
-    """Looks every two seconds at what all instances did, monitors it, and keeps the result for everyone who asks."""
+    """Updates the monitor and the dashboard status every two seconds, from the decisions of all instances."""
 
     def __init__(self, service: "Service") -> None:
         self._service = service
@@ -178,7 +178,7 @@ class Watcher:
         self._tidied_at = -math.inf
         self.started_at = time.time()
         self.status: Mapping[str, Any] = {}
-        """What the dashboard shows, as JSON values; empty until the first look is over."""
+        """The dashboard status as JSON values; empty until the first update."""
         self._lock = RLock()
         self._is_stopping = Event()
         self._thread = Thread(target=self._run, name="secondlook-watch", daemon=True)
@@ -189,7 +189,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and save the state of the monitor."""
+        """Stop the thread, and save the state of the monitor."""
         self._is_stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -200,20 +200,20 @@ class Watcher:
                 logger.warning("state of the monitor not saved", extra={"reason": str(error)})
 
     def look(self) -> None:
-        """Read all that is new, and renew the status."""
+        """Read new decisions and labels, and update the status."""
         with self._lock:
             try:
                 self._look()
             except SecondLookError as error:
                 logger.warning("watching failed", extra={"reason": str(error)})
                 self._publish({**self.status, "problem": str(error)})
-            except Exception:  # whatever happens here, decisions go on
+            except Exception:  # must not stop the service
                 logger.exception("watching failed")
-                problem = "The numbers could not be renewed; the reason is in the log of the service."
+                problem = "Updating the numbers failed; see the log of the service."
                 self._publish({**self.status, "problem": problem})
 
     def find_problem(self) -> str | None:
-        """Return why decisions cannot be stored, for everyone to read; None if they can."""
+        """Return the reason why decisions cannot be stored, without secrets; None if they can."""
         silent = time.monotonic() - self._checked_at
         if self._storage_problem is None and silent > SILENT_SECONDS:
             return f"the database did not respond for {silent:.0f} seconds"
@@ -238,7 +238,7 @@ class Watcher:
             newest = self._activity.newest
             while self._stream.read_images() and self._stream.last < newest and not self._is_stopping.is_set():
                 self._check_storage()
-                self._publish(self._describe())  # after a restart without a state, there may be millions
+                self._publish(self._describe())  # after a restart without saved state, there may be millions of images
                 self._save_if_due()
             if self._round % (1 + len(self._stream.monitor.labels) // LABELS_PER_ROUND) == 0:
                 self._stream.read_labels()
@@ -247,7 +247,7 @@ class Watcher:
         self._save_if_due()
 
     def _check_storage(self) -> None:
-        """Try to write to the database, from time to time."""
+        """Check at intervals that the database is writable."""
         if self._storage_problem is None and time.monotonic() - self._checked_at < CHECK_SECONDS:
             return
         try:
@@ -255,13 +255,13 @@ class Watcher:
                 connection.execute(sa.delete(settings).where(settings.c.name == "checked"))
                 connection.execute(sa.insert(settings).values(name="checked", value=str(time.time())))
         except StorageError as error:
-            self._storage_problem = "the database cannot be written"
+            self._storage_problem = "the service cannot write to its database"
             logger.error("storage failed", extra={"reason": str(error)})
             raise
         self._storage_problem, self._checked_at = None, time.monotonic()
 
     def _open_stream(self) -> None:
-        """Follow the policy in force."""
+        """Open the stream of the policy in force."""
         policy, service = self._service.live.deployment.policy, self._service
         if self._stream is not None and self._stream.monitor.policy.checksum == policy.checksum:
             return
@@ -312,14 +312,14 @@ class Watcher:
 
 
 def describe_counts(counts: Counter[str]) -> dict[str, Any]:
-    """Return numbers of images and their shares as JSON values."""
+    """Return image counts and shares as JSON values."""
     images, accepted = counts["images"], counts["accepted"]
     shares = {"coverage": accepted / images, "looks_per_image": counts["looks"] / images} if images else {}
     return {"images": images, "accepted": accepted, "coverage": None, "looks_per_image": None} | shares
 
 
 def describe_policy(deployment: Deployment) -> dict[str, Any]:
-    """Return what is worth knowing about a policy and when it was put in force, as JSON values."""
+    """Return the main facts about a deployment, as JSON values."""
     policy, guarantee = deployment.policy, deployment.policy.guarantee
     return {
         "deployment": deployment.number,

@@ -1,4 +1,4 @@
-// The dashboard: asks for the numbers every few seconds, and draws the plots again when the stream has grown.
+// The dashboard: fetches the numbers every few seconds, and redraws the plots when they change.
 "use strict";
 
 const ROUND = 3000;
@@ -7,7 +7,7 @@ const PATIENCE = 15000;
 const MINUTES = 60;
 const mayReview = byId("to-review") !== null;
 
-// Percent with three significant digits, as in the sentences of the monitor.
+// Percent with three significant digits, as in the monitor texts.
 const formatRate = (share) => `${Number((100 * share).toPrecision(3))}\u00a0%`;
 const formatRange = (low, high) => `${formatRate(low)} to ${formatRate(high)}`;
 const formatFlow = (perSecond) => (perSecond === 0 || perSecond >= 0.095 ? Number(perSecond.toPrecision(2)).toString() : Number((60 * perSecond).toPrecision(2)).toString());
@@ -41,7 +41,7 @@ function showResult(status) {
   showIf("badge", true);
   document.title = `${monitor?.alarm ? "▲ Alarm" : "Dashboard"} · secondlook`;
   const verdict = monitor ? monitor.verdict : status.monitor_missing;
-  setText("lead", decisions.images || !monitor ? verdict.replaceAll(" %", "\u00a0%") : "No images yet: the service is ready to decide about the first one.");
+  setText("lead", decisions.images || !monitor ? verdict.replaceAll(" %", "\u00a0%") : "No images yet: the service is ready for the first one.");
   byId("next").className = monitor?.alarm ? "warning" : "guarantee";
   setText("next", monitor ? `Next: ${monitor.next_step}` : "");
   showIf("next", Boolean(monitor) && decisions.images > 0);
@@ -49,7 +49,7 @@ function showResult(status) {
   if (mayReview) showIf("to-review", status.reviews.waiting > 0);
 }
 
-// Each fact: name, value, details, and whether something is wrong; an address makes the value a link.
+// Each fact: name, value, details, and whether it is bad; with an address, the value is a link.
 function listFacts(status) {
   const { throughput, reviews, decisions, policy, monitor } = status;
   const { minute, hour } = throughput;
@@ -69,7 +69,7 @@ function listFacts(status) {
 function describeCoverage(decisions, monitor) {
   const { images, coverage } = monitor ?? decisions;
   const calibrated = monitor?.calibration_coverage ?? null;
-  return ["Coverage", images ? formatRate(coverage) : "–", calibrated === null ? "share of images that are accepted" : `calibration ${formatRate(calibrated)}`];
+  return ["Coverage", images ? formatRate(coverage) : "–", calibrated === null ? "share of accepted images" : `calibration ${formatRate(calibrated)}`];
 }
 
 function listGuaranteeFacts(policy, monitor) {
@@ -84,7 +84,7 @@ function listGuaranteeFacts(policy, monitor) {
       ? ["Estimated risk", formatRate(recent.risk), `${recent.risk_low === null ? "" : `${formatRange(recent.risk_low, recent.risk_high)}, `}latest ${formatCount(recent.images)} images`, guarantee !== null && (recent.risk_low ?? 0) > guarantee.risk]
       : ["Estimated risk", "–", monitor.images ? "unknown for this policy" : "no images yet"];
   const audited = audit?.labels
-    ? ["Audited risk", formatRange(audit.low, audit.high), `${audit.verdict}; ${formatCount(audit.labels)} reviewed, ${formatCount(audit.pending)} waiting${audit.cannot_tell ? `, ${formatCount(audit.cannot_tell)} nobody could tell` : ""}`, audit.verdict === "broken"]
+    ? ["Audited risk", formatRange(audit.low, audit.high), `${audit.verdict}; ${formatCount(audit.labels)} reviewed, ${formatCount(audit.pending)} waiting${audit.cannot_tell ? `, ${formatCount(audit.cannot_tell)} 'cannot tell'` : ""}`, audit.verdict === "broken"]
     : ["Audited risk", "–", describeMissingAudits(policy, monitor)];
   const alarm = shift.raised
     ? ["Shift alarm", "raised", `after ${formatCount(shift.raised_at)} images`, true]
@@ -95,15 +95,15 @@ function listGuaranteeFacts(policy, monitor) {
 function listUnknownFacts(unknown) {
   if (!unknown) return [];
   const { reviewed, share, low, high } = unknown;
-  const counts = `${formatCount(unknown.none_of_these)} of ${formatCount(reviewed)} reviewed; ${formatCount(unknown.bad_images)} bad images, ${formatCount(unknown.cannot_tell)} nobody could tell`;
+  const counts = `${formatCount(unknown.none_of_these)} of ${formatCount(reviewed)} reviewed; ${formatCount(unknown.bad_images)} bad images, ${formatCount(unknown.cannot_tell)} 'cannot tell'`;
   const grown = unknown.raised ? `; grown, alarm after ${formatCount(unknown.raised_at)} images` : "";
   return [["None of the classes", reviewed ? formatRate(share) : "–", `${reviewed ? `${formatRange(low, high)}, ` : ""}${counts}${grown}`, unknown.raised]];
 }
 
 function describeMissingAudits(policy, monitor) {
   if (policy.audit === null && !monitor.audited) return "no audits; start with --audit 0.05";
-  if (policy.guarantee === null) return "nothing is guaranteed to confirm";
-  return monitor.audited ? `${formatCount(monitor.audited)} audits wait for review` : "no audits yet";
+  if (policy.guarantee === null) return "no guarantee to audit";
+  return monitor.audited ? `${formatCount(monitor.audited)} audits waiting for review` : "no audits yet";
 }
 
 function showFacts(facts) {
@@ -115,7 +115,7 @@ function showFacts(facts) {
     box.className = isBad ? "bad" : "";
     const [term, description] = box.children;
     term.textContent = name;
-    // A link that is in use keeps its focus.
+    // Update only changed facts, so that a focused link keeps its focus.
     if (description.dataset.text === `${value}\n${details}`) return;
     description.dataset.text = `${value}\n${details}`;
     const link = description.querySelector("a");
@@ -164,7 +164,7 @@ class ActivityPlot {
     if (this.chart) this.chart.spec = spec;
     else {
       this.chart = new Chart(this.figure, spec);
-      const entries = [["accepted", "accepted"], ["rejected", "rejected: people review them"]];
+      const entries = [["accepted", "accepted"], ["rejected", "rejected: to review"]];
       this.figure.append(html("ul", { class: "legend row" }, ...entries.map(([name, text]) => html("li", {}, html("span", { class: `swatch ${name}` }), text))));
     }
     this.chart.redraw();
@@ -186,7 +186,7 @@ class ActivityPlot {
   describe() {
     const images = this.minutes.reduce((sum, one) => sum + one.images, 0);
     const accepted = this.minutes.reduce((sum, one) => sum + one.accepted, 0);
-    setText("activity-caption", images ? `${formatCount(images)} images in the last hour, of all instances: ${formatCount(accepted)} accepted, ${formatCount(images - accepted)} rejected.` : "No image was decided in the last hour.");
+    setText("activity-caption", images ? `${formatCount(images)} images in the last hour, from all instances: ${formatCount(accepted)} accepted, ${formatCount(images - accepted)} rejected.` : "No images in the last hour.");
   }
 
   show(index) {
@@ -239,10 +239,10 @@ function showInstance({ instance, policy, version }) {
   const kept = instance.stores_images ? (instance.keep_seconds === null ? "without a time limit" : `for ${Number((instance.keep_seconds / 86400).toPrecision(3))} days`) : "never";
   const facts = [
     ["running since", formatMoment(instance.started_at)],
-    ["images in work", `${formatCount(instance.images_waiting)} of at most ${formatCount(instance.max_waiting)}`],
-    ["requests refused as too many", formatCount(instance.overloads)],
-    ["requests that could not be stored", formatCount(instance.storage_failures)],
-    ["images to review are stored", kept],
+    ["pending images", `${formatCount(instance.images_waiting)} of at most ${formatCount(instance.max_waiting)}`],
+    ["refused requests (queue full)", formatCount(instance.overloads)],
+    ["failed requests (storage)", formatCount(instance.storage_failures)],
+    ["stored review images", kept],
     ["classifier", policy.classifier],
     ["version", version],
   ];
@@ -259,7 +259,7 @@ let updateTimeline = null;
 let drawn = "";
 let drawnAt = -Infinity;
 
-// The plots are as old as this; they are asked for again when something has changed, and not too often.
+// State of the drawn plots; they are fetched again after a change, at most every `PLOT_ROUND` milliseconds.
 const describeState = ({ policy, monitor }) => (monitor ? [policy.checksum, monitor.images, monitor.audit?.labels ?? 0, monitor.audit?.estimate ?? 0, monitor.unknown?.reviewed ?? 0, monitor.unknown?.none_of_these ?? 0].join() : "");
 const wantsTimeline = (status) => describeState(status) !== drawn && performance.now() - drawnAt >= PLOT_ROUND;
 
@@ -298,12 +298,12 @@ function show(status) {
 
 async function askForStatus(withTimeline) {
   const response = await fetch(`/v1/status?timeline=${withTimeline}`, { signal: AbortSignal.timeout(PATIENCE) });
-  if (response.status === 401) location.reload(); // the session has ended; the login page is shown
+  if (response.status === 401) location.reload(); // the session has ended; this opens the login page
   const content = await response.json();
   return response.ok ? content : Promise.reject(new RefusedError(content.error.message));
 }
 
-// An error that the service tells in words for people.
+// An error with a message from the service.
 class RefusedError extends Error {}
 
 async function look() {
@@ -314,8 +314,8 @@ async function look() {
     showIf("connection", false);
     show(status);
   } catch (error) {
-    const since = answeredAt ? ` since ${answeredAt.toLocaleTimeString()}; the numbers below are of that time` : "";
-    setText("connection", error instanceof RefusedError ? `No new numbers${since}: ${error.message}` : `The service does not respond${since}. Trying again …`);
+    const since = answeredAt ? ` since ${answeredAt.toLocaleTimeString()}; the numbers below are from that time` : "";
+    setText("connection", error instanceof RefusedError ? `No new numbers${since}: ${error.message}` : `The service does not respond${since}. Retrying …`);
     showIf("connection", true);
     if (!latest) setText("lead", "The numbers will appear here.");
   }

@@ -1,13 +1,13 @@
-// The review page: shows one image after another, and sends what the reviewer finds.
+// The review page: shows images one by one, and sends the labels.
 //
-// Nothing that a reviewer does is lost or given to another image: every label carries the number of its image, waits in a
-// queue of this tab until the server has confirmed it, and is sent again if it may not have arrived, which is harmless.
+// No label is lost or applied to the wrong image: each one carries its image number, stays in a queue of this tab until the
+// server confirms it, and is resent if it may not have arrived. Requests are idempotent.
 "use strict";
 (() => {
-  const AHEAD = 6; // images that are fetched before they are needed
-  const MOST_LEASED = 50; // the server gives no more
+  const AHEAD = 6; // images to prefetch
+  const MOST_LEASED = 50; // limit of the server
   const MOST_BUTTONS = 9;
-  const FEW_CLASSES = 10; // so many have a key each
+  const FEW_CLASSES = 10; // up to this number, each class has its own key
   const MOST_VIEWS = 6;
   const MOST_FOUND = 8;
   const MOST_UNDONE = 200;
@@ -16,32 +16,32 @@
   const TIMEOUT = 20000;
   const LONGEST_PAUSE = 4000;
   const EMPTY_PAUSE = 3000;
-  const CHANGED_PAUSE = 800; // keys are ignored for so long after an image was replaced that nobody decided about
+  const CHANGED_PAUSE = 800; // keys are ignored for this long after an unlabeled image was replaced
   const VIEW_ATTEMPTS = 6;
-  const CLOSING_PAUSE = 4000; // the last label can be undone for so long; then the server stops
+  const CLOSING_PAUSE = 4000; // the last label can be undone for this long; then the server stops
 
   const find = (id) => document.getElementById(id);
   const root = find("review"), stage = find("stage"), picture = find("picture"), query = find("query"), found = find("found");
   const keys = find("keys"), useKeys = find("use-keys");
-  const isBlind = "blind" in root.dataset; // labels that certify a policy are given without knowing the prediction
+  const isBlind = "blind" in root.dataset; // labels that certify a policy are blind: the prediction is hidden
   const storageKey = `secondlook.review.${root.dataset.reviewer}`;
   const keysKey = "secondlook.review.keys";
 
   const state = {
-    classes: null, // names of all classes, if they are known
+    classes: null, // names of all classes, if known
     current: null, // the image on the screen
     ahead: [], // the next ones
-    past: [], // what can be undone: { number, kind, label, item }, the last one at the end
-    unsent: [], // operations in their order: { kind, number, label, attempts }; labels are classes, or texts of other answers
-    changed: new Map(), // when something was done with an image here, by its number
+    past: [], // operations that can be undone: { number, kind, label, item }, latest last
+    unsent: [], // operations in order: { kind, number, label, attempts }; labels are classes, or texts of other answers
+    changed: new Map(), // time of the last operation on an image in this tab, by its number
     counts: null,
     pace: null,
-    goal: null, // what the labels are for: { text, next_step, finished }
+    goal: null, // progress of labeling for a policy: { text, next_step, finished }
     trouble: null, // "away", "logged out", "outdated" or "moved"
-    movedUntil: 0, // images may be reserved for the last login until then
+    movedUntil: 0, // until then, images may be reserved for the last login
     message: null,
     leaseSeconds: 300,
-    shownView: null, // position of the view that is shown large
+    shownView: null, // position of the enlarged view
     allViews: false,
     zoomed: false,
     hasBegun: false, // the classes are known
@@ -63,11 +63,11 @@
     const content = await response.json().catch(() => null);
     if (response.ok && content?.counts) return content;
     const { code = "", message = `the server responds with status ${response.status}` } = content?.error ?? {};
-    // A proxy may respond with a page of its own, and with status 200: nothing was saved then.
+    // A proxy may respond with its own page and status 200: nothing was saved then.
     throw Object.assign(new Error(message), { status: response.ok ? 502 : response.status, code });
   }
 
-  // What an error means: "away", "logged out", "outdated", "moved", or null if the request itself is refused.
+  // Classifies an error: "away", "logged out", "outdated", "moved", or null if the request itself was refused.
   function findTrouble(error) {
     if (error.status === undefined || error.status >= 500 || [408, 429].includes(error.status)) return "away";
     if (error.code === "csrf") return "outdated";
@@ -84,7 +84,7 @@
       if (found !== token) state.movedUntil = Date.now() + 1000 * state.leaseSeconds + LONGEST_PAUSE;
       token = found;
     } catch {
-      // The next attempt tells what is wrong.
+      // The next attempt shows the error.
     }
   }
 
@@ -101,7 +101,7 @@
     if (!state.current) renderEmpty();
   }
 
-  // --- Operations that wait to be sent ---
+  // --- Queue of operations ---
 
   const isUnsent = (number) => state.unsent.some((one) => one.number === number);
   const isChanged = (number, since) => isUnsent(number) || (state.changed.get(number) ?? -1) >= since;
@@ -111,14 +111,14 @@
       if (state.unsent.length) sessionStorage.setItem(storageKey, JSON.stringify(state.unsent));
       else sessionStorage.removeItem(storageKey);
     } catch {
-      // Without storage, labels wait in memory only.
+      // Without storage, labels are only kept in memory.
     }
   }
 
   function restore() {
     try {
       const stored = JSON.parse(sessionStorage.getItem(storageKey) ?? "[]");
-      state.unsent = stored.map((one) => ({ ...one, attempts: 1 })); // whether they arrived is not known
+      state.unsent = stored.map((one) => ({ ...one, attempts: 1 })); // they may have arrived
     } catch {
       state.unsent = [];
     }
@@ -161,16 +161,16 @@
     renderStatus();
   }
 
-  function settle(operation, answer) {
+  function settle(operation, content) {
     state.unsent.shift();
     state.changed.set(operation.number, performance.now());
     store();
-    takeProgress(answer);
-    if (operation.kind === "undo" && !operation.isShown) bringBack(answer.item);
+    takeProgress(content);
+    if (operation.kind === "undo" && !operation.isShown) bringBack(content.item);
     if (state.ahead.length < AHEAD) refill();
   }
 
-  // The image is somebody else's by now: whatever was to be done with it is void.
+  // Another reviewer has the image now: drop all operations on it.
   function refuse(operation, error) {
     const { number } = operation;
     state.unsent = state.unsent.filter((one) => one.number !== number);
@@ -178,8 +178,8 @@
     state.ahead = state.ahead.filter((one) => one.number !== number);
     state.changed.set(number, performance.now());
     store();
-    const what = operation.kind === "label" ? `The label “${nameOf(operation.label)}” was not saved: ` : "";
-    setMessage(`${what}${error.message}`);
+    const prefix = operation.kind === "label" ? `The label “${nameOf(operation.label)}” was not saved: ` : "";
+    setMessage(`${prefix}${error.message}`);
     if (state.current?.number === number) replaceCurrent();
   }
 
@@ -216,48 +216,48 @@
     return state.current ? Math.min(60000, (state.leaseSeconds * 1000) / 3) : EMPTY_PAUSE;
   }
 
-  // Images stay reserved for a reviewer who is there, and not for a page that somebody left open.
+  // Renews leases only while the reviewer is active, not for an abandoned page.
   function renew() {
     const isIdle = Date.now() - lastActive > state.leaseSeconds * 1000;
     if (state.current && (isIdle || document.hidden)) timer = setTimeout(renew, choosePause());
     else refill();
   }
 
-  function takeLease(answer, started) {
-    takeProgress(answer);
-    state.leaseSeconds = answer.lease_seconds;
-    if (!state.past.length && answer.last !== null && !isChanged(answer.last, started)) {
-      state.past.push({ number: answer.last, kind: "label", item: null });
+  function takeLease(content, started) {
+    takeProgress(content);
+    state.leaseSeconds = content.lease_seconds;
+    if (!state.past.length && content.last !== null && !isChanged(content.last, started)) {
+      state.past.push({ number: content.last, kind: "label", item: null });
     }
-    const held = new Set(answer.items.map((item) => item.number));
+    const held = new Set(content.items.map((item) => item.number));
     const { current } = state;
     const isLost = current !== null && !state.goal?.finished && !held.has(current.number) && !isChanged(current.number, started);
     const own = state.ahead.filter((item) => isChanged(item.number, started));
     const known = new Set([current?.number, ...own.map((item) => item.number)]);
-    const fresh = answer.items.filter((item) => !known.has(item.number) && !isChanged(item.number, started));
+    const fresh = content.items.filter((item) => !known.has(item.number) && !isChanged(item.number, started));
     state.ahead = [...own, ...fresh];
     state.ahead.forEach(fetchPictures);
     forgetPictures();
     if (isLost) {
       const isMoved = Date.now() < state.movedUntil;
-      if (!isMoved) setMessage("The last image was given to another reviewer, since nothing was done for a while, or labeled elsewhere.");
-      replaceCurrent(isMoved ? "The last image is reserved for your last login, and comes again." : "");
+      if (!isMoved) setMessage("The last image was labeled elsewhere, or given to another reviewer because you were inactive.");
+      replaceCurrent(isMoved ? "The last image is reserved for your last login, and will come back." : "");
     } else if (!current) {
-      showNext(find("last").textContent); // what was done last, if there was nothing to show for a moment
+      showNext(find("last").textContent); // keep the note about the last operation
     }
     state.hasLoaded = true;
     renderActions();
   }
 
-  function takeProgress(answer) {
-    state.counts = answer.counts;
-    state.pace = answer.pace;
-    state.goal = answer.goal ?? null;
+  function takeProgress(content) {
+    state.counts = content.counts;
+    state.pace = content.pace;
+    state.goal = content.goal ?? null;
     renderStatus();
     if (state.goal?.finished) finish();
   }
 
-  // No more labels are needed: what is on the screen leaves it, and the last label can be undone for a moment.
+  // No more labels are needed: hide the image; for a moment, the last label can be undone.
   let closingTimer = 0;
   function finish() {
     clearTimeout(closingTimer);
@@ -294,12 +294,12 @@
   function undo() {
     const entry = state.past.pop();
     if (!entry) {
-      say("There is nothing to undo.");
+      say("Nothing to undo.");
       return;
     }
     const place = state.unsent.findLastIndex((one) => one.number === entry.number && one.kind === entry.kind);
     if (place >= 0 && state.unsent[place].attempts === 0) {
-      state.unsent.splice(place, 1); // the server never heard of it
+      state.unsent.splice(place, 1); // never sent to the server
       state.changed.set(entry.number, performance.now());
       store();
     } else {
@@ -326,7 +326,7 @@
     show(state.ahead.shift() ?? null, done);
   }
 
-  // Shows another image although nobody decided about the last one; a key that is on its way is not meant for it.
+  // Replaces an image without a label; a key pressed at this moment was meant for the old image.
   let changedTimer = 0;
   function replaceCurrent(reason = "") {
     showNext(reason);
@@ -395,7 +395,7 @@
     }
   }
 
-  // The same picture a second time, large.
+  // An enlarged copy of a view.
   function copyImage(small) {
     const image = new Image();
     image.alt = "The image to review, in a view";
@@ -407,7 +407,7 @@
   const isVisible = (item) => pictures.get(item.number)?.status !== "loading";
   const isSmall = (image) => Math.max(image.naturalWidth, image.naturalHeight) <= SMALL;
 
-  // --- What is on the screen ---
+  // --- Rendering ---
 
   const nameOf = (label) => (typeof label === "string" ? label : state.classes?.[label] ?? `class ${label}`);
   const titleOf = (item) => item.name ?? item.id;
@@ -423,14 +423,14 @@
 
   let said = "";
   function say(text) {
-    said = said === text ? `${text}\u00a0` : text; // the same text again would not be read out
+    said = said === text ? `${text}\u00a0` : text; // screen readers skip a repeated text
     find("live").textContent = said;
   }
 
   function onPress(button, action) {
     button.addEventListener("click", (event) => {
-      if (event.detail < 2) action(); // the second click of two would be for the next image
-      // Enter shall confirm the next prediction, not press the button that happens to be in the same place.
+      if (event.detail < 2) action(); // the second click of a double click would apply to the next image
+      // Enter must confirm the next prediction, not press the button in the same place.
       if (event.detail) (state.current ? stage : find("empty")).focus({ preventScroll: true });
     });
   }
@@ -505,7 +505,7 @@
     picture.replaceChildren(text);
   }
 
-  // Enlarges small images in whole pixels, and shrinks large ones to what fits.
+  // Enlarges small images by a whole factor, and shrinks large ones to fit.
   function fit() {
     const image = picture.querySelector("img");
     if (!image?.naturalWidth) return;
@@ -532,7 +532,7 @@
     return item.likely.slice(0, MOST_BUTTONS).sort((one, other) => one.label - other.label);
   }
 
-  // The keys of the choices start at 1, or at 0 where these are the names of the classes.
+  // Keys start at 1, or at 0 if the class names are digits.
   const hasFewClasses = () => state.classes.length <= FEW_CLASSES;
   const firstKey = () => (isBlind && state.classes[0] === "0" && hasFewClasses() ? 0 : 1);
   const keyOf = (place) => String((place + firstKey()) % 10);
@@ -591,7 +591,7 @@
       renderCaption();
       renderPicture();
       renderViews();
-      if (event.detail) stage.focus({ preventScroll: true }); // Enter shall confirm, not press the tile again
+      if (event.detail) stage.focus({ preventScroll: true }); // Enter must confirm, not press the tile again
       else find("view-list").querySelector("[aria-pressed=true]")?.focus();
     });
     return tile;
@@ -607,10 +607,10 @@
     return `Of ${total} views, ${ordered.map(([label, count]) => `${count} show ${nameOf(label)}`).join(", ")}.`;
   }
 
-  // Views in words, as far as they are common: "hflip+shift:2,0" is "mirrored, shifted 2, 0".
+  // Common views in words: "hflip+shift:2,0" becomes "mirrored, shifted 2, 0".
   function describeView(text) {
     const words = {
-      identity: "as it is", hflip: "mirrored", vflip: "upside down", gray: "gray", shift: "shifted", rotate: "rotated", zoom: "zoomed",
+      identity: "unchanged", hflip: "mirrored", vflip: "upside down", gray: "gray", shift: "shifted", rotate: "rotated", zoom: "zoomed",
       blur: "blurred", noise: "noisy", crop: "cropped",
     };
     const step = (one) => {
@@ -635,7 +635,7 @@
   }
 
   function renderGoal() {
-    find("goal").hidden = !state.goal || state.goal.finished; // the end is told in the middle of the page
+    find("goal").hidden = !state.goal || state.goal.finished; // the middle of the page shows the end
     find("goal").textContent = state.goal?.text ?? "";
     find("progress").hidden = state.goal !== null;
   }
@@ -665,12 +665,12 @@
 
   function renderNotice() {
     const count = state.unsent.length;
-    const kept = count ? ` ${plural(count, "label is", "labels are")} kept here and sent when it works again.` : "";
+    const kept = count ? ` ${plural(count, "label is", "labels are")} kept here and will be sent later.` : "";
     const texts = {
-      away: `The server does not respond; trying again.${kept}`,
-      "logged out": `You are not logged in any more. Log in again in a new tab, and this page goes on.${kept}`,
-      moved: `Some images are still reserved for your last login, for at most ${describeMinutes(state.leaseSeconds / 60)}; trying again.${kept}`,
-      outdated: `Your session has ended. Reload the page to go on; nothing is lost.${kept}`,
+      away: `The server does not respond; retrying.${kept}`,
+      "logged out": `You are no longer logged in. Log in again in a new tab, then continue here.${kept}`,
+      moved: `Some images are still reserved for your last login, for at most ${describeMinutes(state.leaseSeconds / 60)}; retrying.${kept}`,
+      outdated: `Your session has ended. Reload the page to continue; nothing is lost.${kept}`,
     };
     const text = texts[state.trouble] ?? state.message ?? "";
     if (find("notice-text").textContent !== text) find("notice-text").textContent = text;
@@ -685,13 +685,13 @@
   function renderEmpty(done = "") {
     const waiting = state.counts?.waiting ?? 0, isAway = state.trouble !== null;
     const isOthers = waiting > state.unsent.length;
-    let [mark, title, text] = ["✓", "All done", "No image waits for review. New ones appear here by themselves."];
+    let [mark, title, text] = ["✓", "All done", "No images are waiting for review. New ones appear here automatically."];
     if (state.goal?.finished) [title, text] = ["Finished", state.goal.text];
     else if (isAway) [mark, title, text] = ["…", "Waiting for the server", "The next image appears when it responds."];
     else if (!state.hasLoaded || refillAgain || isRefilling) [mark, title, text] = ["…", "Looking for images", ""];
     else if (isOthers) {
-      const what = plural(waiting, "image is", "images are");
-      [mark, title, text] = ["⌛", "Others have the rest", `The last ${what} with other reviewers. If one comes back, it appears here by itself.`];
+      const rest = plural(waiting, "image is", "images are");
+      [mark, title, text] = ["⌛", "With other reviewers", `The last ${rest} with other reviewers. Released images appear here automatically.`];
     }
     find("empty-mark").textContent = mark;
     find("empty-text").textContent = text;
@@ -792,7 +792,7 @@
     arrowdown: () => picture.scrollBy(0, 80),
   };
 
-  // The digit of a key; keyboards that need Shift for digits have them by the place of the key.
+  // The digit of a key, by its position on keyboards that need Shift for digits.
   function findDigit(event) {
     if (/^\d$/.test(event.key)) return Number(event.key);
     return !event.shiftKey && !COMMANDS[event.key] && /^Digit\d$/.test(event.code) ? Number(event.code.slice(-1)) : null;
@@ -802,13 +802,13 @@
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing || keys.open) return;
     if (event.target.closest("input, textarea, select")) return;
     const name = event.key.toLowerCase();
-    if (["enter", " "].includes(name) && event.target.closest("button, a, summary")) return; // these press themselves
+    if (["enter", " "].includes(name) && event.target.closest("button, a, summary")) return; // the browser handles these
     if (name.startsWith("arrow") && !state.zoomed) return;
     const digit = findDigit(event);
     const command = digit === null ? COMMANDS[name] : () => choose((digit + 10 - firstKey()) % 10);
     if (!command || !(useKeys.checked || name === "?")) return;
     event.preventDefault();
-    if (!event.repeat || name.startsWith("arrow")) command(); // a key that is held down means one image
+    if (!event.repeat || name.startsWith("arrow")) command(); // holding a key down labels only one image
   });
 
   onPress(find("confirm"), confirmPrediction);
@@ -835,7 +835,7 @@
     try {
       localStorage.setItem(keysKey, String(useKeys.checked));
     } catch {
-      // It is asked again next time.
+      // The choice is not remembered.
     }
   });
   keys.addEventListener("close", () => stage.focus({ preventScroll: true }));
@@ -862,7 +862,7 @@
     try {
       useKeys.checked = localStorage.getItem(keysKey) !== "false";
     } catch {
-      // The keys are used.
+      // Keys stay enabled.
     }
     restore();
     send();
