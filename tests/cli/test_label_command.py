@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import secondlook as sl
@@ -45,7 +46,9 @@ def answer(written: str, filled: str, most: int = 15) -> None:
 
 def make_plan(**terms: Any) -> sl.LabelingPlan:
     """Return the plan of the command, made in Python."""
-    source = sl.open_source("folder:val/").without_labels()
+    labeled = sl.open_source("folder:val/")
+    source = labeled.without_labels()
+    source.class_names = labeled.class_names
     preds = sl.collect("onnx:model.onnx", source, "identity shift:1,0", execution=sl.Execution(progress=False))
     copies = [source.ids[index] for index in source.find_duplicates()]
     return sl.LabelingPlan(preds, **{"risk": 0.1, "delta": 0.1, "duplicates": copies, **terms})
@@ -102,6 +105,23 @@ def test_labels_come_back_from_label_studio(here: Here) -> None:
     with Path("more.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "label"), (tasks[0]["data"]["id"], "bad image")])
     here.refuse(*LABEL, *words, "--labels", "more.csv", "--force", told=["more.csv", "another label"])
+
+
+def write_labeled_archive(class_names: tuple[str, ...]) -> None:
+    """Write images of val/ as an archive whose labels have names."""
+    source = sl.open_source("folder:val/?limit=100")
+    np.savez("named.npz", images=source.stack(), labels=np.arange(100) % len(class_names), class_names=class_names)
+
+
+@pytest.mark.parametrize("n_names", [10, 3])
+def test_class_names_of_the_data_are_used_if_they_fit_the_classifier(here: Here, n_names: int) -> None:
+    names = tuple(f"digit {index}" for index in range(n_names))
+    write_labeled_archive(names)
+    here.ok(*LABEL, "--data", "npz:named.npz", "--max-labels", "60", "--next", "tasks.json")
+    config = Path("tasks-config.xml").read_text()
+    for index in range(10):
+        text = names[index] if n_names == 10 else str(index)
+        assert f'<Choice value="{text}"/>' in config
 
 
 def test_page_resumes_after_an_interruption_and_stops_when_finished(

@@ -22,7 +22,7 @@ from secondlook.errors import DecisionError, Repair, SecondLookError
 from secondlook.files import write_bytes_atomically
 from secondlook.imports import import_extra
 from secondlook.policies import DEFAULT_DELTA, LabelingPlan, LabelingProgress, Policy, read_policy
-from secondlook.predictions import ClassifierRecord, Execution, Predictions
+from secondlook.predictions import ClassifierRecord, Execution, Predictions, read_first_image
 from secondlook.sources import OnError, Source, open_source
 from secondlook.tables import format_csv_row
 from secondlook.views import AUTO
@@ -164,9 +164,12 @@ class LabelingJob:
     def open(
         cls, classifier: Classifier, data: str, views: str, terms: dict[str, Any], on_error: OnError | None
     ) -> "LabelingJob":
-        """Open the images; labels that they may have are not used."""
+        """Open the images; their labels are not used, their class names are if they fit the classifier."""
         source = open_source(data, on_error=on_error)
-        return cls(classifier, source if source.labels is None else source.without_labels(), views, terms)
+        unlabeled, names = source.without_labels(), classifier.class_names or source.class_names
+        if names is not None and classifier(read_first_image(classifier, source)[None]).shape[1] == len(names):
+            unlabeled.class_names = names
+        return cls(classifier, unlabeled, views, terms)
 
     def make_plan(self, store: Path, execution: Execution) -> tuple[LabelingPlan, Predictions]:
         """Classify the images, as far as the store lacks predictions, and return the plan without labels."""
