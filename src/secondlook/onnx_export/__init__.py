@@ -1,4 +1,4 @@
-"""Export to ONNX: a policy and its classifier become one graph that decides, which is compared with the library."""
+"""Export to ONNX: a policy with its classifier as one graph, and its verification against the library."""
 
 from secondlook.onnx_export.export import export_onnx
 from secondlook.onnx_export.verification import verify_export

@@ -1,4 +1,4 @@
-"""Predicted classes and confidences as operators of ONNX, in float64 as in the library."""
+"""Predicted classes and confidences as ONNX operators, in float64 as in the library."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,27 +24,27 @@ VIEWS, CLASSES = 1, 2
 
 
 class LookOutputs:
-    """What looks at n images gave, and the policy that is applied to it."""
+    """Outputs of the looks at n images, and their policy."""
 
     def __init__(
         self, graph: Graph, policy: Policy, outputs: Tensor, kinds: Sequence[Output], views: ViewSet, n_classes: int
     ) -> None:
-        """Convert outputs of all members side by side, float32 [n, views, members * classes]; `kinds` names theirs."""
+        """Split the outputs of all members, float32 [n, views, members * classes]; `kinds` has one entry per member."""
         self.graph, self.policy, self.views, self.n_classes = graph, policy, views, n_classes
         members, count = [outputs], len(kinds)
         if count > 1:
             members = graph.op_with_outputs("Split", outputs, dtypes=[None] * count, axis=CLASSES, num_outputs=count)
         exact = [member.cast(np.float64) for member in members]
         self.logits = [one for one, kind in zip(exact, kinds, strict=True) if kind == "logits"]
-        """Of each member that has them, float64 [n, views, classes]."""
+        """Logits of each member that outputs them, float64 [n, views, classes]."""
         self.probabilities = [
-            # Rounding errors below 0 are set to 0, as for every classifier.
+            # Negative rounding errors become 0, as for every classifier.
             graph.op("Softmax", one, axis=CLASSES) if kind == "logits" else graph.op("Max", one, 0.0)
             for one, kind in zip(exact, kinds, strict=True)
         ]
-        """Of each member, float64 [n, views, classes]."""
+        """Probabilities of each member, float64 [n, views, classes]."""
         self.floors = [PROBABILITY_FLOORS[kind] for kind in kinds]
-        """What a probability of 0 counts as, for each member."""
+        """Lower bound of the probabilities of each member."""
 
     @property
     def averaged(self) -> Tensor:
@@ -71,7 +71,7 @@ class LookOutputs:
     def mask(self) -> Tensor:
         """1 for predicted classes and 0 for all others. float64 [n, classes]"""
         columns = self.graph.op("Unsqueeze", self.classes, [2])
-        # An operator instead of a constant, which would take 8 bytes for each class.
+        # An operator, since a constant would take 8 bytes per class.
         numbers = self.graph.op("Range", *(self.graph.constant(one, np.int64) for one in (0, self.n_classes, 1)))
         return self.graph.op("Equal", columns, numbers).cast(np.float64).reduce("Max", 1)
 
@@ -99,7 +99,7 @@ def add_confidence(outputs: LookOutputs) -> Tensor:
 
 
 def add_familiarity(outputs: LookOutputs) -> Tensor:
-    """Add the familiarity of the policy: of all looks, with a schedule of the first. -> float64 [n]"""
+    """Add the familiarity of the policy, over all looks, or of the first look with a schedule. -> float64 [n]"""
     limit, graph = outputs.policy.familiarity, outputs.graph
     assert limit is not None, "the policy has a limit"
 
@@ -116,13 +116,13 @@ def add_familiarity(outputs: LookOutputs) -> Tensor:
 
 
 def check_method(policy: Policy) -> None:
-    """Raise for a method that has no ONNX form, or that lacks fitted numbers."""
+    """Raise for a method without an ONNX form or without fitted parameters."""
     if find_method(policy.method).name not in CONFIDENCES:
         known = ", ".join(CONFIDENCES)
         raise ExportError(f"method {policy.method!r} has no ONNX form; calibrate with one of: {known}.")
     for option, value in policy.options.items():
         if value == "fit":
-            fault = f"of method {policy.method!r} is fitted to labeled images, which a file does not have"
+            fault = f"of method {policy.method!r} needs labeled images to fit, which an exported file does not have"
             raise ExportError(fault, argument=option, value=value, repair="calibrate with a number")
 
 
@@ -152,7 +152,7 @@ def _scale(probabilities: Tensor, temperature: float | None) -> Tensor:
 
 
 def _replace_zero(values: Tensor) -> Tensor:
-    """Return `values`, which are not negative, with 1 in the place of 0. Same shape"""
+    """Replace 0 by 1 in non-negative values. Same shape"""
     graph = values.graph
     return graph.op("Where", graph.op("Greater", values, 0.0), values, graph.constant(1.0), dtype=np.float64)
 
@@ -182,7 +182,7 @@ def _mean_output(outputs: LookOutputs, on: str, temperature: float | None) -> Te
 
 
 def _mean_logits(outputs: LookOutputs, on: str) -> Tensor:
-    """Return the mean logits over members and views, or those of the image itself. float64 [n, classes]"""
+    """Return the mean logits over members, and over views or of the image itself. float64 [n, classes]"""
     if len(outputs.logits) < len(outputs.probabilities):
         fault = f"method {outputs.policy.method!r} needs logits, but a classifier of the policy outputs probabilities"
         raise ExportError(fault, repair="use another method")

@@ -1,7 +1,7 @@
-"""The graph that decides: images, views, one copy of each network, and what the policy makes of their outputs.
+"""The decision graph: images, views, one copy of each network, and the policy.
 
-With a schedule, a loop takes one look after another. In each round the images that are still open are gathered, so that
-looks which are not needed are not computed, whatever the batch size, and the network is in the file once.
+With a schedule, a loop takes one look per round. Each round gathers the images that are still open, so that only the
+needed looks are computed for any batch size, and the file contains each network once.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ Looked = tuple[LookOutputs, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class DecisionGraph:
-    """Adds what a plan decides with to graphs; `networks` are the members of its classifier."""
+    """Builds the graph of a plan; `networks` are the members of its classifier."""
 
     def __init__(self, plan: Plan, shape: ImageShape, networks: Sequence[onnx.ModelProto]) -> None:
         self.policy, self.views, self.members, self.kinds = plan.given, plan.views, plan.members, plan.kinds
@@ -42,7 +42,7 @@ class DecisionGraph:
         """Number of outputs of all members for each look."""
 
     def make_model(self, record: ExportRecord, description: str) -> onnx.ModelProto:
-        """Return the model, which is checked."""
+        """Build and check the model."""
         graph = Graph(self.opset)
         images = Tensor(graph, ExportRecord.INPUT, record.pixels)
         decided = self._add_decision(graph, add_fit(graph, images, self.members[0].preprocessing, self.shape))
@@ -71,7 +71,7 @@ class DecisionGraph:
         return model
 
     def _add_decision(self, graph: Graph, images: Tensor) -> dict[str, Tensor]:
-        """Add everything from images [N, H, W, C] at the input size to the decision, and return the outputs by name."""
+        """Add the graph from images [N, H, W, C] at input size to the decision, and return the outputs by name."""
         policy = self.policy
         looked = self._add_all_looks(graph, images) if policy.schedule is None else self._add_loop(graph, images)
         seen, classes, confidence, probabilities, looks, view_outputs = looked
@@ -107,7 +107,7 @@ class DecisionGraph:
         return outputs[0] if len(outputs) == 1 else graph.op("Concat", *outputs, axis=1)
 
     def _read_outputs(self, graph: Graph, outputs: Tensor) -> LookOutputs:
-        """Return the outputs of looks for the policy. float32 [n, views, n_outputs]"""
+        """Prepare the outputs of looks for the policy. float32 [n, views, n_outputs]"""
         return LookOutputs(graph, self.policy, outputs, self.kinds, self.views, self.n_classes)
 
     def _add_all_looks(self, graph: Graph, images: Tensor) -> Looked:
@@ -136,11 +136,11 @@ class DecisionGraph:
         body = self._build_round(Graph(self.opset, graph), images)
         dtypes = [np.int64, np.float32, np.float64, np.int64]
         state = graph.op_with_outputs("Loop", *limits, numbers, untaken, unknown, none, dtypes=dtypes, body=body)
-        # The inference of shapes knows nothing of what a loop carries along.
+        # Shape inference does not know the shapes of loop states.
         view_outputs = graph.op("Reshape", state[1], [-1, max_looks, self.n_outputs])
         confidence, looks = (graph.op("Reshape", each, [-1]) for each in state[2:])
         seen = self._read_outputs(graph, view_outputs)
-        # The mean over the looks that were taken; others are NaN.
+        # The mean over the looks taken; the others are NaN.
         averaged = seen.averaged
         columns = graph.op("Unsqueeze", looks, [1, 2])
         is_taken = graph.op("Less", graph.constant(np.arange(max_looks).reshape(1, -1, 1), np.int64), columns)
@@ -151,12 +151,12 @@ class DecisionGraph:
         return seen, classes, confidence, probabilities, looks, view_outputs
 
     def _build_round(self, graph: Graph, images: Tensor) -> onnx.GraphProto:
-        """Return the body of the loop: one look at the images that are open, and which of them stay open."""
+        """Return the body of the loop: look once at the open images, and find those that stay open."""
         forms: list[tuple[Any, list[int | str | None]]] = [
             (np.int64, []),  # number of the round, from 0
-            (np.bool_, []),  # whether it goes on
+            (np.bool_, []),  # whether the loop continues
             (np.int64, [None]),  # positions of the images to look at
-            (np.float32, ["batch", len(self.views), self.n_outputs]),  # all outputs so far, NaN where none is
+            (np.float32, ["batch", len(self.views), self.n_outputs]),  # outputs so far, NaN for looks not taken
             (np.float64, ["batch"]),  # confidence
             (np.int64, ["batch"]),  # looks
         ]
@@ -178,8 +178,8 @@ class DecisionGraph:
         taken = graph.op("Expand", place + 1, graph.op("Shape", is_next))
         looks = graph.op("ScatterElements", looks, is_next, taken, axis=0)
         still_open = graph.op("Compress", is_next, is_open, axis=0)
-        goes_on = graph.op("Greater", graph.op("Size", still_open), graph.constant(0, np.int64))
-        results = (goes_on, still_open, outputs, confidence, looks)
+        continues = graph.op("Greater", graph.op("Size", still_open), graph.constant(0, np.int64))
+        results = (continues, still_open, outputs, confidence, looks)
         return graph.build(
             "look",
             [describe_value(one.name, *form) for one, form in zip(inputs, forms, strict=True)],
@@ -187,7 +187,7 @@ class DecisionGraph:
         )
 
     def _add_next_view(self, graph: Graph, images: Tensor, place: Tensor, looks: range) -> Tensor:
-        """Add the view of a round: a tree of branches, of which only those that lead to it are computed."""
+        """Add the view of a round, as a tree of branches: only the branches on its path are computed."""
         images = graph.use(images)
         if len(looks) == 1:
             return add_view(graph, images, self.views[looks[0]], self.frame)
@@ -197,14 +197,14 @@ class DecisionGraph:
         for name, some in (("then_branch", looks[:middle]), ("else_branch", looks[middle:])):
             inner = Graph(self.opset, graph)
             view = self._add_next_view(inner, images, place, some)
-            if view.name == images.name:  # the image itself, which belongs to an outer graph
+            if view.name == images.name:  # the image itself belongs to an outer graph
                 view = inner.op("Identity", view)
             described = describe_value(view.name, view.dtype, [None, *self.shape.fitted])
             branches[name] = inner.build(f"looks_{some.start}_to_{some.stop - 1}", [], [described])
         return graph.op("If", is_early, dtype=images.dtype, **branches)
 
     def _estimate(self, graph: Graph, running: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `Schedule.estimate` of images that were looked at, and `Schedule.is_open`. float64 [m], bool [m]"""
+        """Return `Schedule.estimate` and `Schedule.is_open` of the images of this round. float64 [m], bool [m]"""
         schedule, threshold = self.policy.schedule, self.policy.threshold
         assert schedule is not None, "there are rounds"
         change, width = (
@@ -213,7 +213,7 @@ class DecisionGraph:
         )
         low, high = (_shift(graph, running, change - width), _shift(graph, running, change + width))
         estimate = graph.op("Min", graph.op("Max", _shift(graph, running, change), low), high)
-        # After the last look, both limits are the estimate, and nothing is open.
+        # After the last look, both limits equal the estimate, so no image is open.
         return estimate, (low < threshold) & (high >= threshold)
 
 

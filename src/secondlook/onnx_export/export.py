@@ -32,7 +32,7 @@ from secondlook.extension import (
 )
 
 CHECKED_IMAGES = 2
-"""Random images that a file decides about before it is written: more than one, since a batch can be fixed to that."""
+"""Number of random images that the model is run on before it is written; more than 1, to detect a fixed batch size."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class ExportSummary:
     size: int
     """Bytes of the file."""
     added: int
-    """Bytes that it has more than its classifiers."""
+    """Bytes in addition to its classifiers."""
     opset: int
     image_shape: tuple[int | None, int | None, int | None]
-    """Height, width and channels of the images; None where any is accepted."""
+    """Height, width and channels of the images; None if arbitrary."""
     pixels: PixelType
     adaptive: bool
-    """Whether an image is looked at only until it is decided."""
+    """Whether looks at an image stop once its decision is clear."""
     views: int
     guarantee_text: str
 
@@ -79,9 +79,8 @@ def export_onnx(
 ) -> ExportSummary:
     """Write a policy with its classifier as one ONNX file: pixels in, decisions out.
 
-    Resizing, cropping and normalization, all views, the classifier, the confidence and the threshold are operators of
-    ONNX in it, so that it runs wherever ONNX runs. `load_policy` opens it, `verify_export` compares it with the
-    library.
+    The file contains resizing, cropping, normalization, all views, the classifier, the confidence and the threshold as
+    ONNX operators. Open it with `load_policy`, and compare it with the library by `verify_export`.
 
     Parameters
     ----------
@@ -92,11 +91,11 @@ def export_onnx(
     classifier
         The classifier of the policy, if it cannot be loaded from the spec in the policy.
     image_shape
-        Height, width and channels of the images, where the classifier and its preprocessing leave them open.
+        Height, width and channels of the images, if the classifier and its preprocessing do not determine them.
     pixels
-        Type of the pixels that the file takes: "uint8", or "float32" in [0, 1].
+        Pixel type of the input: "uint8", or "float32" in [0, 1].
     allow_mismatch
-        Whether to accept a classifier that the policy was not made for; nothing is guaranteed then.
+        Whether to accept a classifier that the policy was not calibrated for; the guarantee does not hold then.
     overwrite
         Whether to replace an existing file.
     """
@@ -137,7 +136,7 @@ def export_onnx(
         mismatch=plan.mismatch,
     )
     guarantee = loaded.guarantee_text if plan.mismatch is None else f"none, since {plan.mismatch}"
-    with describe_failures("the policy does not become a valid ONNX model", "check the ONNX model of its classifier."):
+    with describe_failures("the exported ONNX model is not valid", "check the ONNX model of its classifier."):
         model = graph.make_model(record, _describe(plan, guarantee))
         content = OnnxFile.seal(model.SerializeToString())
     _check_content(content, shape.given, path)
@@ -162,7 +161,7 @@ def export_onnx(
 def compile_with_classifier(
     policy: Policy | str | Path, classifier: object, execution: Execution, *, allow_mismatch: bool
 ) -> Plan:
-    """Return the plan of a policy, never an exported file: one that was read from such a file names its classifier."""
+    """Return the plan of a policy; for a policy from an exported file, load the classifier by its spec."""
     if isinstance(policy, Policy):
         plan = compile_policy(policy.bind(classifier, allow_mismatch=allow_mismatch, execution=execution))
         if isinstance(plan, Plan):
@@ -179,23 +178,23 @@ def _check_inputs_are_kept(path: Path, policy: object, members: Sequence[Classif
     used = [file for one in members if isinstance(one, OnnxClassifier) for file in one.list_files()]
     used += [Path(policy)] if isinstance(policy, str | Path) else []
     if path.exists() and any(path.samefile(file) for file in used):
-        raise ExportError(f"the file {str(path)!r} would replace one that it is made from; choose another name.")
+        raise ExportError(f"the file {str(path)!r} would replace an input of the export; choose another name.")
 
 
 def _describe(plan: Plan, guarantee: str) -> str:
-    """Return what the file is, for those who look into it; without the folders of whoever exported it."""
+    """Return the description stored in the file, without local folders."""
     policy, name, n_views = plan.given, plan.classifier.name, len(plan.views)
     for full in (policy.known_classifier.name, name):
         guarantee = guarantee.replace(repr(full), repr(short_name(full)))
     looks = f"All {n_views} views of every image are classified"
     if policy.schedule is not None:
-        looks = f"Each image of a batch is looked at until its decision is clear, at most {n_views} times"
+        looks = f"Views of an image are classified until its decision is clear, at most {n_views}"
     start = f"Decides whether to accept the prediction of {short_name(name)}"
     return f"{start}. {looks}. {policy.describe_threshold()}. Guarantee: {guarantee}."
 
 
 def _check_content(content: bytes, image_shape: Sequence[int | None], path: Path) -> None:
-    """Run the file on random images: what ONNX Runtime does not take is an error before anything is written."""
+    """Run the model on random images, so that failures in ONNX Runtime are raised before the file is written."""
     sizes = [size or default for size, default in zip(image_shape, (64, 64, 3), strict=True)]
     images = np.random.default_rng(0).integers(0, 256, (CHECKED_IMAGES, *sizes), dtype=np.uint8)
     with tempfile.TemporaryDirectory() as folder:
@@ -207,5 +206,5 @@ def _check_content(content: bytes, image_shape: Sequence[int | None], path: Path
             opened.decide_images(images, batch_size=CHECKED_IMAGES)
         except DecisionError as error:
             reason = (str(error).rpartition("; ")[0] or str(error)).replace(repr(str(file)), repr(str(path)))
-            fault = f"{str(path)!r} is not written, since it fails on random images: {reason}"
-            raise ExportError(fault, repair="check the classifier, and the ONNX forms of your own steps") from error
+            fault = f"{str(path)!r} was not written, since the model fails on random images: {reason}"
+            raise ExportError(fault, repair="check the classifier, and the ONNX forms of custom steps") from error

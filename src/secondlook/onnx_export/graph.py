@@ -1,7 +1,7 @@
-"""`Graph`: an ONNX graph under construction, and `Tensor`, a value in it that computes with Python's operators.
+"""`Graph`: a builder of ONNX graphs, and `Tensor`, a value in a graph with Python operators.
 
-`onnxscript.GraphBuilder` (0.7) would not replace them: it does not take arrays as constants, does not share equal
-operators, uses the same names again in inner graphs, and its values have no `**`, `<` or `>=`.
+`onnxscript.GraphBuilder` (0.7) cannot replace them: it does not take arrays as constants, does not share equal
+operators, reuses names in inner graphs, and its values have no `**`, `<` or `>=`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,10 @@ from onnx import helper, numpy_helper
 from secondlook.extension import ExportError, SecondLookError, shorten_reason
 
 PREFIX = "sl:"
-"""What the names of our tensors start with, unlike those of the classifier; short, since they are many."""
+"""Prefix of our tensor names, which keeps them apart from the classifier; short, since there are many."""
 
 LOWEST_OPSET = 18
-"""The first version of ONNX's operators in which images are resized with antialiasing, and pads have axes."""
+"""The first opset with antialiasing in `Resize` and axes in `Pad`."""
 
 _RESULT_TYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(
@@ -28,7 +28,7 @@ _RESULT_TYPES: dict[str, type[np.generic]] = {
     ),
     **dict.fromkeys(["ArgMax", "NonZero", "Shape", "Size"], np.int64),
 }
-"""Operators whose result has another type than their first input."""
+"""Operators with a result type that differs from their first input."""
 
 
 Operator = Callable[["Tensor", Any], "Tensor"]
@@ -45,9 +45,9 @@ def _operators(kind: str) -> tuple[Operator, Operator]:
 
 
 class Tensor:
-    """A value in a graph. Operators of Python add nodes; numbers and arrays become constants of the same type."""
+    """A value in a graph. Python operators add nodes; numbers and arrays become constants of the same type."""
 
-    __array_ufunc__ = None  # so that `array * tensor` is left to this class
+    __array_ufunc__ = None  # `array * tensor` uses __rmul__ of this class
 
     def __init__(self, graph: "Graph", name: str, dtype: DTypeLike) -> None:
         self.graph = graph
@@ -55,7 +55,7 @@ class Tensor:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
 
     def cast(self, dtype: DTypeLike) -> "Tensor":
-        """Return the values as numbers of another type."""
+        """Convert the values to another type."""
         wanted: np.dtype[Any] = np.dtype(dtype)
         if wanted == self.dtype:
             return self
@@ -78,10 +78,10 @@ class Tensor:
 
 
 class Graph:
-    """Nodes and constants of a graph of an opset; names are unique, also in the graphs inside of it.
+    """Nodes and constants of a graph of an opset; names are unique, including its inner graphs.
 
-    `outer` is the graph that this one is a branch or the body of a loop in. Constants of inner graphs belong to the
-    outermost one, where all of them see it, so that each is stored once.
+    `outer` is the graph that contains this one as a branch or as the body of a loop. Constants of inner graphs belong
+    to the outermost graph, so that each is stored once.
     """
 
     def __init__(self, opset: int, outer: "Graph | None" = None) -> None:
@@ -90,14 +90,14 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.described: dict[str, onnx.ValueInfoProto] = {}
-        """Shapes of tensors of this graph that shape inference cannot know, by their names."""
+        """Shapes of tensors of this graph that shape inference cannot find, by name."""
         self._constants: dict[tuple[object, ...], Tensor] = {}
         self._known: dict[tuple[bytes, int], list[Tensor]] = {}
-        """Results by operator and their number, so that the same one is not added twice."""
+        """Results by operator and number of results, so that equal operators are shared."""
         self._numbers: Iterator[int] = count() if outer is None else outer._numbers
 
     def use(self, outer: Tensor) -> Tensor:
-        """Return a tensor of an outer graph for computations in this one."""
+        """Return a tensor of an outer graph for use in this one."""
         return Tensor(self, outer.name, outer.dtype)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None) -> Tensor:
@@ -113,20 +113,20 @@ class Graph:
         return self._constants[key]
 
     def op(self, kind: str, *inputs: Any, dtype: DTypeLike | None = None, **attributes: Any) -> Tensor:
-        """Add an operator of ONNX, such as 'Floor', with its attributes, and return its result.
+        """Add an ONNX operator, such as 'Floor', with its attributes, and return its result.
 
-        Inputs are tensors; numbers and arrays become constants, of the type of the first tensor if they are real
-        numbers, and int64 if they are integers in a list or an array; None stands for an optional input that is not
-        used. The result is of the type of the first tensor, or boolean or int64 where the operator implies it.
+        Inputs are tensors, numbers, arrays, or None for an unused optional input. Single numbers and float arrays
+        become constants of the type of the first tensor; integer lists and arrays become int64. The result has the
+        type of the first tensor, or boolean or int64 if the operator implies it.
         """
         (result,) = self.op_with_outputs(kind, *inputs, dtypes=[dtype], **attributes)
         return result
 
     def op_with_outputs(self, kind: str, *inputs: Any, dtypes: Sequence[Any], **attributes: Any) -> list[Tensor]:
-        """Add an operator with several results, one for each type; None for the type that `op` chooses."""
+        """Add an operator with one result per type; None means the type as in `op`."""
         first = next((one for one in inputs if isinstance(one, Tensor)), None)
         node = helper.make_node(kind, [self._name_input(one, first) for one in inputs], [], **attributes)
-        # The weights of a network can be in an inner graph, which is too large for a key.
+        # An inner graph may contain the weights of a network, which are too large for a key.
         has_inner_graph = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
         key = None if has_inner_graph else (node.SerializeToString(deterministic=True), len(dtypes))
         if key is not None and key in self._known:
@@ -145,7 +145,7 @@ class Graph:
         return Tensor(self, name, tensor.dtype)
 
     def make_name(self) -> str:
-        """Return a name that no other tensor has."""
+        """Return an unused name."""
         return f"{PREFIX}{next(self._numbers):x}"
 
     def build(self, name: str, inputs: Values, outputs: Values) -> onnx.GraphProto:
@@ -167,13 +167,13 @@ class Graph:
 
 
 def describe_value(name: str, dtype: DTypeLike, shape: Sequence[int | str | None]) -> onnx.ValueInfoProto:
-    """Return the description of an input or output; sizes that vary have a name, or None."""
+    """Return the description of an input or output; dynamic sizes have a name, or None."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))
 
 
 @contextmanager
 def describe_failures(problem: str, repair: str) -> Iterator[None]:
-    """Raise whatever a library raises as an `ExportError`: problem, the first cause, repair."""
+    """Raise all exceptions of a library as an `ExportError`: problem, the first cause, repair."""
     try:
         yield
     except SecondLookError:

@@ -1,7 +1,7 @@
-"""Preprocessing and views as operators of ONNX: resize, crop and gray, then views, then normalization.
+"""Preprocessing and views as ONNX operators: resize, crop and gray, then views, then normalization.
 
-Views are made from the same operations that the CPU and the PyTorch engine run. Copies and the tones of uint8 images
-are equal to those of the CPU engine; pixels that are sampled in between differ by at most 1/255.
+Views use the same operations as the CPU and the PyTorch engine. Copies, and tones of uint8 images, are equal to those
+of the CPU engine; interpolated pixels differ by at most 1/255.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,24 +37,24 @@ _MODES: dict[str, dict[str, Any]] = {
     "bilinear": {"mode": "linear"},
     "bicubic": {"mode": "cubic", "cubic_coeff_a": -0.5},
 }
-"""Attributes of `Resize` with which it interpolates as Pillow does, which it equals but for rounding."""
+"""Attributes of `Resize` for the interpolation of Pillow; results are equal except for rounding."""
 
 
 @dataclass(frozen=True)
 class ImageShape:
-    """Shapes of the images that an exported file takes, and of those at the input size of the classifier."""
+    """Shapes of the images that an exported file takes, before and after `Preprocessing.fit`."""
 
     given: tuple[int | None, int | None, int | None]
-    """Height, width and channels of the images that the file takes; None where any is accepted."""
+    """Height, width and channels of the input of the file; None if arbitrary."""
     fitted: tuple[int, int, int]
-    """Height, width and channels after resizing, cropping and conversion of channels: what views are made of."""
+    """Height, width and channels after resizing, cropping and conversion of channels: the input of views."""
 
 
 def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | None) -> ImageShape:
     """Return the shapes of images before and after `Preprocessing.fit`.
 
-    `image_shape`, height, width and channels of the images, is needed for what the preprocessing leaves open: the size
-    if it neither crops nor resizes to a height and width, and the channels if its settings are the same for each.
+    `image_shape` (height, width, channels) is needed if the preprocessing does not determine it: the size if it neither
+    crops nor resizes to a height and width, and the channels if it takes gray and color images.
     """
     is_any_size = preprocessing.fitted_size is not None
     if image_shape is None:
@@ -67,10 +67,10 @@ def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | 
         given = fitted = *size, channels
         is_any_size = is_any_size or preprocessing.resize is not None
     else:
-        shape: object = image_shape  # whatever callers without a type checker pass
+        shape: object = image_shape  # callers without a type checker may pass anything
         sizes = tuple(shape) if isinstance(shape, Sequence) else ()
         if not (len(sizes) == 3 and all(is_whole_number(size) and size > 0 for size in sizes) and sizes[2] in (1, 3)):
-            fault = "is not the shape of images; expected whole numbers (height, width, channels) with 1 or 3 channels"
+            fault = "is not an image shape; expected positive integers (height, width, channels) with 1 or 3 channels"
             raise ExportError(fault, argument="image_shape", value=image_shape)
         try:
             given, fitted = sizes, preprocessing.fit(np.zeros((1, *sizes), dtype=np.uint8)).shape[1:]
@@ -81,7 +81,7 @@ def find_image_shape(preprocessing: Preprocessing, image_shape: Sequence[int] | 
 
 
 def _find_channels(preprocessing: Preprocessing) -> int | None:
-    """Return the number of channels that the classifier takes, or None if it takes gray and color images."""
+    """Return the number of channels of the classifier's input, or None if it takes gray and color images."""
     is_color = max(len(preprocessing.mean), len(preprocessing.std)) == 3
     return preprocessing.channels or (3 if is_color else None)
 
@@ -98,9 +98,8 @@ def add_fit(graph: Graph, images: Tensor, preprocessing: Preprocessing, shape: I
 
     uint8|float32 [N, h, w, c] -> the same type [N, *shape.fitted]
 
-    Resized pixels are those of Pillow within one gray level, rarely two: `Resize` computes weights in float32, and
-    always resizes the width first, where Pillow 13 starts with the height if that shrinks by more than twice as many
-    pixels.
+    Resized pixels equal those of Pillow within one gray level, rarely two. `Resize` computes weights in float32 and
+    always resizes the width first; Pillow 13 starts with the height if that shrinks by more than twice as many pixels.
     """
     if shape.given == shape.fitted and preprocessing.keeps(shape.fitted):
         return images
@@ -109,9 +108,9 @@ def add_fit(graph: Graph, images: Tensor, preprocessing: Preprocessing, shape: I
     if preprocessing.crop is not None:
         images = _add_center_crop(graph, images, preprocessing)
     if _converts_channels(preprocessing):
-        images = graph.op("Expand", images, [1, 1, 1, 3])  # images that have three channels stay as they are
+        images = graph.op("Expand", images, [1, 1, 1, 3])  # does not change images with three channels
         images = images if preprocessing.gray == "repeat" else _add_gray(graph, images)
-    # The shape is the one that images have already, but as constants, so that shape inference knows it.
+    # Does not change the shape, but makes it constant for shape inference.
     return graph.op("Reshape", images, [0, *shape.fitted])
 
 
@@ -119,7 +118,7 @@ def _add_resize(graph: Graph, images: Tensor, preprocessing: Preprocessing) -> T
     """Resize as Pillow does. [N, h, w, c] -> [N, height, width, c]"""
     if isinstance(preprocessing.resize, tuple):
         size = graph.constant(preprocessing.resize, np.int64)
-    else:  # the longer side is in proportion, rounded down
+    else:  # the longer side is scaled in proportion, rounded down
         sides = graph.op("Shape", images, start=1, end=3)
         size = sides * preprocessing.resize / graph.op("ReduceMin", sides, keepdims=1)
     if preprocessing.interpolation == "nearest":
@@ -130,16 +129,16 @@ def _add_resize(graph: Graph, images: Tensor, preprocessing: Preprocessing) -> T
     batch, channels = (graph.op("Shape", images, start=axis, end=axis + 1) for axis in (0, 3))
     sizes = graph.op("Concat", batch, size, channels, axis=0)
     mode = _MODES[preprocessing.interpolation]
-    # The attribute `axes` would save the sizes of the other axes, but with it ONNX Runtime 1.31 fails to move a
-    # transposition that someone puts before this operator.
+    # The attribute `axes` would save the sizes of the other axes, but ONNX Runtime 1.31 then fails to optimize a
+    # transposition before this operator.
     return graph.op("Resize", images, None, None, sizes, antialias=1, exclude_outside=1, **mode)
 
 
 def _add_nearest(graph: Graph, images: Tensor, size: Tensor) -> Tensor:
     """Take the nearest pixel. [N, h, w, c], int64 [2] -> [N, height, width, c]
 
-    The position in an image is a sum of steps in float64, as in Pillow. `Resize` computes it in float32, which is often
-    another pixel, since positions on the border of two pixels are common.
+    Positions are sums of steps in float64, as in Pillow. `Resize` computes them in float32, and often takes another
+    pixel, since positions on the border of two pixels are common.
     """
     for axis in (1, 2):
         length = graph.op("Shape", images, start=axis, end=axis + 1)
@@ -185,7 +184,7 @@ def add_normalization(graph: Graph, images: Tensor, preprocessing: Preprocessing
 
     uint8|float32 [n, H, W, C] -> the network's input, [n, C, H, W] or [n, H, W, C]
     """
-    # Pixels are reordered before they become float32, which are four times as large.
+    # Reorders pixels before the conversion to float32, which takes four times the memory.
     if preprocessing.layout == "NCHW":
         images = graph.op("Transpose", images, perm=[0, 3, 1, 2])
     if preprocessing.color == "BGR":
@@ -240,14 +239,14 @@ def _add_rounding(graph: Graph, values: Tensor) -> Tensor:
 
 
 def _add_copy(graph: Graph, images: Tensor, copy: Copy, frame: Frame) -> Tensor:
-    """Flip by slices with a negative step, which several views share, then shift by slices and black padding."""
+    """Flip by slices with a negative step (shared by views), then shift by slices and black padding."""
     axes = [(1, copy.y, frame.height), (2, copy.x, frame.width)]
     if any(along.start >= along.stop for _, along, _ in axes):
         return graph.op("Mul", images.cast(np.float32), 0.0).cast(images.dtype)
     flipped = [axis for axis, along, _ in axes if along.sign < 0]
     if flipped:
         back, to_first = ([value] * len(flipped) for value in (-1, -np.iinfo(np.int64).max))
-        images = graph.op("Slice", images, back, to_first, flipped, back)  # an end of -1 would be the last one
+        images = graph.op("Slice", images, back, to_first, flipped, back)  # an end of -1 would mean the last pixel
     cuts = [(axis, *_find_slice(along, size)) for axis, along, size in axes if not along.covers(size)]
     if not cuts:
         return images
@@ -257,7 +256,7 @@ def _add_copy(graph: Graph, images: Tensor, copy: Copy, frame: Frame) -> Tensor:
 
 
 def _find_slice(along: Axis, size: int) -> tuple[int, int, int, int]:
-    """Return the start and the end of what is kept of an axis that was flipped already, and the black around it."""
+    """Return start and end of the kept part of an axis, after its flip, and the widths of the black borders."""
     first, stop = along.source
     if along.sign < 0:
         first, stop = size - stop, size - first
@@ -265,9 +264,9 @@ def _find_slice(along: Axis, size: int) -> tuple[int, int, int, int]:
 
 
 def _add_tone(graph: Graph, images: Tensor, tone: Tone) -> Tensor:
-    """Apply tone curves: to uint8 images by a table where it is the same for all, and otherwise in float64."""
+    """Apply tone curves: to uint8 images by a table if no curve uses the mean, otherwise to floating-point values."""
     if images.dtype == np.uint8 and not tone.uses_mean:
-        # ONNX Runtime gathers numbers of four bytes faster than those of one.
+        # ONNX Runtime gathers 4-byte numbers faster than single bytes.
         table = graph.constant(tone.table).cast(np.float32)
         return graph.op("Gather", table, images.cast(np.int32)).cast(np.uint8)
     values = images.cast(np.float64) if tone.uses_mean else images
@@ -282,7 +281,7 @@ def _add_tone(graph: Graph, images: Tensor, tone: Tone) -> Tensor:
 def _add_warp(graph: Graph, images: Tensor, warp: Warp, frame: Frame) -> Tensor:
     """Interpolate between the four pixels around each position.
 
-    GridSample would be one operator instead, but takes several times as long in ONNX Runtime.
+    The single operator GridSample takes several times as long in ONNX Runtime.
     """
     pixels = graph.op("Reshape", images.cast(np.float32), [0, -1, frame.channels])
     (across, columns), (along, rows) = _add_positions(graph, warp, frame)
@@ -295,11 +294,11 @@ def _add_warp(graph: Graph, images: Tensor, warp: Warp, frame: Frame) -> Tensor:
 
 
 def _add_positions(graph: Graph, warp: Warp, frame: Frame) -> list[tuple[Tensor, tuple[Tensor, Tensor]]]:
-    """Return where output pixels are sampled, across and along: fractions, and the pixels before and after.
+    """Return the sampling positions of output pixels, across and along: fractions, and the pixels before and after.
 
-    Fractions are float32 [H * W, C], pixels int64 [H * W]. They are computed in the graph, in float32 as in OpenCV, so
-    that files stay small. Fractions are repeated for each channel, since ONNX Runtime multiplies arrays of the same
-    shape several times as fast.
+    Fractions are float32 [H * W, C], pixels int64 [H * W]. The graph computes them in float32 as OpenCV does, which
+    keeps files small. Fractions are repeated for each channel, since ONNX Runtime multiplies arrays of the same shape
+    several times as fast.
     """
     x, y = _add_range(graph, frame.width, [1, -1]), _add_range(graph, frame.height, [-1, 1])
     found = []
@@ -313,13 +312,13 @@ def _add_positions(graph: Graph, warp: Warp, frame: Frame) -> list[tuple[Tensor,
 
 
 def _add_range(graph: Graph, size: int, shape: Sequence[int]) -> Tensor:
-    """Return the numbers from 0 to size - 1. float32 of a shape"""
+    """Return the numbers from 0 to size - 1, reshaped. float32"""
     numbers = graph.op("Range", *(graph.constant(number, np.float32) for number in (0, size, 1)))
     return graph.op("Reshape", numbers, shape)
 
 
 def _take_pixels(graph: Graph, pixels: Tensor, column: Tensor, row: Tensor, border: Border, frame: Frame) -> Tensor:
-    """Take one pixel for each position, which may be outside of the image. float32 [N, H * W, C] -> the same"""
+    """Take one pixel for each position, also outside the image. float32 [N, H * W, C] -> the same"""
     x, y = (_add_border(graph, place, size, border) for place, size in ((column, frame.width), (row, frame.height)))
     taken = graph.op("Gather", pixels, y * frame.width + x, axis=1)
     if border != "black":
@@ -329,7 +328,7 @@ def _take_pixels(graph: Graph, pixels: Tensor, column: Tensor, row: Tensor, bord
 
 
 def _add_border(graph: Graph, places: Tensor, size: int, border: Border) -> Tensor:
-    """Return the rows or columns that stand for those outside of the image. int64 [H * W] -> the same"""
+    """Replace rows or columns outside the image by those of the border. int64 [H * W] -> the same"""
     if border == "mirror":
         period = graph.op("Mod", places, 2 * size)
         return graph.op("Min", period, (2 * size - 1) - period)
@@ -345,7 +344,7 @@ def _add_luminance(graph: Graph, images: Tensor, luminance: Luminance, frame: Fr
 
 
 def _add_blur(graph: Graph, images: Tensor, blur: Blur, frame: Frame) -> Tensor:
-    """Blur along columns and rows; every channel of every image is an image of its own."""
+    """Blur along columns and rows, each channel separately."""
     offsets = np.arange(-blur.radius, blur.radius + 1)
     weights = np.exp(-(offsets**2) / (2 * blur.sigma**2))
     kernel = (weights / weights.sum()).astype(np.float32)
@@ -358,16 +357,16 @@ def _add_blur(graph: Graph, images: Tensor, blur: Blur, frame: Frame) -> Tensor:
     return graph.op("Clip", graph.op("Transpose", planes, perm=[0, 2, 3, 1]), 0.0, 1.0)
 
 
-# --- Steps of users ---
+# --- Custom steps ---
 
 
 def _add_filter(graph: Graph, images: Tensor, view: View, operation: Filter, frame: Frame) -> Tensor:
     if operation.onnx_form is None:
         fault = f"a step of view {str(view)!r} has no ONNX form"
-        raise ExportError(fault, repair="state it with view_step(..., onnx=...), or use a policy without this view")
+        raise ExportError(fault, repair="pass it to view_step(..., onnx=...), or use a policy without this view")
     what = f"the ONNX form of a step of view {str(view)!r}"
-    with describe_failures(f"{what} is not valid", "correct the function that view_step(..., onnx=...) got."):
-        # First in a graph of its own, so that its faults are not taken for those of the whole.
+    with describe_failures(f"{what} is not valid", "correct the function passed to view_step(..., onnx=...)."):
+        # First in a separate graph, to attribute its faults to the step.
         alone = Graph(graph.opset)
         result = _call_form(operation.onnx_form, alone, Tensor(alone, "images", np.float32), what)
         shape: list[int | str | None] = ["batch", frame.height, frame.width, frame.channels]

@@ -1,7 +1,7 @@
 """Classifiers as ONNX networks: converted from ONNX files, torch modules and scikit-learn, simplified and embedded.
 
-A network is an ONNX model with one input, one output and a dynamic batch axis, which contains its weights and has no
-functions of its own.
+A network is an ONNX model with one input, one output and a dynamic batch axis, which contains its weights and no
+function definitions.
 """
 
 import contextlib
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
     import torch
 
 BATCH_NAME = "looks"
-"""Name of the number of images that a network gets: those of the batch, times the views that are made of each."""
+"""Name of the batch axis of a network: images of the batch times views per image."""
 
 LOWEST_IR_VERSION = 8
-"""The version of the file format that came with the lowest opset; before version 4, weights are inputs as well."""
+"""The file format version of the lowest opset; before version 4, weights are also inputs."""
 
 CHECKED_IMAGES = 3
-"""Random images on which a network is compared with its classifier: more than torch was shown, and not 1."""
+"""Number of random images on which a network is compared with its classifier; not 1, and more than the example."""
 
 RELATIVE_TOLERANCE = 1e-3
-"""Largest difference between the outputs of a network and of its classifier, relative to these."""
+"""Largest relative difference between the outputs of a network and of its classifier."""
 TOLERANCES: dict[Output, float] = {"logits": 1e-3, "probabilities": 1e-5}
-"""The same absolutely: most probabilities of many classes are so small that a larger one would allow any of them."""
+"""Largest absolute difference; small for probabilities, since most are near 0 with many classes."""
 
 MAX_BYTES = 1_900_000_000
-"""Largest weights: protobuf limits a file to 2 GB."""
+"""Maximum size of the weights: protobuf limits a file to 2 GB."""
 
 EXAMPLE_IMAGES = 2
-"""Images in the example that torch traces a module with; of 1, torch would make a fixed batch size."""
+"""Number of example images for tracing a torch module; with 1, torch would fix the batch size."""
 
 
 def make_networks(members: Sequence[Classifier], image_shape: tuple[int, int, int]) -> list[onnx.ModelProto]:
     """Convert the members of an ensemble, or a single classifier, to networks, all with the same opset.
 
     `image_shape` is height, width and channels at input size. All names in a network begin with the number of its
-    member, so that they differ from those of other members and of the rest of the exported file.
+    member, which makes them unique in the exported file.
     """
     _check_size(members)
-    # Not pixels: thresholds of trees are pixels as well, and a rounding error would decide on which side these are.
+    # Not uint8 pixels: thresholds of trees may equal a pixel value, and a rounding error would change the branch.
     images = np.random.default_rng(0).random((CHECKED_IMAGES, *image_shape), dtype=np.float32)
     models = [_simplify(_load_or_convert(member, images), member.name) for member in members]
     opset = max(LOWEST_OPSET, *(get_versions(model)[""] for model in models))
@@ -88,13 +88,13 @@ def embed_network(graph: Graph, network: onnx.ModelProto, inputs: Tensor) -> Ten
 
 
 def _name_batch(graph: Graph, inputs: Tensor, network_input: onnx.ValueInfoProto) -> None:
-    """Give the number of images in the input of a network a name.
+    """Name the batch axis of the input of a network.
 
-    Without it, ONNX Runtime cannot tell that tensors inside of the network have the same size, and copies them where it
-    would add to them in place: a ResNet-50 takes 4 % longer. The name must be at the tensor that becomes the input,
-    since ONNX Runtime replaces the input by it.
+    Otherwise ONNX Runtime does not know that tensors in the network have the same size, and copies them instead of
+    adding in place: a ResNet-50 takes 4 % longer. The name belongs to the tensor that becomes the input, since ONNX
+    Runtime replaces the input by it.
     """
-    if not any(inputs.name in node.output for node in graph.nodes):  # an input, or of an outer graph
+    if not any(inputs.name in node.output for node in graph.nodes):  # a graph input, or from an outer graph
         return
     described = onnx.ValueInfoProto()
     described.CopyFrom(network_input)
@@ -115,11 +115,11 @@ def _get_dtype(value: onnx.ValueInfoProto) -> "np.dtype[Any]":
 
 
 def _simplify(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return a model with its last output only, and without functions, descriptions, and what is not used."""
+    """Keep only the last output of a model, and remove functions, descriptions and unused parts."""
     model.ir_version = max(model.ir_version, LOWEST_IR_VERSION)
     if model.functions:
         with describe_failures(f"cannot inline the functions of classifier {name!r}", "export it without functions."):
-            # Functions of another opset are converted, for which the types of all tensors must be known.
+            # Converting functions of another opset requires the types of all tensors.
             model = inliner.inline_local_functions(shape_inference.infer_shapes(model), convert_version=True)
     graph = model.graph
     if any(each.sparse_initializer for each in iterate_graphs(graph)):
@@ -129,7 +129,7 @@ def _simplify(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     del graph.output[:-1]
     _remove_unused(graph)
     _remove_descriptions(graph)
-    # Each set of operators is imported once, and only if it is in use.
+    # Imports each operator set once, and only if it is used.
     used = {"", *(node.domain for each in iterate_graphs(graph) for node in each.node)}
     imports = [helper.make_opsetid(*one) for one in get_versions(model).items() if one[0] in used]
     model.ClearField("opset_import")
@@ -144,7 +144,7 @@ def _keep(items: MutableSequence[Any], is_kept: Sequence[bool]) -> None:
 
 
 def _remove_unused(graph: onnx.GraphProto) -> None:
-    """Remove what the output does not need: ONNX Runtime would compute it."""
+    """Remove unused nodes and weights: ONNX Runtime would compute them."""
     needed = {value.name for value in graph.output}
     is_kept = []
     for node in reversed(graph.node):
@@ -152,13 +152,13 @@ def _remove_unused(graph: onnx.GraphProto) -> None:
         if is_kept[-1]:
             needed.update(node.input)
             needed.update(name for inner in _iterate_inner(node) for each in inner.node for name in each.input)
-            needed.discard("")  # stands for an optional input or output that is not used
+            needed.discard("")  # an unused optional input or output
     _keep(graph.node, is_kept[::-1])
     _keep(graph.initializer, [tensor.name in needed for tensor in graph.initializer])
 
 
 def _remove_descriptions(graph: onnx.GraphProto) -> None:
-    """Remove shapes, which may be those of one batch size, and stack traces with the paths of someone's machine."""
+    """Remove shapes, which may contain a fixed batch size, and stack traces, which contain local paths."""
     for each in iterate_graphs(graph):
         each.ClearField("value_info")
         for item in (each, *each.node, *each.initializer):
@@ -167,18 +167,18 @@ def _remove_descriptions(graph: onnx.GraphProto) -> None:
 
 
 def _add_prefix(graph: onnx.GraphProto, prefix: str) -> None:
-    """Put a prefix before all names. `onnx.compose` would miss those in branches of branches."""
+    """Add a prefix to all names. `onnx.compose` would miss names in nested branches."""
     for each in iterate_graphs(graph):
         for item in (*each.input, *each.output, *each.initializer, *each.node):
             item.name = item.name and f"{prefix}{item.name}"
         for node in each.node:
             for names in (node.input, node.output):
-                # An empty one stands for an optional input or output that is not used.
+                # An empty name is an unused optional input or output.
                 names[:] = [name and f"{prefix}{name}" for name in names]
 
 
 def get_versions(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the version of each set of operators; '' are those of ONNX itself."""
+    """Return the version of each operator set; '' is the one of ONNX itself."""
     stated = {"" if each.domain == "ai.onnx" else each.domain: each.version for each in model.opset_import}
     return {"": LOWEST_OPSET, **stated}
 
@@ -194,7 +194,7 @@ def _convert_opset(model: onnx.ModelProto, opset: int, name: str) -> onnx.ModelP
 
 
 def iterate_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph, and all graphs inside of it: branches and bodies of loops."""
+    """Yield a graph and all its inner graphs: branches and loop bodies."""
     yield graph
     for node in graph.node:
         yield from _iterate_inner(node)
@@ -210,7 +210,7 @@ def _iterate_inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _check_size(members: Sequence[Classifier]) -> None:
-    """Raise if the members are too large for one file, before any of them is converted."""
+    """Raise if the members are too large for one file."""
     size = sum(measure_files(member) for member in members if isinstance(member, OnnxClassifier))
     modules = (member.module for member in members if isinstance(member, TorchClassifier))
     size += sum(weight.nbytes for module in modules for weight in _list_weights(module))
@@ -221,7 +221,7 @@ def _check_size(members: Sequence[Classifier]) -> None:
 
 
 def measure_files(classifier: OnnxClassifier) -> int:
-    """Return the bytes of the files of a classifier."""
+    """Return the total size of the files of a classifier in bytes."""
     return sum(file.stat().st_size for file in classifier.list_files())
 
 
@@ -232,7 +232,7 @@ def _check_batch_size(batch_size: int | None, name: str) -> None:
 
 
 def _check_versions(models: Sequence[onnx.ModelProto], members: Sequence[Classifier]) -> None:
-    """Raise if members use different versions of operators outside of ONNX itself, which cannot be converted."""
+    """Raise if members use different versions of operators from other domains, which cannot be converted."""
     versions = [get_versions(model) for model in models]
     for found, member in zip(versions, members, strict=True):
         for domain, version in found.items():
@@ -250,7 +250,7 @@ def _check_outputs(network: onnx.ModelProto, classifier: Classifier, images: Arr
         found = _run(network, inputs)
     atol = TOLERANCES[classifier.output]
     if found.shape != expected.shape or not np.allclose(found, expected, rtol=RELATIVE_TOLERANCE, atol=atol):
-        fault = f"classifier {classifier.name!r} has other outputs after its conversion to ONNX"
+        fault = f"classifier {classifier.name!r} has different outputs after its conversion to ONNX"
         raise ExportError(fault, repair="convert it yourself, and calibrate a policy for 'onnx:FILE'")
 
 
@@ -267,14 +267,14 @@ def _run(network: onnx.ModelProto, inputs: Array) -> Array:
 
 
 def _load_or_convert(classifier: Classifier, images: Array) -> onnx.ModelProto:
-    """Return an ONNX model whose last output is the one in use; `images` are any at input size, [n, H, W, C]."""
+    """Return an ONNX model with the used output last; `images` are example images at input size, [n, H, W, C]."""
     if isinstance(classifier, OnnxClassifier):
         return _load_file(classifier)
     if isinstance(classifier, TorchClassifier):
         return _convert_module(classifier, classifier.preprocessing.normalize(images[:EXAMPLE_IMAGES]))
     if isinstance(classifier, SklearnClassifier):
         return _convert_estimator(classifier, n_features=images[0].size)
-    fault = f"classifier {classifier.name!r} is a {type(classifier).__name__}, which cannot be part of an ONNX file"
+    fault = f"classifier {classifier.name!r} of type {type(classifier).__name__} cannot be exported to ONNX"
     raise ExportError(fault, repair="export the model itself to ONNX, and calibrate a policy for 'onnx:FILE'")
 
 
@@ -284,9 +284,9 @@ def _load_file(classifier: OnnxClassifier) -> onnx.ModelProto:
         model = onnx.load(classifier.file, load_external_data=False)
         _load_external_data(model, classifier)
     if not classifier.is_unchanged():
-        fault = f"the file of classifier {classifier.name!r} was changed after it was loaded"
-        raise ExportError(fault, repair="load it again, so that it is compared with the policy")
-    # The output in use comes last.
+        fault = f"the file of classifier {classifier.name!r} changed after it was loaded"
+        raise ExportError(fault, repair="load it again, to compare it with the policy")
+    # The used output comes last.
     outputs = sorted(model.graph.output, key=lambda output: output.name == classifier.output_name)
     model.graph.ClearField("output")
     model.graph.output.extend(outputs)
@@ -294,7 +294,7 @@ def _load_file(classifier: OnnxClassifier) -> onnx.ModelProto:
 
 
 def _load_external_data(model: onnx.ModelProto, classifier: OnnxClassifier) -> None:
-    """Read weights and constants of nodes. `onnx.load` would not read those of a model in a cache, which are links."""
+    """Read external weights and node constants. `onnx.load` rejects links, which models in a cache consist of."""
     files, graphs = classifier.list_files(), list(iterate_graphs(model.graph))
     tensors = [tensor for graph in graphs for tensor in graph.initializer]
     for attribute in (each for part in (*graphs, *model.functions) for node in part.node for each in node.attribute):
@@ -321,8 +321,8 @@ def _convert_module(classifier: TorchClassifier, inputs: Array) -> onnx.ModelPro
     module = classifier.copy_for_export()
     for weight in _list_weights(module):
         if weight.is_floating_point() and weight.dtype != torch.float32:
-            fault = f"classifier {classifier.name!r} has weights of {weight.dtype}, but export is in float32"
-            repair = Repair("load it with {dtype}, and calibrate a policy for that", dtype="float32")
+            fault = f"classifier {classifier.name!r} has {weight.dtype} weights, but export needs float32"
+            repair = Repair("load it with {dtype}, and calibrate a policy for it", dtype="float32")
             raise ExportError(fault, repair=repair)
     example = torch.from_numpy(inputs.copy())  # raw pixels may be read-only
     example = example.float() if example.is_floating_point() else example
@@ -349,7 +349,7 @@ def _list_weights(module: "torch.nn.Module") -> "list[torch.Tensor]":
 
 @contextlib.contextmanager
 def _silence_torch() -> Iterator[None]:
-    """Suppress warnings and log messages, and the code that torch prints if it cannot export it."""
+    """Suppress warnings, log messages, and the source code that torch prints when an export fails."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -362,7 +362,7 @@ def _silence_torch() -> Iterator[None]:
 
 
 def _convert_estimator(classifier: SklearnClassifier, n_features: int) -> onnx.ModelProto:
-    """Return a model with the outputs label and probabilities."""
+    """Return an ONNX model with the outputs label and probabilities."""
     skl2onnx = import_extra("skl2onnx", feature="export of a scikit-learn classifier to ONNX", extra="sklearn-onnx")
     from skl2onnx.common.data_types import FloatTensorType
 

@@ -1,4 +1,4 @@
-"""`verify_export`: compare an exported file with the library, image by image; the result as text and JSON."""
+"""`verify_export`: compare an exported file with the library, image by image."""
 
 import heapq
 import math
@@ -41,14 +41,14 @@ from secondlook.extension import (
 from secondlook.onnx_export.export import compile_with_classifier
 
 DEFAULT_MAX_DIFFERENCE = 1e-3
-"""Largest difference of a confidence by default: views of few images round a pixel to its neighbor."""
+"""Default for the largest difference of a confidence; in few images, a view rounds a pixel to its neighbor."""
 
 ROUNDING_DIFFERENCE = 5e-3
-"""Differences up to this one can come from rounded pixels alone; in adaptive files single looks count most."""
+"""Largest difference that rounded pixels alone can cause; adaptive files differ most, since single looks count most."""
 
 BLOCK_IMAGES = 128
 MAX_KEPT, MAX_LISTED = 1000, 20
-"""Differing images that are kept, and that are printed: the ones that are hardest to explain."""
+"""Maximum numbers of differing images to keep and to print: those with the largest distance."""
 
 Cause = Literal["decision", "class", "looks", "familiarity"]
 CLOSE_TO: dict[Cause, str] = {
@@ -75,26 +75,26 @@ class ComparedDecision:
 
 
 def _list_compared(decided: Decisions | FileOutputs) -> tuple[Array, ...]:
-    """Return the values of `ComparedDecision` for all images."""
+    """Return the fields of `ComparedDecision` for all images."""
     return decided.labels, decided.confidence, decided.accept, decided.looks
 
 
 @dataclass(frozen=True)
 class DifferingImage:
-    """An image whose class, decision or number of looks differs between the library and the file."""
+    """An image with another class, decision or number of looks in the file than in the library."""
 
     id: str
     library: ComparedDecision
     file: ComparedDecision
     threshold_distance: float
-    """Distance of the library's confidence from the threshold; infinite where the class accepts nothing."""
+    """Distance of the library's confidence from the threshold; infinite if the class accepts nothing."""
     cause: Cause
-    """What differs first: familiarity, the number of looks, on which the class depends, or the decision."""
+    """First difference: the familiarity, the number of looks, the class, or the decision."""
     distance: float
-    """How far the library was from the other result: from the threshold, a tie of classes, or a limit."""
+    """Distance of the library from the other result: from the threshold, a tie of classes, or a limit."""
 
     def to_dict(self) -> dict[str, object]:
-        """Return JSON values; a distance that is infinite is None."""
+        """Return JSON values; an infinite distance is None."""
         distance = self.threshold_distance if math.isfinite(self.threshold_distance) else None
         return {**asdict(self), "threshold_distance": distance}
 
@@ -117,17 +117,17 @@ class Verification:
     """Largest difference of the confidence, among images with the same class and number of looks."""
     mean_difference: float
     unexplained: int
-    """Number of differing images that are further than `max_difference` from where the result changes."""
+    """Number of differing images with a distance above `max_difference`."""
     differing: tuple[DifferingImage, ...]
-    """The images that differ, those with the largest distance first; at most 1,000 of them."""
+    """The differing images, largest distance first; at most 1,000."""
     largest_probability_difference: float = 0.0
     """Largest difference of the probability of any class, among images with the same number of looks."""
     interpolates: bool = False
-    """Whether the policy resizes images, or has views that compute pixels in between."""
+    """Whether the policy resizes images, or has views that interpolate pixels."""
 
     @property
     def passed(self) -> bool:
-        """Whether the file decides as the library does, but for rounding."""
+        """Whether file and library agree, except for rounding."""
         largest = max(self.largest_difference, self.largest_probability_difference)
         return largest <= self.max_difference and self.unexplained == 0
 
@@ -135,15 +135,15 @@ class Verification:
     def verdict(self) -> str:
         """Whether the file passed, in words."""
         if self.passed:
-            return "passed: the file decides as the library does"
+            return "passed: the file and the library agree"
         what = "confidence" if self.largest_difference > self.max_difference else "probability"
         fault = f"a {what} differs by more than {self.max_difference:g}"
         if self.unexplained:
-            fault = f"{self.unexplained:,} images differ further than {self.max_difference:g} from where the result changes"
+            fault = f"{self.unexplained:,} differing images are more than {self.max_difference:g} from a tie or limit"
         distances = [image.distance for image in self.differing]
         largest = max(self.largest_difference, self.largest_probability_difference, *distances)
         if self.interpolates and largest <= ROUNDING_DIFFERENCE:
-            cause = "the policy resizes images or computes pixels in between, whose rounding causes differences"
+            cause = "the policy resizes or interpolates images, and rounding of these pixels causes differences"
             fault += f"; {cause} up to about {ROUNDING_DIFFERENCE:g}, so allow this difference"
         return f"failed: {fault}"
 
@@ -185,19 +185,19 @@ def verify_export(
     limit: int | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Verification:
-    """Compare what an exported file and the library decide about images.
+    """Compare the decisions of an exported file and of the library.
 
     It passes if no confidence or probability differs by more than `max_difference`, and every image with another class,
     decision or number of looks is within `max_difference` of a tie of classes, of the threshold, or of a limit of
-    familiarity or of its schedule. A file that takes float32 does not round the pixels of views, as the library does
-    for uint8 images, so that such files are to be compared on float32 images.
+    familiarity or of its schedule. Compare a file with float32 input on float32 images: it does not round the pixels of
+    views, but the library does so for uint8 images.
 
     Parameters
     ----------
     path
-        The file that `export_onnx` wrote.
+        The file written by `export_onnx`.
     policy
-        The policy that was exported, or the path of its file.
+        The exported policy, or the path of its file.
     data
         Images: anything that `open_source` accepts; labels are not needed.
     classifier
@@ -210,9 +210,9 @@ def verify_export(
         Where and how to run the file and the classifier.
     """
     if not OnnxFile.has_suffix(path):
-        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file that export_onnx wrote.")
+        raise DecisionError(f"{str(path)!r} is not an exported file; pass an ONNX file written by export_onnx.")
     if not (is_number(max_difference) and max_difference >= 0):
-        fault = f"is invalid; expected a number from 0 up, such as {DEFAULT_MAX_DIFFERENCE:g}"
+        fault = f"is invalid; expected a number of at least 0, such as {DEFAULT_MAX_DIFFERENCE:g}"
         raise DecisionError(fault, argument="max_difference", value=max_difference)
     if limit is not None and not (is_whole_number(limit) and limit > 0):
         raise DecisionError("is invalid; expected a number of images, at least 1", argument="limit", value=limit)
@@ -256,7 +256,7 @@ def verify_export(
 
 
 def _interpolates(plan: Plan) -> bool:
-    """Whether images or views are made of pixels that are computed in between, which each engine rounds by itself."""
+    """Whether images or views have interpolated pixels, which each engine rounds in its own way."""
     preprocessing = plan.classifier.preprocessing
     if preprocessing.resize is not None and preprocessing.interpolation != "nearest":
         return True
@@ -266,7 +266,7 @@ def _interpolates(plan: Plan) -> bool:
 
 
 class _Differences:
-    """What differs between the library and a file, so far."""
+    """Differences between the library and a file so far."""
 
     def __init__(self, policy: Policy, max_difference: float) -> None:
         self.policy, self.max_difference = policy, max_difference
@@ -278,7 +278,7 @@ class _Differences:
         self.images: list[DifferingImage] = []
 
     def add(self, preds: Predictions, decided: FileOutputs) -> None:
-        """Add images that the library looked at in all views of `preds`, and what the file decided about them."""
+        """Add images: the predictions of the library in all views of `preds`, and the decisions of the file."""
         library = make_decisions(self.policy, preds)
         pairs = zip(_list_compared(library), _list_compared(decided), strict=True)
         labels, _, decisions, looks = ((one != other).reshape(len(preds), -1).any(axis=1) for one, other in pairs)
@@ -295,7 +295,7 @@ class _Differences:
         self.images = heapq.nlargest(MAX_KEPT, [*self.images, *differing], key=lambda image: image.distance)
 
     def _measure_familiarity(self, library: Decisions, decided: FileOutputs) -> Array:
-        """Return how far images were from the limit of familiarity, NaN where both are on the same side. float64 [n]"""
+        """Return the distance from the familiarity limit, NaN if both are on the same side of it. float64 [n]"""
         if self.policy.familiarity is None or library.familiarity is None:
             return np.full(len(library), np.nan)
         is_other = library.is_familiar != self.policy.is_familiar(decided.familiarity)
@@ -304,7 +304,7 @@ class _Differences:
     def _explain(
         self, preds: Predictions, mine: ComparedDecision, theirs: ComparedDecision, to_limit: float
     ) -> DifferingImage:
-        """Return an image whose decisions differ, and how far the library was from the other one."""
+        """Return the cause of a difference, and the distance of the library from the other result."""
         first = np.ravel(mine.label)[:1]
         threshold = self.policy.find_thresholds((1,), first if self.policy.grouped_by == "class" else None)
         to_threshold = float(np.abs(mine.confidence - np.asarray(threshold)).min())
@@ -321,7 +321,7 @@ class _Differences:
         return DifferingImage(preds.ids[0], mine, theirs, to_threshold, cause, distance)
 
     def _measure_limit(self, preds: Predictions, looks: int) -> float:
-        """Return how far the estimate of an image was from the next limit after some looks, in the library."""
+        """Return the distance of the library's estimate from the next limit after `looks` looks."""
         schedule = self.policy.schedule
         assert schedule is not None, "all images have the same number of looks without a schedule"
         estimate = schedule.estimate(looks, self.policy.compiled.running(preds)[:, looks - 1])
