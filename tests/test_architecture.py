@@ -1,4 +1,4 @@
-"""The architecture: what is exported, what an import loads, and which room may import which."""
+"""The architecture: exported names, the cost of imports, and the allowed imports between rooms."""
 
 import ast
 import inspect
@@ -76,7 +76,7 @@ def room_of(path: Path) -> str | None:
 
 
 def imported_rooms(path: Path) -> set[str]:
-    """Return the rooms that a file imports, whichever way it is written."""
+    """Return the rooms that a file imports, with any form of import."""
     modules = [module.split(".") for module, _ in imports_of(path)]
     named = [["secondlook", name] for module, names in imports_of(path) if module == "secondlook" for name in names]
     return {parts[1] for parts in [*modules, *named] if parts[0] == "secondlook" and parts[1:2] and parts[1] in ROOMS}
@@ -125,7 +125,7 @@ def test_clients_import_only_the_top_level_and_the_extension_module(room: str) -
                 assert module.split(".")[1] == room, f"{path} imports {module}"
 
 
-def test_extension_module_has_what_clients_use_and_nothing_more() -> None:
+def test_extension_module_has_exactly_the_names_used_by_clients() -> None:
     imports = [one for room in CLIENTS for path in (PACKAGE / room).rglob("*.py") for one in imports_of(path)]
     assert {name for module, names in imports if module.endswith("extension") for name in names} == EXTENSION
 
@@ -157,7 +157,7 @@ def test_importing_a_room_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_exported_names_are_this_list_and_can_be_imported() -> None:
+def test_exported_names_are_listed_and_can_be_imported() -> None:
     assert sorted(sl.__all__) == sorted(EXPORTED)
     assert sorted(dir(sl)) == sorted(EXPORTED)
     assert all(getattr(sl, name) is not None for name in EXPORTED)

@@ -22,7 +22,7 @@ def run_cell(source: str, namespace: dict[str, object]) -> object:
 
 
 def show(value: object) -> str:
-    """Return what a notebook shows for a value."""
+    """Return the notebook output of a value."""
     for name in ("_repr_html_", "_repr_png_"):
         if hasattr(value, name):
             return str(getattr(value, name)())

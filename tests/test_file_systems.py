@@ -1,4 +1,4 @@
-"""Locations: URLs and local paths, their errors, and what is sent to other processes."""
+"""Locations: URLs and local paths, their errors, and pickling."""
 
 import pickle
 import subprocess
@@ -25,12 +25,12 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return open_location(root.as_uri() if request.param == "file" else str(root), SourceError)
 
 
-def test_urls_are_told_from_other_texts() -> None:
+def test_urls_are_distinguished_from_other_texts() -> None:
     assert all(map(is_url, ["s3://bucket", "gs://b/x", "abfs://c@a/x", "hdfs://host:8020/x", "file:///x"]))
     assert not any(map(is_url, ["C:\\x", "C://x", "folder", "/x/s3://y", "folder:s3://bucket", "", "s3:bucket"]))
 
 
-def test_what_is_written_is_listed_and_read(empty: Location) -> None:
+def test_written_files_are_listed_and_read(empty: Location) -> None:
     assert empty.list_files() == []
     assert not empty.exists()
     empty.write_bytes("b/2.bin", b"second")
@@ -79,7 +79,7 @@ def test_location_is_small_when_pickled_and_opens_its_files_in_another_process(e
     assert done.stdout.strip() == b"first"
 
 
-def test_relative_path_is_that_of_the_process_which_opened_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_resolved_when_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.bin").write_bytes(b"first")
     monkeypatch.chdir(tmp_path)
     location = open_location(".", SourceError)
@@ -98,7 +98,7 @@ def test_missing_bucket(s3: S3) -> None:
 
 
 @pytest.mark.usefixtures("s3")
-def test_server_that_is_not_there_is_named() -> None:
+def test_unreachable_server_is_named() -> None:
     dead = open_location("s3://bucket/x?endpoint=http://127.0.0.1:1", SourceError)
     for fail in (dead.list_files, lambda: dead.read_bytes("a"), lambda: dead.write_bytes("a", b"a")):
         with pytest.raises(SourceError, match=r"127\.0\.0\.1:1.*endpoint=") as caught:
@@ -166,5 +166,5 @@ def test_url_that_cannot_be_opened(url: str, found: str) -> None:
         ("google::Status(UNAVAILABLE: CURL error [7]=Could not connect error_info={reason=})", "(Could not connect)"),
     ],
 )
-def test_problem_of_a_server_is_told_with_its_repair(problem: str, told: str) -> None:
+def test_server_problems_come_with_a_repair(problem: str, told: str) -> None:
     assert told in _explain(OSError(problem), Location("s3://bucket/x", SourceError, path="bucket/x"))

@@ -1,4 +1,4 @@
-"""Files that are written atomically: what killed processes leave is removed, what living ones write is not."""
+"""Atomic files: temporary files of killed processes are removed, those of running processes are kept."""
 
 import os
 import signal
@@ -95,9 +95,7 @@ def test_concurrent_writers_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.posix
-def test_file_that_is_removed_before_it_is_locked_is_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_removed_before_it_is_locked_is_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, mark_alive = tmp_path / "policy.json", files._mark_alive
     removed: list[Path] = []
 
@@ -128,7 +126,7 @@ def test_file_system_without_locks_can_be_written(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.posix
-def test_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_instead_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lock")
     for lock in (exclusive_lock, shared_lock):
         with pytest.raises(OSError, match="lock"), lock(tmp_path / "lock"):

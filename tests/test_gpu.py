@@ -1,4 +1,4 @@
-"""What only a GPU can show: kernels, agreement with the CPU, determinism, memory. Skipped without CUDA."""
+"""Tests on a GPU: kernels, agreement with the CPU, determinism, memory. Skipped without CUDA."""
 
 import warnings
 from pathlib import Path
@@ -135,13 +135,13 @@ def test_decisions_agree_with_the_cpu(adaptive: bool, tmp_path: Path) -> None:
     assert np.abs(differences).max() < 1e-4
 
 
-def test_missing_gpu_is_one_sentence() -> None:
+def test_missing_gpu_is_reported_in_one_sentence() -> None:
     with pytest.raises(ClassifierError, match=r"device='cuda:77' does not exist; this machine has cuda:0"):
         load_classifier(make_network(), output="logits").on_device("cuda:77")
 
 
 class Hungry(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """Takes so many bytes per input."""
+    """Takes a given number of bytes per input."""
 
     def __init__(self, n_bytes: int) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def test_batch_is_found_within_memory_and_halved_where_it_is_not() -> None:
     assert max(given.sizes[5:]) <= 16
 
 
-def test_single_image_that_does_not_fit_is_one_sentence() -> None:
+def test_too_large_image_is_reported_in_one_sentence() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     hungry = Hungry(2 * total).cuda()
     with pytest.raises(PredictionsError, match=r"ran out of memory on a single image .*out of memory.*smaller"):

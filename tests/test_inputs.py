@@ -1,4 +1,4 @@
-"""Every function that takes images takes them in the forms that people have."""
+"""Every function that takes images accepts all common forms."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +86,7 @@ def policy(model: Classifier) -> sl.Policy:
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_collect_takes_it_and_resumes(kind: str, tmp_path: Path, model: Classifier, calls: list[int]) -> None:
+def test_collect_accepts_it_and_resumes(kind: str, tmp_path: Path, model: Classifier, calls: list[int]) -> None:
     expected = sl.collect(model, IMAGES, VIEWS).probabilities
     labels = ["bright", "dark", "dark", "bright", "dark", "bright"]
     calls.clear()
@@ -100,7 +100,7 @@ def test_collect_takes_it_and_resumes(kind: str, tmp_path: Path, model: Classifi
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_score_selective_classifier_and_apply_views_take_it(
+def test_score_selective_classifier_and_apply_views_accept_it(
     kind: str, tmp_path: Path, model: Classifier, policy: sl.Policy
 ) -> None:
     selective = sl.SelectiveClassifier(model, policy)
@@ -116,7 +116,7 @@ def test_score_selective_classifier_and_apply_views_take_it(
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor", "PIL images", "paths", "data set"])
-def test_create_run_takes_it(kind: str, tmp_path: Path, model: Classifier) -> None:
+def test_create_run_accepts_it(kind: str, tmp_path: Path, model: Classifier) -> None:
     data = INPUTS[kind](tmp_path / "files")
     labels = [NAMES[number % 2] for number in range(6)]
     run = sl.create_run(

@@ -18,7 +18,7 @@ SECURITY = Path(__file__).resolve().parents[1] / "SECURITY.md"
 
 
 def read_table() -> dict[str, str]:
-    """Return the limits of the table by what they limit."""
+    """Return the limits of the table by name."""
     table = SECURITY.read_text(encoding="utf-8").partition("## Limits\n\n")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return {what: limit for what, limit, _ in rows}
@@ -80,6 +80,6 @@ def test_every_limit_of_the_table_is_checked() -> None:
 
 
 @pytest.mark.parametrize("what", LIMITS)
-def test_table_of_limits_is_that_of_the_code(what: str) -> None:
+def test_table_of_limits_equals_the_code(what: str) -> None:
     (stated,) = (limit for row, limit in read_table().items() if row.startswith(what))
     assert stated == LIMITS[what]

@@ -1,4 +1,4 @@
-"""What notebooks show for results: the same texts and numbers as `print`, escaped."""
+"""Notebook output of results: the same texts and numbers as `print`, escaped."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""Logits become probabilities by the formula, in float64, whatever their size."""
+"""Softmax: logits of any size become probabilities in float64."""
 
 from typing import Any
 

@@ -142,7 +142,7 @@ def test_records_of_a_plugin_work_together(run: Run, tmp_path: Path) -> None:
     assert "top-two" in (tmp_path / "policy.json").read_text()
 
 
-def test_broken_plugins_are_named_and_do_no_harm(run: Run) -> None:
+def test_broken_plugins_are_named_and_ignored(run: Run) -> None:
     done = run("list", "views")
     assert done.returncode == 0
     assert "dim:FACTOR" in done.stdout

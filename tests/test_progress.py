@@ -1,4 +1,4 @@
-"""The progress bar: silent where nobody looks, one line where somebody does."""
+"""The progress bar: one line on a terminal, silent elsewhere."""
 
 import io
 import sys
@@ -29,9 +29,7 @@ def test_it_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(("total", "enabled"), [(10, False), (0, True)])
-def test_it_is_silent_when_not_wanted_or_nothing_is_to_be_done(
-    monkeypatch: pytest.MonkeyPatch, total: int, enabled: bool
-) -> None:
+def test_it_is_silent_if_disabled_or_without_work(monkeypatch: pytest.MonkeyPatch, total: int, enabled: bool) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_bar("collecting", total, "images", enabled=enabled) as advance:
@@ -56,7 +54,7 @@ def wait_for(text: str, terminal: Terminal) -> None:
         time.sleep(0.01)
 
 
-def test_it_shows_how_much_is_done_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_shows_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watched_terminal(monkeypatch)
     with progress_bar("collecting", 10, "images") as advance:
         wait_for("  0 %", terminal)  # though nothing is done yet
@@ -75,7 +73,7 @@ def test_a_short_job_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue() == ""
 
 
-def test_a_bar_goes_away_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_disappears_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watched_terminal(monkeypatch)
 
     def fail() -> None:
@@ -91,7 +89,7 @@ def test_a_bar_goes_away_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(terminal.getvalue()) == length
 
 
-def test_reading_predictions_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_predictions_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = watched_terminal(monkeypatch)
     preds = Predictions(probabilities=np.full((40, 2, 4), 0.25), views="identity hflip", labels=np.zeros(40, int))
     told: list[int] = []

@@ -41,7 +41,7 @@ def signatures(value: Any) -> Iterator[str]:
             yield str(inspect.signature(plain))
 
 
-def test_every_name_is_there_once_and_can_be_imported() -> None:
+def test_every_name_is_documented_once_and_can_be_imported() -> None:
     paths = re.findall(r"^::: (\S+)\.(\w+)$", render("python.md"), re.MULTILINE)
     for module, name in paths:
         assert name in importlib.import_module(module).__all__
@@ -56,14 +56,14 @@ def test_top_level_and_packages_for_users_are_complete() -> None:
         assert {*FACADES[module].__all__} <= names, module
 
 
-def test_public_signatures_name_only_what_the_reference_has() -> None:
+def test_types_in_public_signatures_are_documented() -> None:
     public = {name for facade in FACADES.values() for name in facade.__all__ if name[0].isupper()}
     for name in {*sl.__all__} - {"__version__", "metrics"}:
         mentioned = {*re.findall(r"\b[A-Z]\w+", " ".join(signatures(getattr(sl, name))))}
         assert mentioned & public <= {*declared_names()}, name
 
 
-def test_documentation_imports_only_what_the_reference_has() -> None:
+def test_documentation_imports_only_documented_names() -> None:
     imports = [
         (module, name)
         for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -77,7 +77,7 @@ def test_documentation_imports_only_what_the_reference_has() -> None:
 
 
 @pytest.mark.parametrize("command", list_commands())
-def test_every_option_of_a_command_is_there(command: str) -> None:
+def test_every_option_of_a_command_is_documented(command: str) -> None:
     assert command.split()[0] in COMMANDS
     section = render("cli.md").partition(f"\n## {command}\n")[2].partition("\n## ")[0]
     flags = {flag for one in list_commands()[command].params for flag in one.opts if flag.startswith("--")}

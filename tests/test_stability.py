@@ -396,7 +396,7 @@ def compute_metrics(_: Path) -> Values:
 
 
 def compute_certificates(_: Path) -> Values:
-    """Certified thresholds and what is missing for a guarantee."""
+    """Certified thresholds, and the reasons without a guarantee."""
     values: Values = {}
     correct, confidence = make_confidence(104, 20_000, 20_000)
     for risk, delta in ((0.001, 0.05), (0.005, 0.001), (0.02, 0.05), (0.05, 0.001), (0.1, 0.3)):
@@ -524,7 +524,7 @@ TOLERANCES = {"views": PIXEL_TOLERANCE / 255, "classifiers": MODEL_TOLERANCE, "d
 
 
 def describe_environment() -> dict[str, str]:
-    """Return what the last bits of a number, or the bytes of a file, may depend on besides the code."""
+    """Return the versions and the hardware that may change the last bits of a number or the bytes of a file."""
     import cv2
     import numba
     import onnxruntime
@@ -566,7 +566,7 @@ def compute_section(name: str, folder: Path) -> Any:
 
 
 def write_values(path: Path) -> None:
-    """Record the values of the code as it is now."""
+    """Record the values of the present code."""
     values: dict[str, Values] = {"environment": dict(describe_environment())}
     for name in SECTIONS:
         with tempfile.TemporaryDirectory() as folder:

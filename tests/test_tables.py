@@ -39,7 +39,7 @@ def test_only_formulas_are_escaped() -> None:
 
 
 @given(st.lists(TEXT | st.integers(-9, 9), min_size=2, max_size=4))
-def test_cells_are_read_as_they_were_written(cells: list[str | int]) -> None:
+def test_cells_are_read_unchanged(cells: list[str | int]) -> None:
     line = format_csv_row(cells)
     assert line.endswith("\n")
     (read,) = csv.reader(io.StringIO(line, newline=""))

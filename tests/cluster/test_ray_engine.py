@@ -1,4 +1,4 @@
-"""The Ray engine: the same chunks as in this process, each once, whatever dies; one sentence where it cannot go on."""
+"""The Ray engine: the same chunks as in this process, each once, despite failures; errors are one sentence."""
 
 import os
 import pickle
@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def load_by(work: Callable[[int, Source], bytes]) -> LoadWorker:
-    """Return what loads a worker that is a function; a local function is sent by value."""
+    """Return a `LoadWorker` whose worker is a function; a local function is sent by value."""
 
     def load() -> Worker:
         return work
@@ -44,7 +44,7 @@ def load_by(work: Callable[[int, Source], bytes]) -> LoadWorker:
 
 
 def load_summary() -> LoadWorker:
-    """Return what loads a worker whose result has the ids and pixels of its images, and zeros at the end."""
+    """Return a `LoadWorker` whose results contain the ids and pixels of its images, and zeros at the end."""
 
     def summarize(number: int, source: Source) -> bytes:
         pixels = b"".join(source.read(index).tobytes() for index in range(len(source)))
@@ -87,7 +87,7 @@ def compute(load_worker: LoadWorker, n_chunks: int = 3, engine: RayEngine | None
 
 @contextmanager
 def run_until_end(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command until the end of the block, also where a test fails in it."""
+    """Run a command until the end of the block, even if a test fails in it."""
     with subprocess.Popen(command, **options) as process:
         try:
             yield process
@@ -96,7 +96,7 @@ def run_until_end(command: list[str], **options: Any) -> Iterator[subprocess.Pop
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a worker lives; where it can be told, not another process or thread that got its number since."""
+    """Whether a worker is alive; if possible, excludes a new process or thread with the same number."""
     try:
         os.kill(pid, 0)
         status = Path(f"/proc/{pid}/stat")
@@ -118,7 +118,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
 @pytest.mark.parametrize(
     ("stored", "max_blocks"), [(False, 3), (True, 1000)], ids=["in memory, blocks of chunks", "in files, single chunks"]
 )
-def test_chunks_are_those_of_this_process_and_each_comes_once(
+def test_chunks_equal_those_of_a_local_job_without_repeats(
     connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool, max_blocks: int
 ) -> None:
     monkeypatch.setattr(ray_engine, "MAX_BLOCKS", max_blocks)
@@ -165,7 +165,7 @@ def test_a_killed_worker_is_replaced(connected: Any, tmp_path: Path, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_chunks_of_a_killed_node_are_computed_by_others(connected: Any, tmp_path: Path) -> None:
+def test_chunks_of_a_killed_node_are_computed_elsewhere(connected: Any, tmp_path: Path) -> None:
     def work_on_node(number: int, source: Source) -> bytes:
         import ray
 
@@ -188,7 +188,7 @@ def test_the_chunks_of_a_killed_node_are_computed_by_others(connected: Any, tmp_
     assert sorted(chunk.number for chunk in found) == list(chunking.numbers)
 
 
-def test_a_chunk_on_which_workers_die_ends_the_job(
+def test_a_chunk_that_kills_workers_fails_the_job(
     connected: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def die(number: int, source: Source) -> bytes:
@@ -205,7 +205,7 @@ def test_a_chunk_on_which_workers_die_ends_the_job(
 
 
 class _OwnError(ClassifierError):
-    """An error class that only the worker knows."""
+    """An error class that exists only on the worker."""
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_errors_keep_their_public_class_and_sentence(error: SecondLookError) -> 
     assert str(rebuilt) == str(error)
 
 
-def test_an_error_of_a_worker_is_raised_here(connected: Any, tmp_path: Path) -> None:
+def test_worker_errors_are_raised_locally(connected: Any, tmp_path: Path) -> None:
     def fail(number: int, source: Source) -> bytes:
         if number == 1:
             (tmp_path / "tried").touch(exist_ok=False)  # fails if it is tried again
@@ -234,7 +234,7 @@ def test_an_error_of_a_worker_is_raised_here(connected: Any, tmp_path: Path) -> 
     wait_until(lambda: not is_alive(int((tmp_path / "worker").read_text())))
 
 
-def test_other_errors_of_workers_are_raised_here(connected: Any) -> None:
+def test_unexpected_worker_errors_are_raised_locally(connected: Any) -> None:
     def fail(number: int, source: Source) -> bytes:
         return bytes(number // (number - 2) + 1)
 
@@ -247,7 +247,7 @@ def test_other_errors_of_workers_are_raised_here(connected: Any) -> None:
         compute(load)
 
 
-def test_a_worker_of_another_version_is_refused() -> None:
+def test_worker_with_another_version_is_rejected() -> None:
     worker = chunk_actor.ChunkActor("0.0.1", 1, None, None, None)
     (row,) = worker(pa.table({"number": [3]})).to_pylist()
     error = pickle.loads(row["error"])
@@ -308,7 +308,7 @@ print(ray.is_initialized())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_workers_vanish_with_the_job(cluster: Any, tmp_path: Path, number: signal.Signals) -> None:
+def test_workers_exit_with_the_job(cluster: Any, tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", JOB, str(tmp_path), cluster.address]
     with run_until_end(command, stderr=subprocess.DEVNULL) as job:
         wait_until(lambda: any(tmp_path.iterdir()) or job.poll() is not None, 400)
@@ -319,7 +319,7 @@ def test_workers_vanish_with_the_job(cluster: Any, tmp_path: Path, number: signa
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
-def test_a_ray_of_this_machine_is_started_and_stopped_quietly(tmp_path: Path) -> None:
+def test_a_local_ray_instance_starts_and_stops_quietly(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     done = subprocess.run(
         [sys.executable, "-c", JOB, str(tmp_path), ""], env=environment, capture_output=True, text=True, timeout=300
@@ -347,7 +347,7 @@ def test_only_the_head_of_a_cluster_is_accepted(cluster: Any, monkeypatch: pytes
 @pytest.mark.parametrize(
     "address", ["ray://127.0.0.1:10001", "127.0.0.1:1", "somewhere", "host:port", "127.0.0.1:99999"]
 )
-def test_a_wrong_address_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_address_is_rejected(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -359,13 +359,13 @@ def test_a_wrong_address_is_refused(address: str, monkeypatch: pytest.MonkeyPatc
         compute(load_summary())
 
 
-def test_another_cluster_than_that_of_this_process_is_refused(connected: Any) -> None:
+def test_address_of_a_different_cluster_is_rejected(connected: Any) -> None:
     with pytest.raises(ClusterError, match=connected.address):
         compute(load_summary(), engine=RayEngine("127.0.0.1:1"))
 
 
 @pytest.mark.parametrize(("name", "value"), [("gpus_per_worker", 1), ("cpus_per_worker", 100)])
-def test_resources_that_no_machine_has_are_refused(connected: Any, name: str, value: int) -> None:
+def test_excessive_resources_are_rejected(connected: Any, name: str, value: int) -> None:
     options: dict[str, Any] = {name: value}
     with pytest.raises(ClusterError, match=f"{name}={value}"):
         compute(load_summary(), engine=RayEngine(**options))
@@ -397,13 +397,13 @@ def test_workers_are_counted_machine_by_machine() -> None:
         {"cpus_per_worker": 0},
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     ((name, value),) = options.items()
     with pytest.raises(ClusterError, match=f"{name}={value}"):
         RayEngine(**options)
 
 
-def test_what_cannot_be_pickled_is_named(connected: Any, tmp_path: Path) -> None:
+def test_unpicklable_objects_are_named(connected: Any, tmp_path: Path) -> None:
     with (tmp_path / "open").open("w") as file:
         source = make_images(2)
         source.file = file  # type: ignore[attr-defined]
@@ -413,5 +413,5 @@ def test_what_cannot_be_pickled_is_named(connected: Any, tmp_path: Path) -> None
             compute(load_by(lambda number, source: file.name.encode()))
 
 
-def test_without_chunks_nothing_is_started() -> None:
+def test_no_chunks_start_no_cluster() -> None:
     assert list(RayEngine("127.0.0.1:1").compute_chunks(load_summary(), make_images(2), Chunking(2, 1), [])) == []

@@ -1,4 +1,4 @@
-"""Scoring and evaluation on a Ray cluster: the rows and files of this process, whatever is killed, broken or gone."""
+"""Scoring and evaluation on a Ray cluster: the same rows and files as locally, despite failures."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ def read_rows(path: Path | str, **options: Any) -> pa.Table:
 
 
 class EventfulEngine(RayEngine):
-    """Lets something happen when the first chunk has come."""
+    """Calls a function after the first chunk."""
 
     def __init__(self, happen: Callable[[], object], **options: Any) -> None:
         super().__init__(**options)
@@ -127,7 +127,7 @@ def test_a_node_dies_while_images_are_scored_from_s3_to_s3(
 
 @pytest.fixture
 def spec(folder: Path, tmp_path: Path) -> str:
-    """Images for policy.json, which has an ONNX model: those of CIFAR-10 where they are, stand-ins otherwise."""
+    """Images for policy.json, which has an ONNX model: CIFAR-10 if present, synthetic ones otherwise."""
     if CIFAR10.is_dir():
         options: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "output": "logits"}
         model, spec = CIFAR10 / "resnet20.onnx", f"npz:{CIFAR10 / 'test.npz'}?limit=240"

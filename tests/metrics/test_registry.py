@@ -20,7 +20,7 @@ FORMS = {
 }
 
 
-def test_the_registered_metrics_are_these() -> None:
+def test_registered_metrics() -> None:
     assert {record.form for record in METRICS.values()} == FORMS
 
 

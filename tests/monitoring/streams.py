@@ -54,7 +54,7 @@ def make_policy(
 
 
 def make_shift_model(**changes: Any) -> ShiftModel:
-    """Return what corrupted images of four classes could have taught."""
+    """Return a plausible shift model for four classes."""
     content = {
         "images": 500,
         "class_shares": [0.4, 0.3, 0.2, 0.1],
@@ -101,7 +101,7 @@ def make_table(rows: Sequence[Row], policy: Policy, **content: Any) -> pa.Table:
 
 
 def review(monitor: Monitor, error_rate: float, *, every: int = 1) -> dict[str, int]:
-    """Return labels of some audits, about so many of which show that the prediction was wrong."""
+    """Return labels of some audits, with about the given share of errors."""
     chosen = monitor.audited[::every]
     draws = np.random.default_rng(1).random(len(chosen))
     return {

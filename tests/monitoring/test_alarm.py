@@ -1,4 +1,4 @@
-"""The shift alarm: exact p-values, honest bets, and the same evidence however the stream is divided."""
+"""The shift alarm: exact p-values, valid bets, and evidence that does not depend on updates."""
 
 import math
 from fractions import Fraction
@@ -53,7 +53,7 @@ def slow_evidence(reference: Reference, names: tuple[str, ...], images: Images, 
 
 
 def slow_capital(p_values: list[float | None]) -> float:
-    """Return the capital after some p-values: a part enters before each of them, in equal shares for each density."""
+    """Return the capital after some p-values: a part enters before each p-value, in equal shares per density."""
 
     def waiting(t: int) -> float:
         return float((1 + t / START_SPAN) ** -START_DECAY)
@@ -81,7 +81,7 @@ def test_evidence_equals_the_slow_version(is_adaptive: bool, shift: float) -> No
 
 @pytest.mark.parametrize("bins", [(0, 1, 2, 3, 4), (0, 0, 1, 1, 1), (0, 0, 0, 0, 0), (0, 2, 2, 2, 1)])
 def test_p_values_of_exchangeable_images_are_uniform_and_independent(bins: tuple[int, ...]) -> None:
-    """Over all orders of five images, two of them the reference, and exact quadrature over what breaks ties."""
+    """Over all orders of five images, two of them the reference, and exact quadrature over the tie-breaking numbers."""
     nodes, weights = np.polynomial.legendre.leggauss(4)
     nodes, weights = (nodes + 1) / 2, weights / 2
     powers = list(product(range(4), repeat=3))
@@ -171,7 +171,7 @@ def test_windows_of_a_monitor_hold_the_evidence_after_their_last_image(window: i
 
 
 def test_capital_neither_overflows_nor_vanishes() -> None:
-    """A thousand powers of two up, and then down again, as the stream itself becomes what images are compared with."""
+    """A thousand powers of two up, then down again, since images are compared with the stream as well."""
     images = draw_images(30_000, shift=8.0)
     reference = draw_reference(2_000)
     alarm = ShiftAlarm(reference, is_adaptive=True)

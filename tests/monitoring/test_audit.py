@@ -157,7 +157,7 @@ def test_false_verdicts_are_as_rare_as_stated(probabilities: tuple[float, ...]) 
 
 
 def test_errors_where_audits_are_rare_do_not_hold() -> None:
-    """All errors, 1.5 times the risk, are among images that are hardly ever drawn; the drawn ones tell nothing."""
+    """All errors, 1.5 times the risk, are among rarely drawn images, so the drawn ones do not show them."""
     rng, verdicts = np.random.default_rng(0), []
     for _ in range(100):
         is_rare = rng.random(1000) < 1.5 * RISK
@@ -213,7 +213,7 @@ def test_without_labels_nothing_is_decided() -> None:
 
 @pytest.mark.parametrize("every", [3, 5, 10, 0])
 def test_predicted_number_of_labels_is_about_right(every: int) -> None:
-    """Errors come at regular intervals, so that they continue as before; at the rate of the risk nothing is decided."""
+    """Errors come at regular intervals, so their rate stays the same; at the rate of the risk nothing is decided."""
     audited = [AuditedImage(10 * i, 0.1, every > 0 and i % every == 0) for i in range(1, 2001)]
 
     def judge(n: int) -> AuditVerdict:
@@ -258,7 +258,7 @@ def test_designed_audits_need_fewer_labels_than_even_ones() -> None:
 
 @pytest.mark.parametrize(("error_rate", "verdict"), [(0.0, "holds"), (0.3, "broken")])
 def test_reviewed_audits_decide(error_rate: float, verdict: str) -> None:
-    """Half of the rows tell the rate of their audit plan, whose probabilities may be smaller than any of the rows."""
+    """Half of the rows have the rate of an audit plan, which may have smaller probabilities than all rows."""
     policy = make_policy()
     monitor, plan = Monitor(policy), AuditPlan(policy.reference, policy.threshold, 0.1)
     before = monitor.update(make_rows(3000, audit=0.2))

@@ -1,4 +1,4 @@
-"""Accuracy and risk without labels, against transparent versions; and what corrupted images teach for them."""
+"""Accuracy and risk without labels, against transparent versions; and shift models from corrupted images."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ QUIET = sl.Execution(progress=False)
 
 
 def draw_confidence(n_images: int, seed: int, *, skill: float = 3.0) -> tuple[Float64Array, BoolArray]:
-    """Return confidences, and which images are correct: more often where the confidence is larger."""
+    """Return confidences, and which images are correct: more often at larger confidences."""
     rng = np.random.default_rng(seed)
     confidence = rng.beta(skill, 1, n_images)
     return confidence, rng.random(n_images) < confidence
@@ -58,7 +58,7 @@ LEARNED = POLICY.replace(shifts=make_shift_model())
 
 
 def estimate(policy: Policy, confidence: Float64Array, predicted: IntArray | None = None) -> AccuracyEstimate:
-    """Return what a monitor estimates for images of these confidences and predicted classes."""
+    """Return the estimate of a monitor for images of these confidences and predicted classes."""
     n_images = len(confidence)
     columns = {
         "id": np.arange(n_images).astype(str),
@@ -81,7 +81,7 @@ def bounds(found: AccuracyEstimate, name: str) -> tuple[float, float]:
     counts=st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(lambda counts: sum(counts) > 0),
     rate=st.floats(0, 1),
 )
-def test_as_many_calibration_images_are_above_the_threshold_as_are_correct(counts: list[int], rate: float) -> None:
+def test_coverage_at_the_threshold_equals_the_calibration_accuracy(counts: list[int], rate: float) -> None:
     errors = [int(rate * count) for count in counts]
     histogram = SimpleNamespace(counts=tuple(counts))
     weights = compute_threshold_weights(cast(Reference, SimpleNamespace(confidence=histogram, errors=tuple(errors))))
@@ -92,7 +92,7 @@ def test_as_many_calibration_images_are_above_the_threshold_as_are_correct(count
 
 
 @pytest.mark.parametrize("skill", [3.0, 1.5, 0.8])
-def test_estimates_without_shifts_are_those_of_calibration_images_of_equal_confidence(skill: float) -> None:
+def test_estimates_without_shifts_use_calibration_images_of_equal_confidence(skill: float) -> None:
     confidence, _ = draw_confidence(3000, 5, skill=skill)
     found = estimate(POLICY, confidence)
     assert not found.includes_shifts
@@ -109,7 +109,7 @@ def test_estimates_without_shifts_are_those_of_calibration_images_of_equal_confi
     assert np.ptp(bounds(fewer, "accuracy")) > 2 * np.ptp(bounds(found, "accuracy")), "more images, narrower intervals"
 
 
-def test_intervals_without_shifts_hold_the_truth_of_like_images() -> None:
+def test_intervals_without_shifts_cover_the_truth_of_exchangeable_images() -> None:
     hits = risk_hits = 0
     for seed in range(100, 300):
         confidence, correct = draw_confidence(300, seed)
@@ -121,7 +121,7 @@ def test_intervals_without_shifts_hold_the_truth_of_like_images() -> None:
 
 
 @pytest.mark.parametrize("separation", [0.0, 1.0, 4.0], ids=["uninformative", "blunt", "sharp"])
-def test_intervals_without_shifts_hold_for_blunt_and_sharp_confidences(separation: float) -> None:
+def test_intervals_without_shifts_cover_for_blunt_and_sharp_confidences(separation: float) -> None:
     """The interval has the errors of calibration and stream, and the estimate no bias."""
     rng, rounds = np.random.default_rng(0), 200
 
@@ -197,7 +197,7 @@ def test_nothing_is_estimated_without_labels() -> None:
     assert Monitor(POLICY).update([]).estimate is None
 
 
-def test_of_several_predicted_classes_the_first_counts() -> None:
+def test_first_of_several_predicted_classes_counts() -> None:
     rows = [row for row in streams.make_rows(200) if row["reason"] is None]
     pairs = [{**row, "labels": [row["label"], (row["label"] + 1) % 4]} for row in rows]
     one, two = (streams.make_policy(top_k=k).replace(shifts=make_shift_model()) for k in (1, 2))
@@ -208,7 +208,7 @@ def test_of_several_predicted_classes_the_first_counts() -> None:
 
 
 class Brightness:
-    """A classifier of dark, medium and bright images that counts how many images it was given."""
+    """A classifier of dark, medium and bright images that counts its input images."""
 
     def __init__(self) -> None:
         self.n_images = 0
@@ -278,7 +278,7 @@ def test_composed_views_are_the_views_of_a_corrupted_image() -> None:
 
 
 @pytest.mark.parametrize(("views", "adaptive"), [(VIEWS, False), (VIEWS, True), (["identity"], False)])
-def test_corrupted_images_are_scored_as_if_they_came_as_files(views: list[str], adaptive: bool) -> None:
+def test_corrupted_images_score_like_image_files(views: list[str], adaptive: bool) -> None:
     _, classifier, source, preds, policy = make_parts(views, adaptive=adaptive)
     model = learn_shifts(policy, classifier, source, preds, n_images=120, seed=3, execution=QUIET)
     drawn = np.sort(np.random.default_rng(3).permutation(450)[:120])
@@ -315,7 +315,7 @@ def test_outputs_are_stored_and_used_again(tmp_path: Path) -> None:
     assert learn_shifts(policy, classifier, source, preds, n_images=60, execution=QUIET) == model, "in memory"
 
 
-def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
+def test_shift_model_of_an_ensemble() -> None:
     members = [sl.load_classifier(Brightness(), output="logits", name=name) for name in ("one", "two")]
     images, labels = make_images()
     source = sl.open_source(images, labels=labels)
@@ -328,7 +328,7 @@ def test_an_ensemble_is_learned_from_like_a_classifier() -> None:
     assert [one.accuracy for one in models[0].shifts] == [one.accuracy for one in models[1].shifts]
 
 
-def test_few_images_and_unlabeled_ones_are_rejected_and_copies_not_drawn() -> None:
+def test_few_or_unlabeled_images_are_rejected_and_duplicates_not_drawn() -> None:
     _, classifier, source, preds, policy = make_parts()
     images, labels = make_images(60)
     twice = sl.open_source(np.concatenate([images, images]), labels=np.concatenate([labels, labels]))
@@ -342,15 +342,15 @@ def test_few_images_and_unlabeled_ones_are_rejected_and_copies_not_drawn() -> No
         learn_shift_model(reference, N_CLASSES, CLEAN, make_kinds(100))
 
 
-# ---- What is learned from the scores, in worlds where the truth is known
+# ---- The shift model, on synthetic scores with known truth
 
 N_CLASSES = 5
 
 
 def draw_scores(n_images: int, seed: int, damage: float = 0.0, collapse: float = 0.0) -> LabeledScores:
-    """Return the scores of images that are damaged, and of which a share is confidently taken for class 0.
+    """Return the scores of damaged images, of which a share is confidently predicted as class 0.
 
-    What is damaged lowers confidence less than accuracy, as with real classifiers.
+    Damage lowers confidence less than accuracy, as with real classifiers.
     """
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, N_CLASSES, n_images)
@@ -382,7 +382,7 @@ def estimate_accuracy(model: ShiftModel, scores: LabeledScores) -> float:
     return ShiftModel.to_share(model.estimate_accuracy(float(expected), counts, len(scores.correct))[0])
 
 
-def test_accuracy_is_estimated_for_strengths_that_were_not_learned_from() -> None:
+def test_accuracy_is_estimated_for_unseen_strengths() -> None:
     model = learn_shift_model(CALIBRATION, N_CLASSES, CLEAN, make_kinds())
     for damage, collapse in ((0.0, 0.0), (0.5, 0.0), (1.5, 0.15), (2.5, 0.5)):
         scores = draw_scores(4000, 99, damage, collapse)
@@ -408,7 +408,7 @@ def test_estimate_of_a_kind_does_not_depend_on_its_labels() -> None:
     assert other.accuracy.error > model.accuracy.error
 
 
-def test_other_classes_are_hardly_taken_for_worse_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_class_shares_are_not_mistaken_for_worse_images(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = draw_scores(8000, 5, damage=1.0)
     kept = (scores.labels < 2) | (np.random.default_rng(0).random(8000) < 0.1)
     skewed = LabeledScores(*(getattr(scores, name)[kept] for name in scores.__dataclass_fields__))
@@ -444,7 +444,7 @@ def test_model_is_small_and_survives_json() -> None:
     assert len(many_classes.model_dump_json()) < 1500
 
 
-def test_error_is_exceeded_by_a_tenth_of_like_errors() -> None:
+def test_error_is_exceeded_by_a_tenth_of_exchangeable_errors() -> None:
     assert find_error([float(one) for one in range(1, 10)]) == 9
     assert find_error([float(one) for one in range(19, 0, -1)]) == 18
     assert find_error([2.0]) == 2

@@ -1,4 +1,4 @@
-"""`Monitor`: what it tells about a stream, however the stream is cut, and what it refuses."""
+"""`Monitor`: its results, independent of updates, and its errors."""
 
 import itertools
 import json
@@ -81,7 +81,7 @@ def test_windows_hold_means_of_their_images(policy: Policy, window: int, merged:
         assert one.disagreement == pytest.approx(np.mean([row["disagreement"] for row in images]))
 
 
-def test_images_that_change_raise_the_alarm(policy: Policy) -> None:
+def test_changed_images_raise_the_alarm(policy: Policy) -> None:
     monitor = Monitor(policy)
     assert not monitor.update(make_rows(3000)).alarm
     status = monitor.update(make_rows(500, first=3000, damage=1.5))
@@ -93,7 +93,7 @@ def test_images_that_change_raise_the_alarm(policy: Policy) -> None:
     assert status.shift.statistic == "disagreement"
 
 
-def test_audits_are_counted_among_images_that_could_be_audited(policy: Policy) -> None:
+def test_audit_positions_count_auditable_images(policy: Policy) -> None:
     monitor, rows = Monitor(policy), make_rows(1000, first=1000, audit=0.2)
     monitor.update(make_rows(1000, audit=None))
     status = monitor.update(rows)
@@ -113,10 +113,10 @@ def test_audits_are_counted_among_images_that_could_be_audited(policy: Policy) -
     adaptive=st.booleans(),
     is_learned=st.booleans(),
 )
-def test_how_a_stream_is_cut_does_not_matter(
+def test_result_does_not_depend_on_updates(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], window: int, adaptive: bool, is_learned: bool
 ) -> None:
-    """Monitors are also saved and loaded at each cut, and windows are merged in between."""
+    """Monitors are also saved and loaded after each update, and windows are merged in between."""
     policy, folder = make_policy(adaptive=adaptive), tmp_path_factory.mktemp("cuts")
     if is_learned:
         policy = policy.replace(shifts=make_shift_model())
@@ -171,7 +171,7 @@ def test_decisions_are_rows() -> None:
     assert (status.images, status.guarantee, status.audit) == (150, None, None)
 
 
-def test_several_predicted_classes_are_wrong_if_all_are() -> None:
+def test_top_k_prediction_is_wrong_if_all_classes_are() -> None:
     rows = [{**row, "labels": [row["label"], 3]} if row["label"] is not None else row for row in make_rows(400)]
     monitor = Monitor(make_policy(top_k=2))
     monitor.update(rows)
@@ -199,7 +199,7 @@ def test_labels_are_names_or_indices_given_in_any_order_and_again(monitor: Monit
         ([("second", 1), ("second", 2)], "two labels"),
     ],
 )
-def test_labels_that_cannot_be_used_are_errors_and_change_nothing(
+def test_unusable_labels_are_errors_and_change_nothing(
     monitor: Monitor, labels: list[tuple[str, Any]], offending: str, tmp_path: Path
 ) -> None:
     ids = {"first": monitor.audited[0].id, "second": monitor.audited[1].id}
@@ -258,7 +258,7 @@ def test_invalid_rows_are_errors_and_change_nothing(
 
 
 @pytest.mark.parametrize("rows", ["scores.parquet", 3, [1, 2], {"id": []}])
-def test_other_things_are_not_rows(policy: Policy, rows: object) -> None:
+def test_invalid_row_types_are_errors(policy: Policy, rows: object) -> None:
     with pytest.raises(MonitoringError, match=type(rows).__name__):
         Monitor(policy).update(rows)
 
@@ -276,7 +276,7 @@ def test_rows_of_another_policy_or_classifier_are_an_error(policy: Policy) -> No
 
 
 @pytest.mark.parametrize("accept", [True, False])
-def test_image_that_is_to_be_reviewed_twice_is_an_error(monitor: Monitor, accept: bool) -> None:
+def test_duplicate_image_to_review_is_an_error(monitor: Monitor, accept: bool) -> None:
     audited = {audit.id for audit in monitor.audited}
     row = next(row for row in make_rows(400) if (row["id"] in audited if accept else row["id"] in monitor.labels))
     with pytest.raises(MonitoringError, match=row["id"]):
@@ -332,7 +332,7 @@ def test_state_of_another_policy_and_changed_state_are_errors(policy: Policy, tm
 
 @pytest.mark.parametrize("is_learned", [False, True])
 def test_status_as_json_has_every_number(policy: Policy, is_learned: bool) -> None:
-    """What was estimated without labels says so, and whether its interval includes shifts."""
+    """Estimates without labels are marked, including whether the interval covers shifts."""
     monitor = Monitor(policy.replace(shifts=make_shift_model()) if is_learned else policy)
     monitor.update(make_rows(1000) + make_rows(500, first=1000, damage=2.0))
     content = json.loads(json.dumps(monitor.status().to_dict(), allow_nan=False))
@@ -345,7 +345,7 @@ def test_status_as_json_has_every_number(policy: Policy, is_learned: bool) -> No
     assert ("sampling only" in text) is not is_learned
 
 
-def test_labels_that_are_taken_back_leave_no_trace(policy: Policy, tmp_path: Path) -> None:
+def test_removed_labels_leave_no_trace(policy: Policy, tmp_path: Path) -> None:
     monitor = Monitor(policy)
     monitor.update(make_rows(2000, audit=0.2))
     labels = review(monitor, 0.3)

@@ -1,4 +1,4 @@
-"""A fresh guarantee from reviewed images."""
+"""A new guarantee from reviewed images."""
 
 import contextlib
 import itertools
@@ -96,7 +96,7 @@ def test_planned_looks_are_exact_tests_that_share_delta(rate: float, looks: int,
     assert recorded.joint_delta == pytest.approx(0.1 / looks)
 
 
-def test_planned_looks_need_audits_of_one_probability() -> None:
+def test_planned_looks_need_equal_audit_probabilities() -> None:
     rows, labels = make_rows(POLICY, HIGH, rate=0.5)
     rows[0]["audit_probability"] = 0.9
     with pytest.raises(MonitoringError, match="same probability"):
@@ -107,7 +107,7 @@ def test_planned_looks_need_audits_of_one_probability() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_planned_looks_fail_in_at_most_delta_of_streams(rate: float) -> None:
-    """Every image is wrong just above the risk; each of two planned looks may certify something."""
+    """The error rate is just above the risk; each of two planned looks may certify something."""
     rng, failures, draws = np.random.default_rng(2), 0, 100
     for seed in range(draws):
         confidence = rng.uniform(POLICY.threshold - 0.1, 1, 500)
@@ -121,7 +121,7 @@ def test_planned_looks_fail_in_at_most_delta_of_streams(rate: float) -> None:
     assert failures <= binom.ppf(1 - 1e-4, draws, 0.2)
 
 
-def test_all_images_reviewed_is_a_plain_betting_process() -> None:
+def test_with_all_images_reviewed_the_test_is_a_plain_betting_process() -> None:
     confidence = np.full(400, POLICY.threshold)
     rows, labels = make_rows(POLICY, confidence, rate=1.0, is_wrong=np.arange(400) < 12)
     assert len(labels) == 400
@@ -213,7 +213,7 @@ def test_calibrations_on_the_same_stream_add_up(tmp_path: Path) -> None:
 
 
 def test_retries_until_something_passes_fail_within_the_joint_probability(tmp_path: Path) -> None:
-    """Reviewers of bad images try larger and larger risks, all of them too small, and keep whatever passes."""
+    """Reviewers of bad images try larger and larger risks, all of them too small, and keep any that passes."""
     trials, failures, joint_delta, delta = 60, 0, 0.0, 0.1
     for seed in range(trials):
         rng = np.random.default_rng([8, seed])
@@ -256,7 +256,7 @@ def test_starts_do_not_depend_on_the_stream() -> None:
     delta=st.floats(0.01, 0.9),
 )
 @settings(max_examples=100)
-def test_sequence_equals_a_transparent_one(p_values: list[float], places: set[int], delta: float) -> None:
+def test_sequence_equals_a_transparent_version(p_values: list[float], places: set[int], delta: float) -> None:
     starts = sorted(place for place in places if place < len(p_values)) or [0]
     level, last = 0.0, None
     for place, p_value in enumerate(p_values):
@@ -292,7 +292,7 @@ def test_unusable_input_is_an_error() -> None:
         assert isinstance(error.value, DecisionError) == (offending in ("risk=2", "0 of 0 reviewed"))
 
 
-def test_answers_count_as_errors_or_as_not_reviewed() -> None:
+def test_answers_count_as_errors_or_as_unreviewed() -> None:
     """Unknown and bad images are wrong wherever they are accepted, so the guarantee covers them."""
     rows, labels = make_rows(POLICY, SPREAD, rate=0.5)
     audited = [row["id"] for row in rows if row["audit"]]

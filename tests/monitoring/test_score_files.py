@@ -1,4 +1,4 @@
-"""`monitor_scores`: which files are read, what a folder remembers, and what it refuses."""
+"""`monitor_scores`: the files it reads, the state of its folder, and its errors."""
 
 import json
 import shutil
@@ -97,7 +97,7 @@ def test_shuffled_files_have_no_order(folder: Path) -> None:
     assert results[0] == results[1]
 
 
-def test_files_before_a_broken_one_are_remembered(folder: Path) -> None:
+def test_files_before_a_broken_one_are_recorded(folder: Path) -> None:
     Path("scores/day1.parquet").write_text("damaged")
     with pytest.raises(MonitoringError, match="day1"):
         monitor()
@@ -117,7 +117,7 @@ def test_folders_patterns_and_urls_name_the_same_files(folder: Path, pattern: st
     assert [Path(file.name).name for file in result.monitor.files] == [f"day{day}.parquet" for day in range(3)]
 
 
-def test_moved_files_are_known_by_their_content_and_old_ones_may_be_removed(folder: Path) -> None:
+def test_moved_files_are_recognized_and_old_files_may_be_removed(folder: Path) -> None:
     images = monitor().status.images
     Path("scores").rename("archive")
     Path("archive/day0.parquet").unlink()
@@ -161,7 +161,7 @@ def test_changed_and_broken_files_are_errors(folder: Path, change: Callable[[], 
         ("missing.parquet", "missing"),
     ],
 )
-def test_other_files_are_not_scores(folder: Path, pattern: str, offending: str) -> None:
+def test_invalid_score_files_are_errors(folder: Path, pattern: str, offending: str) -> None:
     Path("scores.txt").write_text("id,label")
     Path("scores.csv").write_text("id\n1")
     Path("scores.jsonl").write_text("id,label")
@@ -169,7 +169,7 @@ def test_other_files_are_not_scores(folder: Path, pattern: str, offending: str) 
         monitor(pattern)
 
 
-def test_options_of_a_folder_stay(folder: Path) -> None:
+def test_options_of_a_folder_are_kept(folder: Path) -> None:
     monitor(alpha=0.01, window=100)
     assert monitor().monitor.alpha == 0.01
     with pytest.raises(MonitoringError, match=r"alpha=0\.05 .*0\.01"):
@@ -179,7 +179,7 @@ def test_options_of_a_folder_stay(folder: Path) -> None:
         monitor(burn_in=2000)
 
 
-def test_labels_are_delivered_again_with_more_lines(folder: Path) -> None:
+def test_labels_are_resubmitted_with_more_lines(folder: Path) -> None:
     first = monitor()
     audits = [audit.id for audit in first.monitor.audited]
     assert Path("monitor/to_review.csv").read_text().splitlines() == ["id,label", *(f"{id_}," for id_ in audits)]
@@ -215,8 +215,8 @@ def test_labels_are_delivered_again_with_more_lines(folder: Path) -> None:
         (b"", "to_review"),
     ],
 )
-def test_labels_that_cannot_be_used_are_errors(folder: Path, content: bytes | None, offending: str) -> None:
-    """Among them the list to review, where it is written."""
+def test_unusable_labels_are_errors(folder: Path, content: bytes | None, offending: str) -> None:
+    """Including the list to review at its own path."""
     monitor()
     path = {"missing": "missing.csv", "to_review": "monitor/to_review.csv"}.get(offending, "labels.csv")
     if content:

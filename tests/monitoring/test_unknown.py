@@ -1,4 +1,4 @@
-"""Unknown images: what reviewers found besides the classes, and the alarm that their share grows."""
+"""Unknown images: their share among reviewed images, and the alarm for its growth."""
 
 import heapq
 import itertools
@@ -32,7 +32,7 @@ POLICY = make_policy()
 
 
 @pytest.mark.parametrize(("found", "images"), [(0, 1), (1, 1), (0, 30), (30, 30), (3, 40), (250, 1000)])
-def test_interval_is_that_of_scipy(found: int, images: int) -> None:
+def test_interval_equals_scipy(found: int, images: int) -> None:
     expected = binomtest(found, images).proportion_ci(0.95, method="exact")
     assert exact_interval(found, images) == pytest.approx((expected.low, expected.high))
 
@@ -81,7 +81,7 @@ def test_p_value_is_the_smallest_of_all_comparisons() -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), share=st.floats(0.02, 0.6), growth=st.floats(0, 0.4), missing=st.floats(0, 0.3))
 def test_missing_labels_only_raise_p_values(seed: int, share: float, growth: float, missing: float) -> None:
-    """So an alarm with some labels is one with all labels, whatever these are."""
+    """So an alarm with some labels is an alarm with any further labels."""
     rng = np.random.default_rng(seed)
     is_unknown = rng.random(400) < share + growth * (np.arange(400) >= 200)
     is_reviewed = rng.random(400) >= missing
@@ -100,7 +100,7 @@ def test_missing_labels_only_raise_p_values(seed: int, share: float, growth: flo
 
 
 def review_queue(confidence: Float64Array, capacity: float, every: int = 100) -> IntArray:
-    """Return when each image is reviewed, least confident first, so many of each 100; -1 if it never is."""
+    """Return when each image is reviewed, least confident first, a fraction `capacity` of each batch; -1 if never."""
     reviewed, left = np.full(len(confidence), -1), 0.0
     waiting: list[tuple[float, int]] = []
     for start in range(0, len(confidence), every):
@@ -143,8 +143,8 @@ def test_constant_share_rarely_raises_the_alarm(capacity: float) -> None:
     assert alarms <= ALPHA * n_streams
 
 
-def test_reviewers_who_turn_to_doubtful_images_raise_no_alarm() -> None:
-    """Until the middle all images are reviewed that are confident, and then those that are not."""
+def test_a_change_of_review_order_raises_no_alarm() -> None:
+    """In the first half only confident images are reviewed, in the second half only the others."""
     rng, alarms = np.random.default_rng(4), 0
     for _ in range(100):
         is_unknown, confidence = draw_rejected(rng, np.full(1600, 0.2))
@@ -155,7 +155,7 @@ def test_reviewers_who_turn_to_doubtful_images_raise_no_alarm() -> None:
 
 
 @pytest.mark.parametrize(("capacity", "compared"), [(1.0, {0.25, 0.5, 1.0}), (0.6, {0.25, 0.5})])
-def test_growth_is_found_soon(capacity: float, compared: set[float]) -> None:
+def test_growth_is_detected_soon(capacity: float, compared: set[float]) -> None:
     rng, delays = np.random.default_rng(5), []
     for _ in range(20):
         is_unknown, confidence = draw_rejected(rng, np.where(np.arange(3000) < 1000, 0.02, 0.15))
@@ -175,7 +175,7 @@ def test_growth_is_found_soon(capacity: float, compared: set[float]) -> None:
 
 
 def make_monitor(shares: tuple[float, ...] = (0.02, 0.5), n_images: int = 2500) -> tuple[Monitor, dict[str, str]]:
-    """Return a monitor of streams in a row, and answers: of rejected images, such shares are none of the classes."""
+    """Return a monitor of consecutive streams, and labels with the given shares of unknown rejected images."""
     rng, monitor = np.random.default_rng(6), Monitor(POLICY)
     labels: dict[str, str] = {}
     for place, share in enumerate(shares):
@@ -187,7 +187,7 @@ def make_monitor(shares: tuple[float, ...] = (0.02, 0.5), n_images: int = 2500) 
     return monitor, labels
 
 
-def test_growth_is_an_alarm_with_its_shares(tmp_path: Path) -> None:
+def test_growth_alarm_reports_its_shares(tmp_path: Path) -> None:
     monitor, labels = make_monitor()
     assert monitor.status().unknown is None, "nothing is reviewed"
     monitor.add_labels(labels)
@@ -215,7 +215,7 @@ def test_growth_is_an_alarm_with_its_shares(tmp_path: Path) -> None:
     assert not quiet.status().alarm
 
 
-def test_answers_are_counted_wherever_they_are_given() -> None:
+def test_answers_of_rejected_and_audited_images_are_counted() -> None:
     monitor = Monitor(POLICY)
     monitor.update(make_rows(1000, audit=0.2))
     audits, rejected = [audit.id for audit in monitor.audited], list(monitor.labels.keys())[len(monitor.audited) :]
@@ -236,7 +236,9 @@ def test_answers_are_counted_wherever_they_are_given() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(cuts=st.lists(st.integers(0, 3000), max_size=4), seed=st.integers(0, 1000))
-def test_order_and_cuts_do_not_matter(tmp_path_factory: pytest.TempPathFactory, cuts: list[int], seed: int) -> None:
+def test_label_order_and_updates_do_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], seed: int
+) -> None:
     """Labels come in any order, some again, some taken back, between updates and restarts."""
     folder = tmp_path_factory.mktemp("order")
     rows, rng = make_rows(3000, audit=0.05), np.random.default_rng(seed)
@@ -261,7 +263,7 @@ def test_order_and_cuts_do_not_matter(tmp_path_factory: pytest.TempPathFactory, 
     assert whole.status() == parts.status()
 
 
-def test_state_has_little_of_each_rejected_image(tmp_path: Path) -> None:
+def test_state_of_a_rejected_image_is_small(tmp_path: Path) -> None:
     """And nothing of accepted images that are not audited."""
     sizes = []
     for threshold in (0.0, THRESHOLD):

@@ -20,7 +20,7 @@ def build_model(
     sizes: Mapping[str, Any] = MappingProxyType({}),
     imports: Sequence[onnx.OperatorSetIdProto] = (),
 ) -> onnx.ModelProto:
-    """Build the model of what `add(graph, *tensors)` returns, and check it; only the first axis varies by default."""
+    """Build and check the model of `add(graph, *tensors)`; only the first axis is dynamic by default."""
     graph = Graph(opset)
     added = add(graph, *(Tensor(graph, name, array.dtype) for name, array in inputs.items()))
     tensors = [added] if isinstance(added, Tensor) else list(added)
@@ -48,6 +48,6 @@ def run_model(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> list[Array
 
 
 def run_graph(add: Callable[..., Any], *inputs: Array, opset: int = LOWEST_OPSET) -> list[Array]:
-    """Run what `add(graph, *tensors)` returns on arrays."""
+    """Run the graph of `add(graph, *tensors)` on arrays."""
     named = {f"input{number}": array for number, array in enumerate(inputs)}
     return run_model(build_model(add, named, opset), named)

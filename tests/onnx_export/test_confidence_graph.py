@@ -97,7 +97,7 @@ def test_extreme_outputs_equal_the_estimator(seed: int, n: int, v: int, c: int, 
     np.testing.assert_array_equal(classes[:, 0], preds.predicted())
 
 
-def test_every_method_is_tried_or_refused_and_one_on_logits_needs_logits() -> None:
+def test_every_method_is_tested_or_rejected_and_logit_methods_need_logits() -> None:
     assert {name.partition(":")[0] for name in CASES} == set(CONFIDENCES)
     for name in set(METHODS) - set(CONFIDENCES):
         with pytest.raises(ExportError, match=name):

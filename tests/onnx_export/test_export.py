@@ -34,14 +34,14 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def run_file(path: Path, images: Array) -> dict[str, Array]:
-    """Run an exported file with ONNX Runtime alone, as someone without this library would."""
+    """Run an exported file with ONNX Runtime alone, without this library."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
     return dict(zip(names, session.run(None, {"images": images}), strict=True))
 
 
 def check_equal(found: dict[str, Array], rule: Policy, preds: Predictions, *, atol: float = 1e-6) -> None:
-    """Compare the outputs of a file with what the library computes from predictions."""
+    """Compare the outputs of a file with the results of the library from predictions."""
     looked = rule.look(preds)
     first = looked.predicted.reshape(len(preds), -1)
     np.testing.assert_array_equal(found["label"], first[:, 0])
@@ -179,7 +179,7 @@ def test_images_of_any_size_are_resized_and_cropped(network_file: Path, tmp_path
         np.testing.assert_allclose(found["confidence"], MEAN.confidence(expected), atol=1e-2)
 
 
-def test_gray_images_and_float_pixels_are_taken(network_file: Path, tmp_path: Path, classifier: Classifier) -> None:
+def test_gray_images_and_float_pixels_are_accepted(network_file: Path, tmp_path: Path, classifier: Classifier) -> None:
     gray, images = load_classifier(f"onnx:{network_file}?gray=repeat"), make_images(channels=1)
     policy, preds = make_policy(gray, images, MEAN)
     path = export_onnx(policy, tmp_path / "gray.onnx", classifier=gray).path
@@ -197,7 +197,7 @@ def test_gray_images_and_float_pixels_are_taken(network_file: Path, tmp_path: Pa
 def test_shapes_can_be_inferred_and_the_number_of_images_for_the_network_has_a_name(
     exported: dict[str, tuple[Policy, Any]], kind: str
 ) -> None:
-    """Otherwise ONNX Runtime copies tensors that it would change in place."""
+    """Otherwise ONNX Runtime copies tensors instead of changing them in place."""
     model = onnx.load(exported[kind][1].path)
     graphs = list(iterate_graphs(model.graph))
     (described,) = [one for graph in graphs for one in graph.value_info]
@@ -215,7 +215,7 @@ def test_shapes_can_be_inferred_and_the_number_of_images_for_the_network_has_a_n
     assert sizes["view_outputs"][2] == N_CLASSES
 
 
-def test_adaptive_file_contains_the_network_once_and_tells_what_it_is(exported: dict[str, tuple[Policy, Any]]) -> None:
+def test_adaptive_file_contains_the_network_once_and_its_description(exported: dict[str, tuple[Policy, Any]]) -> None:
     policy, summary = exported["adaptive"]
     assert summary.size == summary.path.stat().st_size
     assert 0 < summary.added < 50_000
@@ -250,7 +250,7 @@ def test_policy_file_becomes_an_onnx_file(network_file: Path, tmp_path: Path, mo
     assert decider.decides_like(policy)
 
 
-def test_another_classifier_is_refused_or_named_with_no_guarantee(
+def test_another_classifier_is_rejected_or_named_without_a_guarantee(
     classifier: Classifier, other: Classifier, labeled: Predictions, tmp_path: Path
 ) -> None:
     policy, _ = make_policy(classifier, make_images(1), certify(labeled, "mean", risk=0.2, delta=0.1))
@@ -311,7 +311,7 @@ def test_classifier_that_standardizes_each_image_is_exported(tmp_path: Path) -> 
     np.testing.assert_array_equal(run_file(summary.path, images)["label"], preds.predicted())
 
 
-def test_file_that_fails_or_that_onnx_does_not_take_is_not_written(
+def test_failing_or_invalid_model_is_not_written(
     policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: ExportedFile, images: Array) -> Any:
@@ -336,7 +336,7 @@ def test_file_that_fails_or_that_onnx_does_not_take_is_not_written(
 
 
 @pytest.mark.parametrize("kept", ["network.onnx", "link.onnx", "weights.onnx", "policy.onnx"])
-def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: Path, kept: str) -> None:
+def test_inputs_of_the_export_are_not_overwritten(network_file: Path, tmp_path: Path, kept: str) -> None:
     onnx.save(
         onnx.load(network_file), network_file, save_as_external_data=True, location="weights.onnx", size_threshold=0
     )
@@ -350,7 +350,7 @@ def test_what_a_file_is_made_from_is_not_replaced(network_file: Path, tmp_path: 
     assert (tmp_path / kept).read_bytes() == before
 
 
-def test_policy_that_no_file_can_hold_is_refused(classifier: Classifier, labeled: Predictions, tmp_path: Path) -> None:
+def test_unsupported_policy_is_rejected(classifier: Classifier, labeled: Predictions, tmp_path: Path) -> None:
     of_arrays = MEAN.model_copy(update={"views": labeled.views.texts})
     uncertified = certify(labeled.select(images=np.arange(5)), "mean", risk=0.01, delta=0.001)
     by_label = certify(labeled, "mean", risk=0.2, delta=0.1, groups=np.array(["a", "b"]).repeat(300))
@@ -369,7 +369,7 @@ def test_unknown_size_must_be_given(tmp_path: Path) -> None:
     assert summary.image_shape == (20, 20, 3)
 
 
-def test_files_that_cannot_be_written_are_refused_before_anything_is_converted(
+def test_unwritable_paths_are_rejected_before_the_conversion(
     policy: Policy, classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(networks, "make_networks", lambda *_: pytest.fail("a network is converted"))

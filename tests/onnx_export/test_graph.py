@@ -1,4 +1,4 @@
-"""`Graph`: equal constants and operators are stored once, and different ones never taken for equal."""
+"""`Graph`: equal constants and operators are stored once, and different ones are never merged."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_constants_of_inner_graphs_are_stored_once_in_the_outermost() -> None:
     assert len(outer[0].initializers) == 2  # the condition, and 3.0
 
 
-def test_only_the_same_operator_is_added_once_and_those_with_inner_graphs_always() -> None:
+def test_equal_operators_are_shared_except_with_inner_graphs() -> None:
     graph = Graph(LOWEST_OPSET)
     images = Tensor(graph, "images", np.float32)
     first = graph.op("ReduceMean", images, np.array([1]), keepdims=0)

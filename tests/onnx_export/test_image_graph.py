@@ -55,7 +55,7 @@ def random_images(seed: int, height: int, width: int, channels: int, dtype: str,
 
 
 def resizes_height_first(given: tuple[int, ...], size: tuple[int, ...]) -> bool:
-    """Whether Pillow 13 resizes the height before the width, which rounds other values in between."""
+    """Whether Pillow 13 resizes the height before the width, which rounds different intermediate values."""
     shrunk = given[0] - size[0]
     return shrunk > 0 and shrunk > 2 * (given[1] - size[1])
 
@@ -84,7 +84,7 @@ def assert_close(fitted: Array, expected: Array, levels: int = 2) -> None:
     dtype=DTYPES,
     seed=st.integers(0, 9),
 )
-def test_resized_images_are_those_of_pillow(
+def test_resized_images_equal_pillow(
     height: int, width: int, resize: Any, interpolation: Any, channels: int, dtype: str, seed: int
 ) -> None:
     preprocessing = Preprocessing(resize=resize, interpolation=interpolation, channels=channels)
@@ -118,7 +118,7 @@ def test_photographs_are_fitted_as_pillow_does(interpolation: Any) -> None:
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_images_that_have_the_size_are_kept(interpolation: Any, dtype: str) -> None:
+def test_images_at_input_size_are_kept(interpolation: Any, dtype: str) -> None:
     preprocessing = Preprocessing(resize=16, crop=16, interpolation=interpolation, channels=3)
     for height, width in ((16, 16), (16, 23), (31, 16)):
         images = random_images(0, height, width, 3, dtype)
@@ -149,7 +149,7 @@ def test_images_are_cropped_where_the_library_crops(
 @pytest.mark.parametrize(
     ("resize", "crop", "pads"), [(256, 224, False), ((64, 80), 64, False), (64, 65, True), (None, 32, True)]
 )
-def test_only_images_that_may_be_smaller_than_the_crop_are_padded(resize: Any, crop: int, pads: bool) -> None:
+def test_only_possibly_smaller_images_are_padded(resize: Any, crop: int, pads: bool) -> None:
     preprocessing = Preprocessing(resize=resize, crop=crop, channels=3)
     graph = Graph(LOWEST_OPSET)
     add_fit(graph, Tensor(graph, "images", np.uint8), preprocessing, find_image_shape(preprocessing, None))
@@ -191,7 +191,7 @@ def test_luminance_of_a_million_colors_is_exact() -> None:
     np.testing.assert_array_equal(run_fit(preprocessing, np.repeat(luminance, 3, axis=-1)), luminance)
 
 
-def test_other_channels_and_sizes_are_refused_when_the_file_runs() -> None:
+def test_wrong_channels_and_sizes_are_rejected_at_run_time() -> None:
     preprocessing = Preprocessing(gray="repeat", channels=3, size=4)
     with pytest.raises(Exception, match="Expand"):
         run_fit(preprocessing, random_images(0, 4, 4, 2, "uint8"))
@@ -230,7 +230,7 @@ def test_normalized_inputs_equal(channels: int, dtype: str, size: tuple[int, int
     np.testing.assert_array_equal(inputs, expected)
 
 
-def test_nothing_is_computed_for_inputs_that_are_the_pixels() -> None:
+def test_raw_pixel_inputs_need_no_operators() -> None:
     graph = Graph(LOWEST_OPSET)
     preprocessing = Preprocessing(layout="NHWC", input_dtype="uint8", size=8, channels=3)
     images = Tensor(graph, "images", np.uint8)
@@ -288,7 +288,7 @@ def test_shapes_are_as_preprocessed_or_as_given(options: Any, image_shape: Any, 
         ({}, (True, 16, 3), "True"),
     ],
 )
-def test_shapes_that_are_unknown_or_contradict_are_errors(options: Any, image_shape: Any, offending: str) -> None:
+def test_unknown_or_contradictory_shapes_are_errors(options: Any, image_shape: Any, offending: str) -> None:
     with pytest.raises(ExportError) as caught:
         find_image_shape(Preprocessing(**options), image_shape)
     assert offending in str(caught.value)
@@ -338,7 +338,7 @@ def test_any_view_equals_the_cpu_engine(steps: list[str], seed: int, shape: tupl
     np.testing.assert_allclose(apply_in_graph(values, text, opset), apply_view(values, text), atol=3e-4)
 
 
-def test_grid_of_a_warp_takes_little_room_and_a_shift_out_of_the_image_is_black() -> None:
+def test_warp_grid_is_small_and_a_shift_out_of_the_image_is_black() -> None:
     images = make_images(0, (1, 224, 224, 3))
     model = build_model(
         lambda graph, tensor: add_view(graph, tensor, View.parse("rotate:7"), Frame(224, 224, 3)), {"images": images}
@@ -348,7 +348,7 @@ def test_grid_of_a_warp_takes_little_room_and_a_shift_out_of_the_image_is_black(
 
 
 @pytest.mark.usefixtures("temporary_registry")
-def test_step_of_a_user_is_exported_if_it_has_an_onnx_form() -> None:
+def test_custom_step_is_exported_if_it_has_an_onnx_form() -> None:
     def add_posterization(graph: Graph, images: Tensor, bits: float) -> Tensor:
         return graph.op("Floor", images * 2**bits) / 2**bits
 

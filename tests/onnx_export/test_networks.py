@@ -301,7 +301,7 @@ def test_real_networks_have_the_outputs_of_their_classifiers(name: str) -> None:
 # --- Ensembles ---
 
 
-def test_members_get_the_same_opset_and_names_of_their_own(tmp_path: Path) -> None:
+def test_members_share_the_opset_and_have_separate_names(tmp_path: Path) -> None:
     texts = [PLAIN.replace("18", "17"), PLAIN, PLAIN.replace("18", "20").replace("Relu", "Elu")]
     files = [write_model(tmp_path / f"{number}.onnx", text) for number, text in enumerate(texts)]
     members = [load_onnx(file, mean=0.1 * number) for number, file in enumerate(files)]
@@ -312,7 +312,7 @@ def test_members_get_the_same_opset_and_names_of_their_own(tmp_path: Path) -> No
         np.testing.assert_allclose(found, member(IMAGES), atol=1e-5)
 
 
-def test_members_with_branches_in_branches_keep_their_own_tensors(tmp_path: Path) -> None:
+def test_members_with_nested_branches_keep_separate_tensors(tmp_path: Path) -> None:
     branches = """If (yes) <
         then_branch = then () => (kept) {
             kept = If (yes) <
@@ -456,7 +456,7 @@ def test_torch_export_and_torchscript_files(tmp_path: Path) -> None:
     check_equal(load_classifier(f"torch:{tmp_path / 'm.pt'}", output="probabilities"))
 
 
-def test_modules_that_are_not_float32_or_not_exportable_are_rejected(
+def test_non_float32_or_unexportable_modules_are_rejected(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -511,7 +511,7 @@ def test_an_estimator_has_the_probabilities_of_scikit_learn(name: str, digits: t
     np.testing.assert_allclose(found, estimator.predict_proba(inputs), atol=1e-5)
 
 
-def test_an_estimator_that_skl2onnx_does_not_know_is_rejected() -> None:
+def test_unknown_estimator_is_rejected() -> None:
     pytest.importorskip("skl2onnx")
 
     class Mine(LogisticRegression):  # type: ignore[misc]
@@ -522,10 +522,10 @@ def test_an_estimator_that_skl2onnx_does_not_know_is_rejected() -> None:
         make_network(load_classifier(estimator, name="mine"))
 
 
-# --- What cannot be exported ---
+# --- Unsupported classifiers ---
 
 
-def test_a_classifier_that_is_no_network_is_rejected() -> None:
+def test_unsupported_classifier_is_rejected() -> None:
     for kind in (FunctionClassifier, RemoteClassifier):
         classifier = object.__new__(kind)
         classifier.name = "mine"

@@ -1,4 +1,4 @@
-"""`verify_export`: what differs between a file and the library is found, explained where it can be, and told."""
+"""`verify_export`: differences between a file and the library are found, explained and reported."""
 
 import json
 import re
@@ -137,7 +137,7 @@ def test_ties_are_explained_within_the_tolerance(changed: Any, classifier: Class
     assert np.median(distances) < 0.2, "images that differ are those close to where the result changes"
 
 
-def test_the_distance_of_looks_is_that_from_the_next_limit(changed: Any, classifier: Classifier) -> None:
+def test_distance_of_looks_is_measured_to_the_next_limit(changed: Any, classifier: Classifier) -> None:
     file, policy = changed("adaptive")
     rule, (_, preds) = make_rule(classifier, "adaptive"), make_policy(classifier, IMAGES, MEAN, VIEWS)
     result = verify_export(file, policy, IMAGES, classifier=classifier)
@@ -155,7 +155,7 @@ def test_the_distance_of_looks_is_that_from_the_next_limit(changed: Any, classif
 
 
 @pytest.mark.parametrize("kind", ["image", "adaptive"])
-def test_probabilities_that_differ_fail(classifier: Classifier, tmp_path: Path, kind: str) -> None:
+def test_different_probabilities_fail(classifier: Classifier, tmp_path: Path, kind: str) -> None:
     policy, _ = make_policy(classifier, IMAGES, make_rule(classifier, kind), VIEWS)
     file = export_onnx(policy, tmp_path / "d.onnx", classifier=classifier).path
     change_probabilities(file, 1.01)
@@ -187,7 +187,7 @@ def change_probabilities(file: Path, factor: float) -> None:
         ("&resize=16,16&interpolation=nearest", "identity hflip", False),
     ],
 )
-def test_failure_tells_whether_rounded_pixels_can_be_the_cause(
+def test_failure_explains_rounded_pixels(
     network_file: Path, tmp_path: Path, settings: str, views: str, interpolates: bool
 ) -> None:
     classifier = load_classifier(f"onnx:{network_file}?mean=.5&std=.25{settings}")
@@ -216,7 +216,7 @@ def test_another_policy_and_invalid_arguments_are_rejected(classifier: Classifie
             verify_export(**{**valid, name: value})
 
 
-def test_policy_may_be_a_file_or_hold_its_classifier(
+def test_policy_may_be_a_file_or_bound_to_its_classifier(
     classifier: Classifier, network_file: Path, tmp_path: Path
 ) -> None:
     policy, _ = make_policy(classifier, IMAGES[:5], Policy(threshold=0.6, method="mean"), VIEWS)
