@@ -9,12 +9,14 @@ from typing import Any
 import joblib  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from secondlook.arrays import Array
-from secondlook.classifiers import load_classifier
-from secondlook.errors import ClassifierError
+from secondlook.classifiers import Ensemble, load_classifier
+from secondlook.errors import ClassifierError, SourceError
+from secondlook.sources import open_source
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0])
 
@@ -116,9 +118,45 @@ def test_a_pickle_must_be_trusted(dump: Any, estimator: Any, images: Array, tmp_
         load_classifier(spec, trust_pickle=True)
 
 
-def test_classes_must_be_names_or_numbers_from_zero(rows: Array) -> None:
-    names = load_classifier(LogisticRegression().fit(rows, np.array(["cat", "dog"])[LABELS % 2]))
-    assert names.class_names == ("cat", "dog")
-    for labels, found in ((LABELS + 1, r"\[1, 2, 3\]"), ((LABELS + 3).astype(np.uint8), r"\[3, 4, 5\]")):
-        with pytest.raises(ClassifierError, match=found):
-            load_classifier(LogisticRegression().fit(rows, labels))
+def test_classes_are_names_or_integers(rows: Array, estimator: Any) -> None:
+    for labels, names, are_integers in (
+        (LABELS, None, False),
+        (np.array(["2", "1", "10"])[LABELS], ("1", "10", "2"), False),
+        (LABELS + 9, ("9", "10", "11"), True),
+        (2.0 * LABELS - 2, ("-2", "0", "2"), True),
+    ):
+        classifier = load_classifier(LogisticRegression().fit(rows, labels))
+        assert (classifier.class_names, classifier.has_integer_names) == (names, are_integers)
+        assert Ensemble([classifier, classifier]).has_integer_names == are_integers
+    estimator.classes_ = np.array([0.5, 1.0, 2.0])
+    with pytest.raises(ClassifierError, match=r"0\.5, 1\.0, 2\.0"):
+        load_classifier(estimator)
+
+
+@pytest.mark.parametrize("offset", [1, 8])
+def test_integer_labels_are_the_integers_the_estimator_was_trained_on(
+    offset: int, rows: Array, images: Array, tmp_path: Path
+) -> None:
+    labels = LABELS + offset
+    classifier = load_classifier(LogisticRegression().fit(rows, labels))
+    np.savez(tmp_path / "data.npz", images=images, labels=labels)
+    positions = [f"{tmp_path / str(label) / str(index)}.png" for index, label in enumerate(labels)]
+    for position, image in zip(positions, images, strict=True):
+        Path(position).parent.mkdir(exist_ok=True)
+        Image.fromarray(image).save(position)
+    opened = open_source(images, labels=labels)
+    in_memory = [classifier.open_labeled(images, each) for each in (labels, labels.tolist(), labels.astype(str))]
+    for source in (*in_memory, *map(classifier.open_labeled, (opened, f"npz:{tmp_path}/data.npz", in_memory[0]))):
+        assert source.labels is not None
+        assert source.labels.tolist() == LABELS.tolist()
+        assert source.class_names == classifier.class_names
+    folder = classifier.open_labeled(f"folder:{tmp_path}")
+    assert folder.labels is not None
+    assert np.array_equal(folder.labels, classifier(folder.stack()).argmax(axis=1))
+    assert opened.labels is not None
+    assert opened.labels.tolist() == labels.tolist(), "the source of the user stays as it is"
+    for outside in (offset - 1, offset + 3):
+        with pytest.raises(SourceError, match=f"'{outside}' of image 1"):
+            classifier.open_labeled(images[:2], [offset, outside])
+    named = open_source(images, labels=LABELS, class_names=("ant", "bee", "cow"))
+    assert classifier.open_labeled(named) is named, "they are indices of other names"

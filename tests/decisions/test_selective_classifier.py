@@ -172,6 +172,18 @@ def test_clone_keeps_parameters_and_drops_the_fit(
         assert copy.method_options == {"temperature": 2.0}
 
 
+def test_integer_labels_of_an_estimator_are_its_classes(bright_or_dark: Data) -> None:
+    images, labels = bright_or_dark
+    rows = images.reshape(len(images), -1) / 255
+    usual, shifted = (
+        SelectiveClassifier(GaussianNB().fit(rows, known), views=VIEWS, method="mean", risk=0.3).fit(images, known)
+        for known in (labels, labels + 1)
+    )
+    assert shifted.score(images, labels + 1) == usual.score(images, labels) > 0.5
+    assert np.array_equal(shifted.predict(images), usual.predict(images)), "predictions are class indices"
+    assert shifted.decide(images[0])[0].class_name == str(usual.decide(images[0])[0].label + 1)
+
+
 def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> None:
     images, labels = bright_or_dark
     chooser = SelectiveClassifier(classifier, views=VIEWS, method=["msr", "mean"], risk=0.08, delta=0.1)

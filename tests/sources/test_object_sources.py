@@ -11,7 +11,7 @@ from PIL import Image
 
 from secondlook.arrays import Array
 from secondlook.errors import SourceError
-from secondlook.sources import Source, object_sources, open_labeled, open_source
+from secondlook.sources import Source, object_sources, open_source
 from secondlook.views import apply_views
 from tests.sources.conftest import labels_of, png_bytes, random_images, read_all, write_png
 
@@ -260,7 +260,7 @@ def test_labels_on_an_accelerator_are_copied_to_the_host() -> None:
             return torch.arange(6)
 
     labels: Any = Elsewhere()
-    assert labels_of(open_labeled(TENSOR, labels, None)) == list(range(6))
+    assert labels_of(open_source(TENSOR, labels=labels)) == list(range(6))
 
 
 class Endless(torch_data.IterableDataset[Any]):

@@ -12,9 +12,20 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
-from secondlook.arrays import OUTPUTS, SUM_TOLERANCE, Array, Float32Array, Output, are_probabilities, softmax
+from secondlook.arrays import (
+    OUTPUTS,
+    SUM_TOLERANCE,
+    Array,
+    Float32Array,
+    Output,
+    are_probabilities,
+    is_text,
+    softmax,
+    to_host,
+)
 from secondlook.classifiers.preprocessing import Preprocessing
 from secondlook.errors import ANY, ClassifierError, Repair, shorten_reason
+from secondlook.sources import OnError, Source, open_source
 from secondlook.views import View
 
 if TYPE_CHECKING:
@@ -51,6 +62,8 @@ class Classifier(ABC):
         Number of classes; None until it is known from the model or from its first output.
     class_names
         Names of the classes, if the model has them.
+    has_integer_names
+        Whether the names are integers, such as 1 to 10: integer labels are then names rather than class indices.
     members
         Members of an ensemble; empty for a single classifier.
     workers
@@ -59,6 +72,7 @@ class Classifier(ABC):
         Loads the classifier in another process; None for one that was not loaded from a spec, which is pickled there.
     """
 
+    has_integer_names: bool = False
     members: tuple["Classifier", ...] = ()
     workers: "DeviceWorkers | None" = None
     reload: "Callable[[], Classifier] | None" = None
@@ -109,6 +123,14 @@ class Classifier(ABC):
         """Return probabilities, also from logits. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         values = self(images)
         return softmax(values).astype(np.float32) if self.output == "logits" else values
+
+    def open_labeled(self, data: Any, labels: Any = None, on_error: OnError | None = None) -> Source:
+        """Open images; class names among the labels refer to the classifier's class names, if any."""
+        if labels is not None and self.has_integer_names and to_host(labels).dtype.kind in "iu":
+            labels = to_host(labels).astype(np.str_)
+        named = self.class_names if labels is not None and is_text(labels) else None
+        source = open_source(data, labels=labels, class_names=named, on_error=on_error)
+        return source.with_class_names(self.class_names) if self.has_integer_names and self.class_names else source
 
     @staticmethod
     def check_device(device: object) -> None:
@@ -205,6 +227,8 @@ class Ensemble(Classifier):
             class_names=next((member.class_names for member in members if member.class_names is not None), None),
         )
         self.members = tuple(members)
+        named = [member for member in members if member.class_names is not None]
+        self.has_integer_names = bool(named) and named[0].has_integer_names
 
     def on_device(self, device: str) -> Classifier:
         """Return the ensemble with all members on a device."""
@@ -231,7 +255,7 @@ def _check_member(member: Classifier, n_classes: int | None, first: Classifier) 
         raise ClassifierError(f"member {member.name!r} is itself an ensemble; pass its members instead.")
     mine, theirs = member.preprocessing, first.preprocessing
     compared = [(name, value, theirs.geometry[name]) for name, value in mine.geometry.items()]
-    # What is not known of one member is taken to be as for the other.
+    # An unknown value of one member counts as equal.
     compared.append(("input size", mine.input_size or theirs.input_size, theirs.input_size or mine.input_size))
     compared.append(("n_classes", n_classes or first.n_classes, first.n_classes or n_classes))
     for name, one, other in compared:

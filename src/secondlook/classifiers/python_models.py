@@ -4,6 +4,7 @@ import hashlib
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class SklearnClassifier(Classifier):
             n_classes=None if classes is None else len(classes),
             class_names=None if classes is None else _parse_class_names(classes, options.spec),
         )
+        self.has_integer_names = self.class_names is not None and all(isinstance(each, Real) for each in classes)
         self.estimator = estimator
 
     def forward(self, images: Array) -> Array:
@@ -86,7 +88,7 @@ class SklearnClassifier(Classifier):
     recognizes=lambda target: hasattr(target, "fit") and hasattr(target, "predict"),
 )
 def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = False) -> Classifier:
-    """Wrap an estimator, or load one from a pickle that the user trusts."""
+    """Wrap an estimator, or load one from a trusted pickle."""
     estimator, digest = target, ""
     if isinstance(target, str):
         estimator, digest = _load_pickle(target, options.spec, trust_pickle)
@@ -103,7 +105,7 @@ def open_sklearn(target: Any, options: LoadOptions, *, trust_pickle: bool = Fals
 
 def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str]:
     if trust_pickle is not True:
-        repair = Repair("pass {trust_pickle} if you trust where the file comes from", trust_pickle=True)
+        repair = Repair("pass {trust_pickle} if you trust the source of the file", trust_pickle=True)
         raise ClassifierError(f"{spec!r} is a pickle, and loading a pickle can run any code", repair=repair)
     file = find_model_file(location, spec)
     import joblib  # type: ignore[import-untyped]
@@ -114,10 +116,11 @@ def _load_pickle(location: str, spec: str, trust_pickle: bool) -> tuple[Any, str
 
 
 def _parse_class_names(classes: Any, spec: str) -> tuple[str, ...] | None:
-    """Return the class names if the estimator was trained on names; numeric classes must be 0, 1, 2, ..."""
+    """Return the class names, integers as text; None for the classes 0, 1, 2, ..."""
     if np.array_equal(classes, np.arange(len(classes))):
         return None
-    if np.asarray(classes).dtype.kind in "iufb":
+    integers = [int(each) if isinstance(each, Real) and float(each).is_integer() else each for each in classes]
+    if any(isinstance(each, Real) and not isinstance(each, int) for each in integers):
         first = np.asarray(classes)[:5].tolist()
-        raise ClassifierError(f"{spec!r} has the classes {first}; train it on labels 0, 1, 2, ... or on class names.")
-    return tuple(str(each) for each in classes)
+        raise ClassifierError(f"{spec!r} has the classes {first}; train it on integers or on class names.")
+    return tuple(map(str, integers))

@@ -27,7 +27,7 @@ from secondlook.predictions import (
     check_classes,
 )
 from secondlook.progress import progress_bar
-from secondlook.sources import Source, open_labeled, open_source
+from secondlook.sources import Source, open_source
 from secondlook.specs import short_name
 from secondlook.views import AUTO, ViewSet, ViewsLike
 
@@ -178,7 +178,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 risks = {group.shared_by or group.value: group.risk for group in policy.groups}
                 settings |= {"groups": policy.shared_classes or "class", "risk": risks}
         classifier = classifier.on_device(self.execution.device)
-        source = open_labeled(images, labels, classifier.class_names)
+        source = classifier.open_labeled(images, labels)
         preds, tuning, choice = collect_views(
             classifier, source, views, top_k=settings["top_k"], execution=self.execution
         )
@@ -197,7 +197,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, images: Any) -> IntArray:
-        """Return the accepted classes, and -1 for rejected images. int64 [N], or [N, k] for top_k > 1"""
+        """Return class indices of accepted images, and -1 for rejected images. int64 [N], or [N, k] for top_k > 1"""
         decisions = self.decide(images, level=None)
         return np.where(decisions.accept, decisions.labels.T, REJECTED_LABEL).T
 
@@ -229,7 +229,7 @@ class SelectiveClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A rejected image counts as wrong, so this is the accuracy of `predict`: coverage times accuracy among accepted
         images. For top_k > 1, a prediction is correct if the label is among the top-k classes.
         """
-        source = open_labeled(images, labels, self.classifier_.class_names)
+        source = self.classifier_.open_labeled(images, labels)
         if source.labels is None:
             fault = f"score needs labeled images, but {source.spec!r} has no labels"
             raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))

@@ -16,7 +16,7 @@ from secondlook.files import Count, FrozenRecord
 from secondlook.metrics import Interval, Ranking, auroc, parse_metric, resample_metrics
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, Predictions, collect
 from secondlook.registry import did_you_mean
-from secondlook.sources import Source, open_labeled
+from secondlook.sources import Source
 from secondlook.tables import format_difference, format_difference_interval, format_table
 from secondlook.views import AUTO, View, ViewSet, ViewsLike
 
@@ -226,7 +226,7 @@ def choose_views(
     if data is None:
         raise DiagnosisError("choosing views for a classifier needs images", repair=Repair("pass {data}", data=ANY))
     loaded = load_classifier(classifier)
-    images = open_labeled(data, labels, loaded.class_names, execution.on_error).spread(MAX_IMAGES)
+    images = loaded.open_labeled(data, labels, execution.on_error).spread(MAX_IMAGES)
     preds = collect(loaded, images, ViewSet(("identity", *AUTO_POOL)), store=store, execution=execution)
     return _choose(preds, budget, top_k, MAX_STRAIN)
 

@@ -22,7 +22,7 @@ from secondlook.diagnosis.readings import Trial, describe_input, find_changes, f
 from secondlook.errors import ClassifierError
 from secondlook.predictions import DEFAULT_EXECUTION, Execution, collect, read_first_image
 from secondlook.progress import progress_bar
-from secondlook.sources import SOURCES, ArraySource, Source, open_labeled
+from secondlook.sources import SOURCES, ArraySource, Source
 from secondlook.tables import format_table
 
 DEFAULT_IMAGES = 256
@@ -162,7 +162,7 @@ def check_setup(
         expected = "is out of range; expected the number of images to use, at least 1"
         raise ClassifierError(expected, argument="n_images", value=n_images)
     loaded = load_classifier(classifier).on_device(execution.device)
-    source = open_labeled(data, labels, loaded.class_names, execution.on_error)
+    source = loaded.open_labeled(data, labels, execution.on_error)
     checks = [_check_member(member, source, n_images, quick, execution) for member in loaded.members or (loaded,)]
     if not loaded.members:
         return checks[0]

@@ -1,6 +1,6 @@
-"""`collect`: classify every view of every image once, in this process or others, in memory or into a store.
+"""`collect`: classify all views of all images once, in this process or others, in memory or into a store.
 
-The stages of the pipeline (decode, make views, classify, write) run in threads of their own, or on a GPU.
+The stages of the pipeline (decode, make views, classify, write) run in separate threads, or on a GPU.
 """
 
 import pickle
@@ -37,7 +37,7 @@ from secondlook.predictions.store import (
 )
 from secondlook.predictions.validation import check_class_names_match, check_classes
 from secondlook.progress import IMAGES_X_VIEWS, Advance, ignore_progress, progress_bar
-from secondlook.sources import Source, open_labeled
+from secondlook.sources import Source
 from secondlook.specs import parse_spec, short_name
 from secondlook.views import ViewSet, ViewsLike
 
@@ -47,7 +47,7 @@ _MAX_PENDING_WRITES = 2
 _NO_OUTPUTS = np.empty((0, 1), dtype=np.float32)
 
 Needs = Callable[[int, int], bool]
-"""Whether a chunk still has to be computed, given the position of its view and its number."""
+"""Whether to compute a chunk, given the position of its view and its number."""
 ComputedViews = Generator[tuple[int, int, Chunk], None, None]
 """Computed chunks, each with the position of its view and its number."""
 
@@ -73,19 +73,19 @@ def collect(
     views
         A view set, the name of a preset, or views as text.
     store
-        Folder to store the outputs in. Outputs that it already has are not computed again, so that an interrupted job
-        resumes where it stopped. By default outputs are kept in memory only.
+        Folder for the outputs. Stored outputs are not computed again, so an interrupted job resumes where it stopped.
+        By default, outputs are kept in memory only.
     labels
-        True class of each image, int [N], or its name, [N], if the images have no labels of their own. Names are those
-        of the classifier where it has class names.
+        True class of each image, int [N], or its name, [N], if the source has no labels. Names must be among the
+        classifier's class names, if it has any.
     execution
-        Where and how to classify, and how to handle images that cannot be read: by default as the source does, and with
-        an engine they are skipped. Skipped images are listed in `Predictions.skipped`.
+        Where and how to classify, and how to handle unreadable images: by default like the source; with an engine they
+        are skipped. `Predictions.skipped` lists skipped images.
     """
     loaded = load_classifier(classifier)
-    # The workers of an engine put their classifiers on devices of their own.
+    # The workers of an engine put their classifiers on their own devices.
     loaded = loaded.on_device(execution.device) if execution.engine is None else loaded
-    source = open_labeled(data, labels, loaded.class_names, execution.on_error)
+    source = loaded.open_labeled(data, labels, execution.on_error)
     if execution.engine is not None and execution.on_error is None:
         source = skip_by_default(source, data)
     check_class_names_match(loaded.members or (loaded,), source)
@@ -93,7 +93,7 @@ def collect(
 
 
 def skip_by_default(source: Source, data: object) -> Source:
-    """Return a source that skips images that cannot be read, unless the `data` it was opened from says what to do.
+    """Return a source that skips unreadable images, unless `data` specifies `on_error`.
 
     One image of millions must not end a job on a cluster.
     """
@@ -147,7 +147,7 @@ def _collect_in_memory(job: _Job, execution: Execution) -> Predictions:
     if not is_read.any():
         raise PredictionsError(f"none of the {len(source)} images could be read; see `skipped` of the source.")
     indices, is_complete = np.flatnonzero(is_read), bool(is_read.all())
-    return Predictions.from_outputs(  # the classifier has validated its outputs, and labels were checked with them
+    return Predictions.from_outputs(  # outputs and labels are validated already
         outputs if is_complete else outputs[indices],
         job.classifier.output,
         job.views,
@@ -163,7 +163,7 @@ def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Prediction
     classifier, source, views = job.classifier, job.source, job.views.texts
     if not classifier.digest:
         fault = f"classifier {classifier.name!r} has no name to store its outputs under"
-        repair = "pass it through load_classifier with {name}, to be changed whenever the function changes"
+        repair = "pass it through load_classifier with {name}, and change the name when the function changes"
         raise PredictionsError(fault, repair=Repair(repair, name="v1"))
     manifest = Manifest.create(classifier, source, job.views, job.chunking.rows)
     entry = StoreEntry.open_or_create(store / entry_key(classifier, source), manifest)
@@ -173,7 +173,7 @@ def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Prediction
             entry.ensure_images(source.ids, source.labels)
             entry.remove_chunks_with(repaired)
             entry.remove_damaged_chunks(views)
-        # An existing entry may have been divided by other rules.
+        # An existing entry may have another chunk size.
         _write_chunks(replace(job, chunking=entry.chunking), execution, entry)
         entry.finalize()
         if source.on_error == "fail":
@@ -182,19 +182,19 @@ def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Prediction
 
 
 def _write_chunks(job: _Job, execution: Execution, entry: StoreEntry) -> None:
-    """Write all missing chunks, in a thread of its own while the classifier continues."""
+    """Write all missing chunks, in a separate thread while the classifier continues."""
     views, pending = job.views.texts, deque[Future[None]]()
 
-    def needs(view: int, number: int) -> bool:  # another process may be writing it
+    def needs(view: int, number: int) -> bool:  # another process may write it
         return number not in entry.chunks_of(views[view])
 
-    # Also after an interruption the thread finishes: what is computed is written.
+    # After an interruption, the thread still writes the computed chunks.
     with (
         ThreadPoolExecutor(1, thread_name_prefix="secondlook-write") as writer,
         closing(_compute(job, execution, needs)) as computed,
     ):
         for view, number, chunk in computed:
-            while len(pending) >= _MAX_PENDING_WRITES:  # the disk is slow, and memory is bounded
+            while len(pending) >= _MAX_PENDING_WRITES:  # on a slow disk, bounds the memory
                 pending.popleft().result()
             pending.append(writer.submit(entry.write_chunk, views[view], number, chunk))
         while pending:
@@ -205,7 +205,7 @@ def _write_chunks(job: _Job, execution: Execution, entry: StoreEntry) -> None:
 
 
 def _compute(job: _Job, execution: Execution, needs: Needs) -> ComputedViews:
-    """Compute all chunks that are needed, here or on an engine."""
+    """Compute the needed chunks, here or on an engine."""
     chunking, missing = job.chunking, dict[frozenset[int], list[int]]()
     for number in chunking.numbers:
         needed = frozenset(view for view in range(len(job.views)) if needs(view, number))
@@ -240,9 +240,9 @@ def _run_on_engine(
 def _load_collector(
     classifier: Classifier, views: ViewSet, image: Array, execution: Execution, *, needed: frozenset[int]
 ) -> Worker:
-    """Return what classifies a chunk in this process, given its images only; the arguments came from another by pickle.
+    """Return a function that classifies a chunk in a worker process, from its images only.
 
-    `needed` are the positions of the views to classify; the batch size is chosen by an image at the input size.
+    `needed` are the positions of the views to classify; an image at the input size determines the batch size.
     """
     classifier = classifier.on_device(execution.device)
     batch_size = choose_batch_size(execution.batch_size, image, classifier)
@@ -257,9 +257,9 @@ def _load_collector(
 
 @dataclass(frozen=True)
 class _ViewBatch:
-    """Inputs to classify, one view of a batch after another; None for a chunk without readable images.
+    """Inputs to classify, grouped by view; None for a chunk without readable images.
 
-    There are several views only where they fit in one batch.
+    There are several views only if they fit in one batch.
     """
 
     chunk: DecodedChunk
@@ -270,10 +270,10 @@ class _ViewBatch:
 
 
 def _run_pipeline(job: _Job, needs: Needs, advance: Advance) -> ComputedViews:
-    """Compute chunks in this process; `advance` is called with the number of images just classified."""
+    """Compute chunks in this process; calls `advance` with the number of images after each batch."""
     inference = Inference.create(job.classifier, job.batch_size)
     started: deque[tuple[_ViewBatch, Fetch]] = deque()
-    outputs: list[Float32Array] = []  # of the batches of one chunk
+    outputs: list[Float32Array] = []  # one for each batch of a chunk
     is_checked = False
 
     def finish_first() -> Iterator[tuple[int, int, Chunk]]:
@@ -311,7 +311,7 @@ def _iter_view_batches(job: _Job, needs: Needs, inference: Inference) -> Iterato
         for chunk in chunks:
             n_images, placed = len(chunk.indices), inference.place(chunk.images)
             for group in inference.group_views(len(job.views), n_images):
-                # Another process may have written the chunk since it was decoded.
+                # Another process may have written the chunk in the meantime.
                 views = tuple(view for view in group if needs(view, chunk.number))
                 if views and n_images == 0:
                     yield _ViewBatch(chunk, views, 0, is_last=True, inputs=None)

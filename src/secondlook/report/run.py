@@ -235,7 +235,7 @@ class Run:
     @cached_property
     def source(self) -> Source:
         """The images, if they have not changed since the run."""
-        return _open_unchanged(self.record.data)
+        return _open_unchanged(self.record.data, self.record.data.class_names)
 
     @cached_property
     def unknown_source(self) -> Source | None:
@@ -555,8 +555,11 @@ class Run:
         }
 
 
-def _open_unchanged(data: RunData | UnknownData) -> Source:
+def _open_unchanged(data: RunData | UnknownData, class_names: tuple[str, ...] | None = None) -> Source:
     source = open_source(data.spec)
+    if class_names is not None:
+        with suppress(SourceError):  # other labels are a change, too
+            source = source.with_class_names(class_names)
     if source.digest != data.digest:
         raise SourceError(f"the images of {source.spec!r} changed after the run; restore them or evaluate again.")
     return source

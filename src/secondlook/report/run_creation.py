@@ -42,7 +42,7 @@ from secondlook.report.run import (
 )
 from secondlook.report.study import EvaluationSettings, build_study
 from secondlook.report.unknown import certify_on_unknowns
-from secondlook.sources import Source, open_labeled, open_source
+from secondlook.sources import Source, open_source
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 from secondlook.views import AUTO, ViewSet, ViewsLike, ViewWarning
 
@@ -100,7 +100,7 @@ def create_run(
         check_prediction(settings.predict_from, settings.top_k, loaded.n_classes)
     # A number of NumPy is stored as one of Python.
     settings = replace(settings, methods=settings.methods or None, top_k=int(settings.top_k))
-    source = open_labeled(data, labels, loaded.class_names, on_error)
+    source = loaded.open_labeled(data, labels, on_error)
     if source.labels is None:
         repair = Repair("pass a folder per class, a table with a label column, or {labels}", labels=ANY)
         raise SourceError(f"{source.spec!r} has no labels, which an evaluation needs", repair=repair)

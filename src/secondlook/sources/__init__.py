@@ -1,7 +1,7 @@
 """Sources: images with ids and labels from folders, arrays, tables, object stores and the Hugging Face hub."""
 
 from secondlook.sources.array_source import ArraySource
-from secondlook.sources.loading import open_labeled, open_source
+from secondlook.sources.loading import open_source
 from secondlook.sources.object_sources import read_image
 from secondlook.sources.source import (
     SOURCES,
@@ -19,7 +19,6 @@ __all__ = [
     "ReadOptions",
     "Source",
     "UnreadableImageError",
-    "open_labeled",
     "open_source",
     "read_image",
     "source_scheme",

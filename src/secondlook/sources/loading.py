@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import ArrayLike
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from secondlook.arrays import IntArray, is_text
+from secondlook.arrays import IntArray
 from secondlook.errors import ANY, Repair, SourceError, reject_failures
 from secondlook.file_systems import is_url, reject_credentials
 from secondlook.registry import did_you_mean
@@ -72,25 +72,25 @@ def open_source(
     Parameters
     ----------
     data
-        A text such as 'folder:val/?subset=evaluation'; an open source; an image, that is a path, the bytes of an image
-        file, a PIL image, an array uint8 [H, W, 1 or 3] (or float32 in [0, 1]) or a torch tensor [C, H, W]; a list or
-        a pandas column of these; an array or a tensor of several; a torch `Dataset` or `DataLoader`, which is read
-        through its data set; or a `datasets.Dataset`.
+        A text like 'folder:val/?subset=evaluation'; an open source; an image: a path, the bytes of an image file, a
+        PIL image, an array uint8 [H, W, 1 or 3] (or float32 in [0, 1]) or a torch tensor [C, H, W]; a list or pandas
+        column of images; an array or tensor of several images; a torch `Dataset` or `DataLoader` (the loader's data
+        set is read directly); or a `datasets.Dataset`.
     labels, class_names
-        Class index or class name of each image, [N], and all class names, for images that are not named by a text.
-        Without `class_names`, labels that are names are numbered in sorted order, as the classes of a folder are.
+        Class index or class name of each image, [N], and all class names; not for sources given as text.
+        Without `class_names`, class names among the labels are sorted, as in a folder.
     subset, fraction, count, seed
         The 'experimental' subset is the `count` images, or the `fraction` of the images (0.1 by default), with the
         smallest hash of seed (0 by default) and id; the 'evaluation' subset is all other images.
     indices, limit
-        A file of the indices to select, instead of a subset; and the maximum number of images, applied last. Images
-        are sampled by a hash of their ids, always the same ones, and keep their order.
+        A file of indices to select, instead of a subset; and the maximum number of images, applied last. Images are
+        sampled by a hash of their ids, so the sample is always the same; they keep their order.
     on_error
-        'fail' (the default) raises an error at the first image that cannot be read; 'skip' skips such images and
-        lists them in `Source.skipped`.
+        'fail' (the default) raises an error at the first unreadable image; 'skip' lists unreadable images in
+        `Source.skipped`.
     max_pixels, max_bytes
-        Maximum number of pixels of an image file (100 million by default), and size of the decoded images that are
-        held at once (512 MB by default): batches of large image files are smaller.
+        Maximum number of pixels of an image file (100 million by default), and maximum size of the decoded images
+        in memory (512 MB by default): batches of large image files are smaller.
     """
     selection = _to_texts(SELECTION_OPTIONS, (subset, fraction, count, seed, indices, limit))
     reading = _to_texts(READ_OPTIONS, (on_error, max_pixels, max_bytes))
@@ -102,38 +102,30 @@ def open_source(
     return _select(source, _parse_selection(selection, source.spec), _append_options(source.spec, selection))
 
 
-def open_labeled(
-    data: Any, labels: ArrayLike | None, class_names: Sequence[str] | None, on_error: OnError | None = None
-) -> Source:
-    """Open images for a classifier: labels that are names refer to its class names, where it has them."""
-    named = class_names if labels is not None and is_text(labels) else None
-    return open_source(data, labels=labels, class_names=named, on_error=on_error)
-
-
 def _to_texts(names: Sequence[str], values: Sequence[object]) -> dict[str, str]:
     return {name: str(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _is_spec(text: str) -> bool:
-    """Whether a text names a source rather than an image file, whose name may have a colon, too."""
+    """Whether a text is the spec of a source, and not the path of an image file with a colon in its name."""
     scheme, colon, _ = text.partition(":")
     is_spec = bool(colon) and (scheme in SOURCES or not os.path.isfile(text))  # noqa: PTH113 - accepts any text
     return is_spec or not _is_image_path(text)
 
 
 def _is_image_path(text: str) -> bool:
-    """Whether a path is that of an image file: by its suffix, or because it is a file that is no source."""
+    """Whether a path is an image file: by its suffix, or because it is a file and not a source."""
     suffix = os.path.splitext(text)[1].lower()  # noqa: PTH122
     return suffix in SUFFIXES or (suffix not in SCHEME_OF_SUFFIX and os.path.isfile(expand_path(text)))  # noqa: PTH113
 
 
 def _suggest_spec(text: str) -> str:
-    """Guess the scheme of a bare path from what it points to."""
+    """Guess the scheme of a bare path."""
     path = expand_path(text)
     scheme = "folder" if os.path.isdir(path) else SCHEME_OF_SUFFIX.get(path.suffix.lower())  # noqa: PTH112
     if is_url(text):
         scheme = {".parquet": "parquet", ".tar": "webdataset"}.get(path.suffix.lower(), "folder")
-    return f"perhaps {scheme + ':' + text!r}" if scheme else "such as 'folder:val/' or 'npz:test.npz'"
+    return f"perhaps {scheme + ':' + text!r}" if scheme else "for example 'folder:val/' or 'npz:test.npz'"
 
 
 def _open_object(data: Any, labeling: Labeling, reading: Mapping[str, str]) -> Source:
@@ -153,7 +145,9 @@ def _open_object(data: Any, labeling: Labeling, reading: Mapping[str, str]) -> S
 def _check_unlabeled(spec: str, labeling: Labeling) -> None:
     if labeling.labels is not None or labeling.class_names is not None:
         repair = Repair("omit {labels} and {class_names}", labels=ANY, class_names=ANY)
-        raise SourceError(f"{spec!r} has labels of its own, unlike images in memory and lists of paths", repair=repair)
+        raise SourceError(
+            f"{spec!r} defines its own labels; only images in memory and paths take others", repair=repair
+        )
 
 
 def _open_spec(text: str, arguments: Mapping[str, str]) -> Source:
@@ -166,7 +160,7 @@ def _open_spec(text: str, arguments: Mapping[str, str]) -> Source:
             raise SourceError(f"is given both as an argument and in {text!r}", argument=name, repair="give it once")
     spec = spec.with_options(arguments)
     if spec.scheme in MEMORY_SCHEMES:
-        raise SourceError(f"{str(spec)!r} names images in memory; pass the images, or save them and use npz:.")
+        raise SourceError(f"{str(spec)!r} refers to images in memory; pass the images, or save them and use npz:.")
     scheme = SOURCES.find(spec.scheme, f" in {str(spec)!r}")
     known = (*scheme.options, *SELECTION_OPTIONS, *READ_OPTIONS)
     for name in spec.options:
@@ -181,7 +175,7 @@ def _open_spec(text: str, arguments: Mapping[str, str]) -> Source:
 
 
 def _append_options(text: str, options: Mapping[str, str]) -> str:
-    """Return the spec of an open source with options added; a user's own source may have any text as its spec."""
+    """Return the spec of an open source with options added; the spec of a custom source may be any text."""
     try:
         return str(parse_spec(text, SourceError).with_options(options))
     except SourceError:
@@ -200,7 +194,7 @@ def _parse_options(kind: TypeAdapter[Options], texts: Mapping[str, str], where: 
 
 
 def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
-    """Parse options given as text; None where there are none."""
+    """Parse options given as text; None if there are none."""
     for option in ("fraction", "count", "seed"):
         if option in given and "subset" not in given:
             repair = Repair("pass {subset}, or 'evaluation'", subset="experimental")
@@ -213,7 +207,7 @@ def _parse_selection(given: Mapping[str, str], where: str) -> Selection | None:
 
 
 def _select(source: Source, selection: Selection | None, spec: str) -> Source:
-    """Return the selected images; `spec` names source and selection, so that it opens the same images again."""
+    """Return the selected images; `spec` contains the selection, to open the same images again."""
     if selection is None:
         return source
     if isinstance(source, Subset):
@@ -225,7 +219,7 @@ def _select(source: Source, selection: Selection | None, spec: str) -> Source:
     else:
         positions = np.arange(len(source), dtype=np.int64)
     if selection.limit is not None and selection.limit < len(positions):
-        # The first ones may be of one class. A text other than that of a seed: the sample is independent of subsets.
+        # The first images may be of one class. The prefix is not a seed, so the sample does not depend on subsets.
         ranking = _rank_by_hash([source.ids[position] for position in positions.tolist()], "limit")
         positions = positions[np.sort(ranking[: selection.limit])]
     return source.select(positions, spec)
@@ -240,8 +234,8 @@ def _rank_by_hash(ids: Iterable[str], prefix: object) -> IntArray:
 def _find_subset(source: Source, selection: Selection) -> IntArray:
     """Return the images with the smallest sha256 of 'seed:id', or all others, in the order of the source.
 
-    The hash depends on the id alone, so the order of the images does not matter, and adding or removing an image
-    changes the subset of at most one other image.
+    The hash depends only on the id: the order of the images does not matter, and adding or removing an image moves at
+    most one other image to another subset.
     """
     n_images, where = len(source), source.spec
     count = math.floor(selection.fraction * n_images + 0.5) if selection.count is None else selection.count

@@ -20,7 +20,7 @@ from pydantic import PositiveInt
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import Repair, SourceError
 from secondlook.registry import Registry
-from secondlook.sources.labels import validate_class_names, validate_ids, validate_labels
+from secondlook.sources.labels import encode_labels, validate_class_names, validate_ids, validate_labels
 from secondlook.sources.reading_threads import ReadingThreads, SharedMemory
 from secondlook.specs import Spec
 
@@ -33,15 +33,15 @@ Limit = Literal["max_pixels", "max_bytes"]
 DECODING_THREADS = min(32, os.cpu_count() or 1)
 
 MAX_BYTES = 512_000_000
-"""Maximum size of the decoded images that a source holds at once, in bytes."""
+"""Maximum size of the decoded images in memory, in bytes."""
 
 UNREADABLE = hashlib.sha256(b"unreadable").digest()
-"""Content hash of every image that cannot be read, whatever the reason."""
+"""Content hash of every unreadable image."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to do with unreadable images, the maximum number of pixels per image, and that of decoded bytes at once."""
+    """Handling of unreadable images, and the maximum of pixels per image and of decoded bytes in memory."""
 
     on_error: OnError = "fail"
     max_pixels: PositiveInt = 100_000_000
@@ -58,7 +58,7 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Images in source order: indices int64 [n], ids, and images uint8 [H, W, 1 or 3], whose sizes may differ."""
+    """Images in source order: indices int64 [n], ids, and images uint8 [H, W, 1 or 3] of any sizes."""
 
     indices: IntArray
     ids: tuple[str, ...]
@@ -66,7 +66,7 @@ class Batch:
 
 
 class UnreadableImageError(SourceError):
-    """An image that cannot be read, and why; `needed` is the value of `limit`, if it exceeds one, that is enough."""
+    """An image cannot be read; if it exceeds a `limit`, `needed` is the value of the limit that would be enough."""
 
     def __init__(
         self, where: str, reason: str, *, limit: Limit | None = None, needed: int = 0, skippable: bool = False
@@ -82,10 +82,10 @@ class UnreadableImageError(SourceError):
 
 
 class Source(ABC):
-    """Images with ids and, where known, labels and class names; subclasses implement `read`."""
+    """Images with ids and, if known, labels and class names; subclasses implement `read`."""
 
     threads: int = 1
-    """Number of threads that read images; more than one pays off where reading decodes a file."""
+    """Number of threads that read images; more than one helps if reading decodes a file."""
 
     max_bytes: int = MAX_BYTES
     """Maximum total size of the images of a batch in bytes, except for a single image."""
@@ -133,10 +133,24 @@ class Source(ABC):
         vars(unlabeled).pop("_content_summary", None)  # a cached digest covers labels and class names
         return unlabeled
 
-    def spread(self, n_images: int) -> "Subset":
-        """Return images from equal parts of the source, one from each, in random order with a fixed seed.
+    def with_class_names(self, class_names: tuple[str, ...]) -> Self:
+        """Return a copy whose labels are numbered by these class names; labels without names are names as they are.
 
-        Taking every n-th image instead could take one class only, where classes alternate.
+        Sources without labels, or with classes of other names, are returned unchanged.
+        """
+        own = self.class_names
+        if self.labels is None or own == class_names or not set(own or ()) <= set(class_names):
+            return self
+        renamed = self.with_on_error(self.on_error)
+        texts = [str(label) if own is None else own[label] for label in self.labels.tolist()]
+        renamed.labels, renamed.class_names = encode_labels(texts, class_names, self.spec), class_names
+        vars(renamed).pop("_content_summary", None)  # a cached digest covers labels and class names
+        return renamed
+
+    def spread(self, n_images: int) -> "Subset":
+        """Return one random image from each of `n_images` equal parts of the source, in random order with a fixed seed.
+
+        Every n-th image instead could be of one class, if classes alternate.
         """
         rng = np.random.default_rng(0)
         n_images = min(n_images, len(self))
@@ -144,7 +158,7 @@ class Source(ABC):
         return self.select(rng.permutation(rng.integers(edges[:-1], edges[1:])))
 
     def select(self, positions: IntArray, spec: str | None = None) -> "Subset":
-        """Return the images at the given positions, in that order; `spec` names them, as the source by default."""
+        """Return the images at the given positions, in that order; `spec` is that of the source by default."""
         return Subset(self, positions, self.spec if spec is None else spec)
 
     def stack(self) -> Array:
@@ -160,14 +174,14 @@ class Source(ABC):
         return np.stack(images)
 
     def extract(self, positions: range | IntArray) -> "Source | None":
-        """Return a source of some of the images, without labels, to be read in another process or on another machine.
+        """Return a subset without labels that can be read in another process or on another machine.
 
-        Its pickle has the size of these images' places only. None where images are in memory only, or nobody knows.
+        Its pickle contains only the locations of its images. None if the images are only in memory.
         """
         return None
 
     def _copy_part(self, positions: range | IntArray, **attributes: object) -> Self:
-        """Return a copy with the ids of some images, without labels, and with other attributes."""
+        """Return a copy without labels, with the ids at some positions and with changed attributes."""
         part = self.with_on_error(self.on_error).without_labels()
         part.ids = tuple(self.ids[position] for position in positions)
         vars(part).update(attributes)
@@ -178,27 +192,27 @@ class Source(ABC):
         """Return one image, uint8 [H, W, 1 or 3], or raise `UnreadableImageError`."""
 
     def is_readable(self, index: int) -> bool:
-        """Whether one image can be read, which is tried."""
+        """Try to read one image."""
         return Source.hash_content(self, index) != UNREADABLE
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image; overrides raise `UnreadableImageError` with the limit 'max_bytes' before decoding it."""
+        """Return one image; overrides check `max_bytes` before decoding and raise `UnreadableImageError`."""
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
-        """Return one or more images of equal size together, [n, H, W, 1 or 3]; None to have them read one by one.
+        """Return one or more images of equal size as one array, [n, H, W, 1 or 3]; None to read them one by one.
 
-        The block may be on a GPU, and may share memory with the images of the source: do not write to it. A
-        source that has blocks must allow several threads to read.
+        The block may be on a GPU, and may share memory with the images of the source: do not write to it. A source
+        with blocks must be thread-safe.
         """
         return None
 
     def find_path(self, index: int) -> Path | None:
-        """Return the absolute path of the local file of one image; None where it has no file of its own."""
+        """Return the absolute path of the local file of one image; None if it has no separate file."""
         return None
 
     def hash_content(self, index: int) -> bytes:
-        """Return a digest of the content of one image: of its pixels, or, for files, of the bytes of the file."""
+        """Return a digest of one image: of its pixels or, for a file, of its bytes."""
         try:
             return hash_pixels(self.read(index))
         except UnreadableImageError:
@@ -210,7 +224,7 @@ class Source(ABC):
         return self._content_summary[0]
 
     def find_duplicates(self) -> list[int]:
-        """Return the positions of the images that have the same pixels as an earlier one, in order."""
+        """Return the positions of images with the same pixels as an earlier image."""
         first_position: dict[bytes, int] = {}
         pixels = {index: Source.hash_content(self, index) for index in self._content_summary[1]}
         readable = [index for index in pixels if pixels[index] != UNREADABLE]
@@ -220,7 +234,7 @@ class Source(ABC):
     def _content_summary(self) -> tuple[str, list[int]]:
         """The digest, and the positions of images whose content hash is not unique.
 
-        Equal hashes are no proof of equal images: for very large sources they cover sizes and times of files only.
+        Equal hashes do not prove equal images: for very large sources they cover only sizes and times of files.
         """
         total = hashlib.sha256(json.dumps(self.class_names).encode())
         labels: Iterable[int | None] = repeat(None, len(self)) if self.labels is None else self.labels.tolist()
@@ -229,7 +243,7 @@ class Source(ABC):
         with ReadingThreads(self._count_threads()) as readers:
             contents = readers.map(self.hash_content, range(len(self)))
             for index, (id_, label, content) in enumerate(zip(self.ids, labels, contents, strict=True)):
-                # One line of JSON per image: no two lists of images have the same text; `json.dumps` is slower.
+                # One line of JSON per image is unambiguous; `json.dumps` is slower.
                 label_text = "null" if label is None else label
                 total.update(f'\n[{encode_basestring_ascii(id_)}, {label_text}, "{content.hex()}"]'.encode())
                 first = first_position.setdefault(content, index)
@@ -240,7 +254,7 @@ class Source(ABC):
     def batches(self, batch_size: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """Read the images from `start` to `stop` in order; batches omit skipped images and are never empty.
 
-        A batch has fewer than `batch_size` images where they would take more than `max_bytes`.
+        A batch has fewer than `batch_size` images if they would take more than `max_bytes`.
         """
         stop = len(self) if stop is None else stop
         if batch_size < 1:
@@ -256,7 +270,7 @@ class Source(ABC):
     ) -> Generator[tuple[int, Array], None, None]:
         """Yield the position and `convert(id, image)` of each image in order, without skipped images.
 
-        Threads read and convert one image each, and together hold at most `max_bytes`, except for a single image.
+        Each thread reads and converts one image. Together they hold at most `max_bytes`, or a single larger image.
         """
         threads = self._count_threads()
         memory = SharedMemory(self.max_bytes, threads)
@@ -280,7 +294,7 @@ class Source(ABC):
                     yield index, result
 
     def _count_threads(self) -> int:
-        """Return the threads for work on each image: any number can read blocks, where only such work takes time."""
+        """Return the number of threads for work on each image; blocks can be read by any number."""
         return self.threads if self.read_block(range(1)) is None else DECODING_THREADS
 
     def _read_batches(self, positions: range, batch_size: int) -> Iterator[Batch]:
@@ -289,12 +303,12 @@ class Source(ABC):
                 yield from self._read_batch(readers, positions[first : first + batch_size])
 
     def _read_batch(self, readers: ReadingThreads, positions: range) -> Iterator[Batch]:
-        """Read images together if `max_bytes` allows an equal share to each, or else a few at a time."""
+        """Read all images at once if each fits an equal share of `max_bytes`, otherwise a few at a time."""
         share = self.max_bytes // len(positions) if len(positions) > 1 else None
         results = list(readers.map(lambda index: self._try_read(index, share), positions))
         largest = max((result for result in results if isinstance(result, int)), default=0)
         if largest:
-            del results  # the small images are read again: they must not add to the large ones
+            del results  # free the memory; the small images are read again
             step = max(1, self.max_bytes // largest)
             for first in range(0, len(positions), step):
                 yield from self._read_batch(readers, positions[first : first + step])
@@ -316,7 +330,7 @@ class Source(ABC):
                 raise UnreadableImageError(
                     error.where, error.reason, limit=error.limit, needed=error.needed, skippable=True
                 ) from error
-            # Not the error itself, whose traceback would keep what was decoded in memory.
+            # The traceback of the error would keep decoded pixels in memory.
             return Skipped(self.ids[index], error.reason)
 
 
@@ -349,17 +363,17 @@ class Subset(Source):
         return self.whole.read(int(self.positions[index]))
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Read one image from the whole source, if it takes at most `max_bytes`."""
+        """Read one image of at most `max_bytes` from the whole source."""
         return self.whole.read_within(int(self.positions[index]), max_bytes)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
-        """Return images of the whole source together, where it does."""
+        """Return several images of the whole source as one array, if it supports that."""
         chosen = self.positions[as_index(positions)]
         first, stop = int(chosen[0]), int(chosen[0]) + len(chosen)
         return self.whole.read_block(range(first, stop) if np.array_equal(chosen, np.arange(first, stop)) else chosen)
 
     def extract(self, positions: range | IntArray) -> Source | None:
-        """Return some of the images of the whole source, where it has them."""
+        """Return a subset of the whole source, if it supports that."""
         part = self.whole.extract(self.positions[as_index(positions)])
         return None if part is None else part.with_on_error(self.on_error)
 
@@ -373,12 +387,12 @@ class Subset(Source):
 
 
 def as_index(positions: range | IntArray) -> slice | IntArray:
-    """Return consecutive positions as a slice, which selects without a copy; other positions as they are."""
+    """Return a range as a slice, which selects without a copy; other positions unchanged."""
     return slice(positions.start, positions.stop) if isinstance(positions, range) else positions
 
 
 def check_image_bytes(where: str, what: str, n_bytes: int, max_bytes: int) -> None:
-    """Raise for an image of more than `max_bytes`; `what` tells what takes them."""
+    """Raise for an image of more than `max_bytes`; `what` begins the reason."""
     if n_bytes > max_bytes:
         reason = f"{what} {n_bytes} bytes, above the limit of {max_bytes}"
         raise UnreadableImageError(where, reason, limit="max_bytes", needed=n_bytes)
@@ -389,7 +403,7 @@ Opener = Callable[[Spec, ReadOptions], Source]
 
 @dataclass(frozen=True)
 class SourceScheme:
-    """A kind of source that a spec can name; `options` are those that only this scheme has."""
+    """A kind of source; `options` are those of this scheme only."""
 
     name: str
     form: str

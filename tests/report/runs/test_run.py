@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.naive_bayes import GaussianNB
 
 import secondlook as sl
 from secondlook.arrays import Array
@@ -42,6 +43,23 @@ def test_created_run_equals_the_opened_and_its_numbers(run: sl.Run, classifier: 
     chosen = run.threshold_for(coverage=0.8, progress=False)
     assert not chosen.certified
     assert chosen.coverage >= 0.8
+
+
+def test_run_of_an_estimator_with_integer_classes_opens_its_images(archive: str, tmp_path: Path) -> None:
+    known = sl.open_source(archive)
+    assert known.labels is not None
+    images, labels = known.stack(), known.labels + 1
+    np.savez(tmp_path / "from_one.npz", images=images, labels=labels)
+    estimator = GaussianNB().fit(images.reshape(len(images), -1) / 255, labels)
+    data = f"npz:{tmp_path}/from_one.npz"
+    run = sl.create_run(estimator, data, out=tmp_path / "run", views=VIEWS, resamples=20, execution=QUIET)
+    assert run.predictions.correct().mean() > 0.8
+    assert run.record.data.class_names == ("1", "2")
+    assert run.source.labels is not None
+    assert run.source.labels.tolist() == run.predictions.labels.tolist() == known.labels.tolist()
+    np.savez(tmp_path / "from_one.npz", images=images, labels=labels + 1)
+    with pytest.raises(SourceError, match=r"from_one\.npz"):
+        sl.open_run(run.path).image(0)
 
 
 def test_repr_is_for_people(run: sl.Run) -> None:
