@@ -233,7 +233,7 @@ def compare(case: Case, exported: dict[str, ExportSummary]) -> Iterator[Row]:
             policy,
             case.images,
             classifier=case.classifier,
-            tolerance=case.max_difference,
+            max_difference=case.max_difference,
             execution=Execution(device="cpu", progress=False),
         )
         yield from describe_verification(f"{case.name}, {name}", verified)
@@ -347,7 +347,7 @@ def describe_verification(what: str, verified: Verification) -> Iterator[Row]:
     yield make_value(what, "differing decisions", verified.differing_decisions, "0")
     yield make_value(what, "differing looks", verified.differing_looks)
     largest = verified.largest_difference
-    yield make_value(what, "largest difference of the confidence", largest, f"<= {verified.tolerance:g}")
+    yield make_value(what, "largest difference of the confidence", largest, f"<= {verified.max_difference:g}")
     for image in verified.differing:
         measure = f"distance of image {image.id} from where its {image.cause} changes"
         yield make_value(what, measure, image.distance, f"<= {MAX_DISTANCE:g}")

@@ -36,7 +36,6 @@ from secondlook.arrays import Array, Float64Array, IntArray
 from secondlook.diagnosis import collect_views
 from secondlook.estimators import METHODS, default_method, fit_method, needs_fitting
 from secondlook.metrics import METRICS
-from secondlook.sources import open_labeled
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "networks"
@@ -76,7 +75,7 @@ def collect_network(
     """Return the predictions of a network, in memory, and the positions of the tuning images."""
     model = load_classifier(data, network)
     images, labels = read_images(data / find_folder(network))
-    source = open_labeled(images[:limit], labels[:limit], model.class_names)
+    source = model.open_labeled(images[:limit], labels[:limit])
     stored, tuning, _ = collect_views(model, source, views, store=store / f"{network}-{views}")
     return sl.Predictions(logits=stored.logits, views=stored.views, labels=stored.labels), tuning
 

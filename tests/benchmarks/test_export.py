@@ -96,7 +96,7 @@ def test_differing_pixels_are_counted_and_images_with_another_decision_listed() 
     assert (difference.pixels, difference.differing, difference.largest) == (24, 2, 255)
     image = SimpleNamespace(id="image-7", cause="decision", distance=0.25)
     verified: Any = SimpleNamespace(images=10, differing_labels=0, differing_decisions=1, differing_looks=0)
-    vars(verified).update(largest_difference=0.1, tolerance=1e-5, differing=[image])
+    vars(verified).update(largest_difference=0.1, max_difference=1e-5, differing=[image])
     found = by_measure(describe_verification("what", verified), "what")
     assert found["differing decisions"] == 1
     assert [value for name, value in found.items() if "image-7" in name] == [0.25]

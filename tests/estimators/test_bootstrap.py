@@ -17,7 +17,6 @@ from secondlook.estimators import (
     compute_look_statistics,
     confidence,
     confidence_interval,
-    predicted_class_mass,
 )
 from secondlook.estimators.bootstrap import (
     BLOCK_BYTES,
@@ -27,7 +26,7 @@ from secondlook.estimators.bootstrap import (
     plurality_order,
     view_resampling_counts,
 )
-from secondlook.estimators.probability_mass import other_class_mass
+from secondlook.estimators.probability_mass import other_class_mass, predicted_class_mass
 from secondlook.predictions import Predictions
 from tests.estimators.conftest import make_predictions
 

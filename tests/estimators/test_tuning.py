@@ -151,7 +151,7 @@ def test_methods_apply_the_temperature_which_is_bounded_when_fitted() -> None:
     labeled = make_predictions()
     fitted = confidence(labeled, "msr", temperature="fit")
     np.testing.assert_array_equal(fitted, confidence(labeled, "msr", temperature=fit_temperature(labeled)))
-    certain = np.eye(3)[:, None, :]
+    certain = 2 * np.eye(3)[:, None, :]
     assert fit_temperature(Predictions(logits=certain, views="identity", labels=np.arange(3))) == MIN_TEMPERATURE
     assert fit_temperature(Predictions(logits=certain, views="identity", labels=np.array([1, 2, 0]))) == MAX_TEMPERATURE
     # A probability of zero at the label is no problem.

@@ -5,6 +5,7 @@ import pytest
 from reproduction import CLASSIFIERS, DATA_SETS, EXPERIMENTS, GROUPS, Column, Comparison, Experiment, ReproductionError
 from reproduction.catalog import find_experiments
 from reproduction.experiment import Piece, required_views, view_texts
+from reproduction.measurements import DISTANCE
 from secondlook.estimators import METHODS
 from secondlook.metrics import parse_metrics
 from secondlook.views import PRESETS
@@ -48,7 +49,9 @@ def test_columns_refer_to_existing_inputs(experiment: Experiment) -> None:
 def test_comparisons_and_contrasts_refer_to_what_exists(piece: Comparison) -> None:
     assert len(parse_metrics(piece.metrics)) == len(piece.metrics)
     for column in piece.columns:
-        assert all(row.confidence.partition(":")[0] in METHODS for row in (*piece.methods, *column.methods))
+        assert all(
+            row.confidence.partition(":")[0] in {*METHODS, DISTANCE} for row in (*piece.methods, *column.methods)
+        )
         assert set(view_texts(column.views)) <= set(required_views(column, piece.methods).texts)
     titles, symbols = {column.title for column in piece.columns}, {row.symbol for row in piece.methods}
     for contrast in piece.contrasts:

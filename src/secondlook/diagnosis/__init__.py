@@ -2,7 +2,7 @@
 
 from secondlook.diagnosis.choice import ViewChoice, candidate_views, choose_views, collect_views
 from secondlook.diagnosis.diagnosis import Diagnosis, diagnose_views
-from secondlook.diagnosis.plausibility import describe_doubts, warn_about_setup
+from secondlook.diagnosis.plausibility import warn_about_setup
 from secondlook.diagnosis.setup_check import SetupWarning, check_setup
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "check_setup",
     "choose_views",
     "collect_views",
-    "describe_doubts",
     "diagnose_views",
     "warn_about_setup",
 ]

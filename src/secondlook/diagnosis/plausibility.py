@@ -24,20 +24,16 @@ GUESSING_GAP = 0.1
 _warned: WeakSet[Predictions] = WeakSet()
 
 
-def warn_about_setup(preds: Predictions) -> None:
-    """Warn of what looks wrong about labeled predictions, once for each `Predictions` object."""
-    if preds not in _warned and preds.has_labels:
-        _warned.add(preds)
-        for sentence in describe_doubts(preds):
-            warnings.warn(sentence, SetupWarning, stacklevel=3)
-
-
-def describe_doubts(preds: Predictions) -> tuple[str, ...]:
-    """Return what looks wrong about labeled predictions, one sentence each."""
-    if preds.n_images < MIN_IMAGES:
+def warn_about_setup(preds: Predictions) -> tuple[str, ...]:
+    """Warn of labeled predictions that look wrong, once for each `Predictions` object; return the new warnings."""
+    if preds in _warned or not preds.has_labels or preds.n_images < MIN_IMAGES:
         return ()
-    sentences = (_describe_missing_classes(preds), _describe_accuracy(preds))
-    return tuple(f"{SetupWarning.START}{sentence}." for sentence in sentences if sentence)
+    _warned.add(preds)
+    found = filter(None, (_describe_missing_classes(preds), _describe_accuracy(preds)))
+    sentences = tuple(f"{SetupWarning.START}{sentence}." for sentence in found)
+    for sentence in sentences:
+        warnings.warn(sentence, SetupWarning, stacklevel=3)
+    return sentences
 
 
 def _describe_missing_classes(preds: Predictions) -> str:

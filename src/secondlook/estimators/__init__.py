@@ -24,7 +24,6 @@ from secondlook.estimators.probability_mass import (
     compare_looks,
     compute_look_statistics,
     iter_view_statistics,
-    predicted_class_mass,
 )
 
 __all__ = [
@@ -45,7 +44,6 @@ __all__ = [
     "iter_view_statistics",
     "method",
     "needs_fitting",
-    "predicted_class_mass",
     "resolve_tuning",
     "tuning_positions",
 ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import secondlook
 from secondlook.classifiers import Classifier, load_classifier
-from secondlook.diagnosis import SetupWarning, collect_views, describe_doubts, diagnose_views
+from secondlook.diagnosis import SetupWarning, collect_views, diagnose_views, warn_about_setup
 from secondlook.diagnosis import check_setup as check_classifier_setup
 from secondlook.errors import ANY, Repair, ReportError, SecondLookError, SourceError
 from secondlook.estimators import find_method, needs_fitting
@@ -128,7 +128,7 @@ def create_run(
     if outside is not None:
         none_of_these = collect(loaded, outside, preds.views, store=folder / UNKNOWN_PREDICTIONS, execution=execution)
     judging: dict[str, Any] = {"unknown": none_of_these, "tuning": tuning if len(tuning) else None}
-    wrong = wrong or _warn_of_doubts(preds)
+    wrong = wrong or warn_about_setup(preds)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SetupWarning)  # given above
         evaluation = evaluate(
@@ -208,13 +208,6 @@ def _check_setup(folder: Path, classifier: Classifier, source: Source, batch_siz
         warnings.simplefilter("ignore", ClassNamesWarning)  # the evaluation itself warns
         execution = Execution(batch_size=batch_size, progress=False)
         return check_classifier_setup(classifier, source, quick=True, execution=execution).warnings
-
-
-def _warn_of_doubts(preds: Predictions) -> tuple[str, ...]:
-    doubts = describe_doubts(preds)
-    for message in doubts:
-        warnings.warn(message, SetupWarning, stacklevel=3)
-    return doubts
 
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
