@@ -1,4 +1,4 @@
-"""Predictions: the outputs of a classifier for every view of every image, collected once, stored and read on demand."""
+"""Predictions: the outputs of a classifier for all views of all images, collected once and read on demand."""
 
 from secondlook.predictions.batching import BatchSize, Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.chunk_store import BrokenChunkError, ChunkStore, LocalStorage

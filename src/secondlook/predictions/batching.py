@@ -1,4 +1,4 @@
-"""How many images to process at once: batches for the classifier, chunks of a store, blocks read into memory."""
+"""Sizes of batches for the classifier, of chunks of a store, and of blocks read into memory."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _OUT_OF_MEMORY = re.compile("failed to allocate memory|out of memory|bfcarena|ou
 def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifier | None = None) -> int:
     """Return the number of images per batch.
 
-    'auto' chooses 8 to 256 from the size of an input image [H, W, C], or what fills the GPUs of the classifier.
+    'auto' chooses 8 to 256 by the size of an input image [H, W, C], or enough images to fill the classifier's GPUs.
     """
     if batch_size == "auto":
         on_gpus = None if classifier is None else classifier.find_batch_size(image)
@@ -36,18 +36,18 @@ def choose_batch_size(batch_size: BatchSize, image: Array, classifier: Classifie
 
 
 def check_size(name: str, size: object) -> None:
-    """Check an argument that is a number of images."""
+    """Check a number of images."""
     if type(size) is not int or size < 1:  # True is an int, but not a size
         raise PredictionsError("is invalid; expected a number of images of at least 1", argument=name, value=size)
 
 
 def chunk_rows(image: Array, most: int = CHUNK_ROWS, n_bytes: int | None = None) -> int:
-    """Return the number of images per chunk, whose inputs [H, W, C] are held in memory together; 1 if they are huge."""
+    """Return the number of images per chunk; the inputs [H, W, C] of a chunk must fit in memory."""
     return min(most, round_down_to_power_of_two((n_bytes or CHUNK_BYTES) // image.nbytes))
 
 
 def block_rows(views: int, classes: int, rows_per_read: int = 1) -> int:
-    """Return the number of images per block: a power of two, so that blocks end where stored row groups end."""
+    """Return the number of images per block: a power of two, to align blocks with stored row groups."""
     return max(rows_per_read, round_down_to_power_of_two(_BLOCK_BYTES // (8 * views * classes)))
 
 

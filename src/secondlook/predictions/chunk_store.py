@@ -1,6 +1,6 @@
-"""The one chunk store: numbered Parquet files of a job, each whole or absent and named by its content.
+"""The chunk store: numbered Parquet files of a job, written atomically and named by their content.
 
-Predictions, statistics and scores are kept in it. A job that is killed at any moment resumes with what is there.
+It holds predictions, statistics and scores. A killed job resumes from its chunks.
 """
 
 import errno
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CHUNK_NAME = re.compile(r"part-(\d{6,})-([0-9a-f]{16})\.parquet")
 """Number and digest of a chunk."""
 
-# Metadata of a chunk, which detects a file in the wrong place.
+# Metadata of a chunk, to detect a file in the wrong place.
 _JOB = "secondlook.job"
 _NUMBER = "secondlook.chunk"
 
@@ -36,11 +36,11 @@ class LocalStorage:
         return str(self._folder)
 
     def list_names(self) -> list[str]:
-        """Return the names of all files; there are none before the folder exists."""
+        """Return the names of all files; empty if the folder does not exist."""
         return sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else []
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the content of a file; a pipe in its place is an error, not a wait for the other end."""
+        """Return the content of a file; a pipe is an error, because reading it could block."""
         path = self._folder / name
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -60,19 +60,19 @@ class LocalStorage:
 
 
 Storage = LocalStorage | Location
-"""Where chunks are kept: a folder, or a location at a URL. A file is there as a whole or not at all."""
+"""Storage of chunks: a folder, or a location at a URL. Writes are atomic."""
 
 
 class BrokenChunkError(ValueError):
-    """A chunk that is missing, or not what was written in its place; the message is the reason."""
+    """A chunk is missing or damaged; the message is the reason."""
 
 
 class ChunkStore:
-    """The chunks of one job in a storage: at most one file per number, whose name tells whether its content is right.
+    """The chunks of one job in a storage: at most one file per number, named by the digest of its content.
 
-    Every chunk contains `job`, the identity of the job. With `is_shared`, other processes may write chunks of it
-    meanwhile. Equal chunks have equal names; of two different ones, everyone who opens the store uses the same.
-    Otherwise the second one is removed.
+    Every chunk contains `job`, the identity of the job. Equal chunks have equal names. With `is_shared`, other
+    processes may write chunks at the same time; of two different chunks, all processes use the same one. Otherwise the
+    second one is removed.
     """
 
     def __init__(self, storage: Storage, job: str, *, is_shared: bool = False) -> None:
@@ -90,12 +90,12 @@ class ChunkStore:
             if match is None:
                 continue
             if names.setdefault(int(match[1]), name) != name and not self._is_shared:
-                self._storage.delete(name)  # written by different versions of a library
+                self._storage.delete(name)  # written with different library versions
         self._names = names
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of the chunks that are there, ascending."""
+        """Numbers of the existing chunks, ascending."""
         return sorted(self._names)
 
     def __contains__(self, number: object) -> bool:
@@ -111,7 +111,7 @@ class ChunkStore:
     def encode(
         job: str, number: int, table: "pa.Table", metadata: Mapping[Any, Any] | None = None, **options: Any
     ) -> bytes:
-        """Return the content of a chunk of a job, which any process may compute; equal tables give equal bytes.
+        """Return the content of a chunk of a job, in any process; equal tables give equal bytes.
 
         `options` are those of `pyarrow.parquet.write_table`.
         """
@@ -125,7 +125,7 @@ class ChunkStore:
         return content
 
     def write(self, number: int, content: bytes) -> None:
-        """Write a chunk that `encode` returned, in one step; another one of the same number is replaced."""
+        """Write the output of `encode` atomically; a different chunk of the same number is replaced."""
         name = f"part-{number:06d}-{_digest(content)}.parquet"
         self._storage.write_bytes(name, content)
         before = self._names.get(number, name)
@@ -134,7 +134,7 @@ class ChunkStore:
             self._storage.delete(before)
 
     def read(self, number: int) -> "pa.Table":
-        """Read and verify a chunk, with the metadata it was written with; raises `BrokenChunkError` with the reason."""
+        """Read and verify a chunk and its metadata; raises `BrokenChunkError` with the reason."""
         name = self._find(number)
         try:
             content = self._storage.read_bytes(name)
@@ -144,11 +144,11 @@ class ChunkStore:
         return self.decode(number, content)
 
     def decode(self, number: int, content: bytes) -> "pa.Table":
-        """Return the table of a chunk's content, which must belong to this job and number."""
+        """Return the table of a chunk's content, and check that it belongs to this job and number."""
         import pyarrow as pa
 
         try:
-            # A thread of Arrow could release the content while Python shuts down, which aborts the process.
+            # An Arrow thread that releases the content during Python's shutdown aborts the process.
             table = self._open_parquet(number, pa.BufferReader(content)).read(use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise BrokenChunkError(str(error)) from None
@@ -158,7 +158,7 @@ class ChunkStore:
     def open(self, number: int) -> "pq.ParquetFile":
         """Open a chunk in a local folder, memory-mapped, to read some of its row groups.
 
-        The file is verified when it is opened first. Raises `BrokenChunkError` with the reason.
+        The first call verifies the file. Raises `BrokenChunkError` with the reason.
         """
         import pyarrow as pa
 
@@ -179,7 +179,7 @@ class ChunkStore:
         self._storage.delete(name)
 
     def describe_read_error(self, number: int, error: OSError) -> str:
-        """Return what happened to a chunk that could not be read, though it may be intact."""
+        """Return the message for a chunk that cannot be read but may be intact."""
         return f"cannot read {self.locate(number)!r}: {os.strerror(error.errno or 0)}; it may be intact, so try again."
 
     def _find(self, number: int) -> str:

@@ -43,7 +43,7 @@ def read_ahead(make_items: Callable[[], Iterable[Item]], depth: int) -> Generato
 class DecodedChunk:
     """The readable images of one chunk at the input size, [n, H, W, C], with their source indices, int64 [n].
 
-    The images are a tensor where they are on a GPU already and the classifier takes them from there.
+    The images are a tensor if they are already on a GPU and the classifier uses them there.
     """
 
     number: int
@@ -53,7 +53,7 @@ class DecodedChunk:
 
     @classmethod
     def decode(cls, classifier: Classifier, source: Source, number: int, requested: range) -> "DecodedChunk":
-        """Read the images at the requested source indices, and fit them to the classifier."""
+        """Read the images at the requested source indices, at the input size."""
         first = source.read_block(requested[:1])
         if first is not None and classifier.preprocessing.keeps_size(first.shape[1:3]):
             block = source.read_block(requested)
@@ -66,7 +66,7 @@ class DecodedChunk:
     def create(
         cls, source: Source, number: int, requested: range, indices: IntArray, images: "Array | Tensor"
     ) -> "DecodedChunk":
-        """Return a chunk; the images that were requested but not read, and why, are taken from the source."""
+        """Return a chunk; the skipped images and their reasons come from the source."""
         missing = np.setdiff1d(np.array(requested), indices).tolist()
         reasons = {image.id: image.reason for image in source.skipped} if missing else {}
         ids = {index: source.ids[index] for index in missing}
@@ -81,7 +81,7 @@ def read_first_image(classifier: Classifier, source: Source) -> Array:
 
 
 def find_first_image(source: Source) -> tuple[str, Array]:
-    """Return the id of the first readable image, and the image as it is, [H, W, C]."""
+    """Return the id of the first readable image, and the original image, [H, W, C]."""
     for batch in source.batches(1):
         return batch.ids[0], batch.images[0]
     first = f"the first is {source.skipped[0].id!r}: {source.skipped[0].reason}"
@@ -106,7 +106,7 @@ def _decode_images(classifier: Classifier, source: Source, requested: range) -> 
                 fault = f"image {source.ids[index]!r} of {source.spec!r} has {other} pixels (height x width x channels)"
                 fault = f"{fault}, but {source.ids[indices[0]]!r} has {first}"
                 raise PredictionsError(fault, repair=Repair(repair, resize=ANY, crop=ANY))
-            if image.dtype != images.dtype:  # of a user's source: no value may change
+            if image.dtype != images.dtype:  # a user's source may mix dtypes; the values must not change
                 images = images.astype(np.result_type(images, image))
             images[len(indices)] = image
             indices.append(index)
@@ -114,12 +114,12 @@ def _decode_images(classifier: Classifier, source: Source, requested: range) -> 
 
 
 def _fit_image(classifier: Classifier, source: Source, id_: str, image: Array) -> Array:
-    """Return one image at the input size, [H, W, C]; an error names the image."""
+    """Return one image at the input size, [H, W, C]; errors contain its id."""
     return image if classifier.preprocessing.keeps(image.shape) else _fit(classifier, source, id_, [image])[0]
 
 
 def _fit_block(classifier: Classifier, source: Source, block: "Array | Tensor", requested: range) -> "Array | Tensor":
-    """Return images that need not be resized as the classifier takes them, [n, H, W, C], on a GPU where possible."""
+    """Return images of the input size for the classifier, [n, H, W, C], on a GPU if possible."""
     if not isinstance(block, np.ndarray):
         if classifier.is_accelerated and classifier.preprocessing.keeps(tuple(block.shape[1:])):
             return block

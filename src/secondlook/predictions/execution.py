@@ -1,4 +1,4 @@
-"""`Execution`: where and how a job runs, which changes its speed but not its results; `Engine`: other processes."""
+"""`Execution`: where and how a job runs, without effect on its results; `Engine`: other processes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -13,7 +13,7 @@ Worker = Callable[[int, Source], bytes]
 """Computes one chunk from its number and a source of its images only, and returns it encoded."""
 
 LoadWorker = Callable[[], Worker]
-"""Loads a worker, with its classifier, in another process. It is sent there by pickle."""
+"""Loads a worker, with its classifier, in another process; must be picklable."""
 
 
 class ComputedChunk(NamedTuple):
@@ -21,11 +21,11 @@ class ComputedChunk(NamedTuple):
 
     number: int
     content: bytes
-    """What the worker returned."""
+    """The encoded chunk."""
     worker: str
     """Name of the worker: its machine and process."""
     seconds: float
-    """How long the worker took."""
+    """Run time of the worker."""
 
 
 class Engine(ABC):
@@ -38,9 +38,9 @@ class Engine(ABC):
     def compute_chunks(
         self, load_worker: LoadWorker, source: Source, chunking: Chunking, numbers: Sequence[int]
     ) -> Generator[ComputedChunk, None, None]:
-        """Compute the chunks with the given numbers and yield each once, in the order in which they are finished.
+        """Compute the chunks with the given numbers and yield each once, in the order of completion.
 
-        An error that a worker raises on purpose (`SecondLookError`) is raised here; a worker that dies is replaced.
+        A `SecondLookError` of a worker is raised here; a worker that dies is replaced.
         """
 
 
@@ -51,15 +51,15 @@ class Execution:
     Attributes
     ----------
     device
-        Where to classify: "auto" (GPUs where the model can use them), "cpu", "cuda" (all GPUs) or "cuda:N".
+        Where to classify: "auto" (GPUs if the model can use them), "cpu", "cuda" (all GPUs) or "cuda:N".
     batch_size
         Number of images per call of the classifier; "auto" chooses it by the size of the images.
     engine
-        Where chunks are computed: by default in this process, with `secondlook.cluster.RayEngine` on a cluster.
+        Where to compute chunks: by default in this process, with `secondlook.cluster.RayEngine` on a cluster.
     part_size
         Number of images per chunk; by default chosen by the size of the images, or by the engine.
     on_error
-        What to do with an image that cannot be read: "fail" (by default), or "skip" (by default with an engine).
+        Handling of unreadable images: "fail" (the default), or "skip" (the default with an engine).
     progress
         Whether to show progress bars.
     """

@@ -1,4 +1,4 @@
-"""Inference: views of images become outputs, on the host or on GPUs, in batches that fit in memory."""
+"""Inference: classify views of images on the host or on GPUs, in batches that fit in memory."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -15,14 +15,14 @@ from secondlook.views import View
 
 
 class Inference(ABC):
-    """Classifies views of images; the batch size is halved for good when a batch does not fit in memory.
+    """Classifies views of images; a batch that does not fit in memory halves the batch size permanently.
 
-    Images are placed once, then inputs are prepared from them, in another thread where that takes the host's time, and
-    started in the order of their outputs.
+    Images are placed once. Inputs are prepared from them, in another thread if the host does that work, and started in
+    the order of their outputs.
     """
 
     outstanding: int
-    """Number of batches to start before the outputs of the first are fetched."""
+    """Number of batches to start before fetching the outputs of the first."""
 
     def __init__(self, classifier: Classifier, batch_size: int) -> None:
         self._classifier = classifier
@@ -34,7 +34,7 @@ class Inference(ABC):
         return (DeviceInference if classifier.is_accelerated else HostInference)(classifier, batch_size)
 
     def place(self, images: Any) -> Any:
-        """Return images [n, H, W, C] where inputs are made from them; they can be indexed by slices and positions."""
+        """Put images [n, H, W, C] on the device that makes the inputs; supports slices and positions as indices."""
         return images
 
     @abstractmethod
@@ -42,15 +42,15 @@ class Inference(ABC):
         """Return inputs for views of placed images, one view after another."""
 
     def join(self, prepared: Sequence[Any]) -> Sequence[Any]:
-        """Return several inputs as those that are classified in as few calls as possible, in the same order."""
+        """Combine inputs to classify them in as few calls as possible, in the same order."""
         return prepared
 
     @abstractmethod
     def start(self, inputs: Any) -> Fetch:
-        """Start to classify inputs, and return what waits for the outputs. -> float32 [V * n, classes]"""
+        """Start to classify inputs, and return a function that waits for the outputs. -> float32 [V * n, classes]"""
 
     def group_views(self, views: int, images: int) -> list[range]:
-        """Divide the positions of views into groups that fill a batch: several views of few images, one of many."""
+        """Divide the positions of views into groups that fill a batch: several views of few images, or one of many."""
         size = max(1, self.batch_size // max(1, images))
         return [range(start, min(start + size, views)) for start in range(0, views, size)]
 
@@ -63,18 +63,18 @@ class Inference(ABC):
 
 
 class HostInference(Inference):
-    """Views are made on the host; the classifier is called with arrays, and its outputs are there at once."""
+    """Makes views on the host, and calls the classifier synchronously with arrays."""
 
     outstanding = 0
 
     def prepare(self, images: Array, views: Sequence[View]) -> Array:
         """Make the views, one after another. [n, H, W, C] -> [V * n, H, W, C]"""
-        from secondlook.views import stack_views  # which loads OpenCV
+        from secondlook.views import stack_views  # loads OpenCV
 
         return stack_views(images, views)
 
     def join(self, prepared: Sequence[Array]) -> Sequence[Array]:
-        """Return all inputs as one."""
+        """Concatenate all inputs."""
         return [prepared[0] if len(prepared) == 1 else np.concatenate(prepared)]
 
     def start(self, inputs: Array) -> Fetch:
@@ -96,16 +96,16 @@ class HostInference(Inference):
 
 
 class DeviceInference(Inference):
-    """Images are copied to the GPUs of a classifier, which make and classify the views; the host does not wait."""
+    """Copies images to the classifier's GPUs, which make and classify the views asynchronously."""
 
-    outstanding = 2  # so that the next one is ready when one ends
+    outstanding = 2  # keeps the GPU busy
 
     def place(self, images: Any) -> Any:
         """Start to copy images to the GPUs; there may be none."""
         return self._classifier.upload(images) if len(images) else images
 
     def prepare(self, images: Any, views: Sequence[View]) -> tuple[Any, Sequence[View]]:
-        """Return the images and the views: the views are made when the batch is started."""
+        """Return the images and the views; `start` makes the views."""
         return images, views
 
     def start(self, inputs: tuple[Any, Sequence[View]]) -> Fetch:
@@ -114,7 +114,7 @@ class DeviceInference(Inference):
         due = deque(self._split(*inputs))
         while due:
             images, views = due.popleft()
-            if len(images) * len(views) > self.batch_size:  # it was split before the batch size was halved
+            if len(images) * len(views) > self.batch_size:  # split before the batch size was halved
                 due.extendleft(reversed(self._split(images, views)))
                 continue
             try:

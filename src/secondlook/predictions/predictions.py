@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PredictFrom = Literal["image", "views"]
-"""Whether the predicted class is derived from the image itself or from the mean over all views."""
+"""Whether the predicted class comes from the image itself or from the mean over all views."""
 
 
 class _ArrayTable(Table):
@@ -71,8 +71,8 @@ class Predictions:
     probabilities, logits
         Outputs, float [N, V, C], not copied. Pass exactly one of `probabilities`, `logits` and `members`.
     views
-        The views, in the order of the second axis. A list may have plain names, such as ["orig", "crop 1"], for views
-        that were computed elsewhere; the first is the image itself, whatever its name, and is called "identity".
+        The views, in the order of the second axis. For views computed elsewhere, a list may have plain names like
+        ["orig", "crop 1"]; the first must be the image itself, and is renamed to "identity".
     labels
         True class of each image, int [N], or, if `class_names` are given, its name.
     ids
@@ -85,15 +85,15 @@ class Predictions:
     skipped
         Id and reason of each image that could not be read.
     origin
-        The classifier and the images that the outputs come from; `collect` knows them.
+        The classifier and the images of the outputs; set by `collect`.
 
     Attributes
     ----------
     members, views, ids, class_names, skipped, origin
         As passed; `members` is empty for a single classifier, `class_names` and `origin` are None if unknown.
     entry, ledger
-        The name of the stored entry that was opened, and the file in which `certify` records calibrations on it; empty
-        and None for others.
+        The name of the opened store entry, and the file in which `certify` records calibrations on it; otherwise empty
+        and None.
     """
 
     members: tuple[Predictions, ...] = ()
@@ -150,9 +150,9 @@ class Predictions:
 
     @classmethod
     def from_outputs(cls, outputs: Array, kind: Output, views: ViewSet, **fields: Any) -> Self:
-        """Wrap outputs [N, V, C] without checking anything: all arguments must be valid.
+        """Wrap outputs [N, V, C] without validation.
 
-        `fields` are `ids` and, where they are known, `labels`, `class_names`, `skipped` and `origin`.
+        `fields` are `ids` and, if known, `labels`, `class_names`, `skipped` and `origin`.
         """
         return cls._from_table(_ArrayTable(outputs, kind), views, **fields)
 
@@ -171,12 +171,12 @@ class Predictions:
         views: ViewsLike | None = None,
         ledger: Path | None = None,
     ) -> Predictions:
-        """Open predictions that `collect` stored; the outputs are read on demand, and no classifier is needed.
+        """Open stored predictions. Outputs are read on demand; the classifier is not needed.
 
         Parameters
         ----------
         store
-            The folder passed to `collect`, or that of one entry.
+            The folder passed to `collect`, or the folder of one entry.
         entry
             Start of the name of the entry to open, if the store has several.
         views
@@ -216,7 +216,7 @@ class Predictions:
         )
 
     def _replace(self, **changes: Any) -> Predictions:
-        """Return a copy with some attributes replaced by valid values."""
+        """Return a copy with some attributes replaced, without validation."""
         copy = Predictions.__new__(Predictions)
         copy.__dict__.update(self.__dict__, **changes)
         return copy
@@ -268,7 +268,7 @@ class Predictions:
 
     @property
     def has_logits(self) -> bool:
-        """Whether the outputs are logits; never those of an ensemble, which is a mean of probabilities."""
+        """Whether the outputs are logits; False for an ensemble, which is a mean of probabilities."""
         return self._table is not None and self._table.kind == "logits"
 
     @property
@@ -301,13 +301,13 @@ class Predictions:
         """Yield the probabilities block by block: a slice of images, and their probabilities float64 [n, V, C].
 
         Logits are converted in float64; the members of an ensemble are averaged. `rows` is the number of images per
-        block, chosen to bound memory by default. The blocks may be modified.
+        block; the default bounds memory. The blocks may be modified.
         """
         for images in self._block_slices(self._choose_block_rows(self.n_views) if rows is None else rows):
             yield images, self._read_probabilities(images)
 
     def logit_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Float64Array]]:
-        """Yield the logits block by block, as `blocks` does the probabilities."""
+        """Yield the logits block by block, like `blocks`."""
         if not self.has_logits:
             reason = "an ensemble is a mean of" if self.members else "the classifier outputs"
             fault = f"these predictions have no logits: {reason} probabilities"
@@ -350,7 +350,7 @@ class Predictions:
 
     @contextmanager
     def show_progress(self, description: str, passes: int, *, enabled: bool = True) -> Iterator[Predictions]:
-        """Yield the same predictions, with a progress bar that expects all images to be read `passes` times."""
+        """Yield the same predictions, with a progress bar for `passes` passes over the images."""
         total = passes * self.n_images * self.n_members
         with progress_bar(description, total, "images", enabled=enabled) as advance:
             yield self._with_advance(advance)
@@ -385,7 +385,7 @@ class Predictions:
         return correct
 
     def select(self, *, views: ViewsLike | None = None, images: object = None) -> Predictions:
-        """Return the predictions for some views and images; nothing is read or copied.
+        """Return the predictions for some views and images, without reading or copying outputs.
 
         `views` are in the given order, with the identity always first; `images` are positions or a mask bool [N].
         """
@@ -445,8 +445,8 @@ class Predictions:
         """Return an Arrow table with one row per image.
 
         The columns are `id`, `label`, `predicted_image`, `predicted_views`, `correct_image` and `correct_views`. Each
-        column of class indices is followed by one of class names, such as `label_name`, if these are known; `label`
-        and `correct_...` require labels. With `probabilities=True` there is also a column for each view, such as
+        column of class indices is followed by one of class names, like `label_name`, if these are known; `label` and
+        `correct_...` require labels. With `probabilities=True` there is also a column for each view, like
         `probabilities:hflip`, with a list of C float32.
         """
         import pyarrow as pa
@@ -472,17 +472,17 @@ class Predictions:
         return pandas_frame(self.to_arrow(probabilities=probabilities))
 
     def to_fd_shifts(self, folder: str | Path, confidence: object, *, dataset: object = 0) -> None:
-        """Write the files that the analysis of fd-shifts reads: the logits, those of all views, and a confidence.
+        """Write the files for the analysis of fd-shifts: logits of the image, logits of all views, and a confidence.
 
-        The views stand where fd-shifts expects passes with dropout. A folder holds one confidence, which fd-shifts
-        calls `ext`; existing files are replaced.
+        The views replace the dropout passes of fd-shifts. A folder holds one confidence, which fd-shifts calls `ext`;
+        existing files are replaced.
 
         Parameters
         ----------
         folder
             Where `raw_logits.npz`, `raw_logits_dist.npz` and `external_confids.npz` are written.
         confidence
-            Confidence of each image, float [N], as `confidence` returns it.
+            Confidence of each image, float [N], for example from `confidence`.
         dataset
             Index of the data set in the configuration of fd-shifts: one for all images, or int [N].
         """
@@ -524,7 +524,7 @@ def _freeze(array: Array) -> Array:
 
 
 def _write_npz(path: Path, shape: tuple[int, ...], blocks: Iterable[Array]) -> None:
-    """Write one array of float64 block by block, as `numpy.savez` writes it at once."""
+    """Write one array of float64 block by block, in the format of `numpy.savez`."""
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w") as archive, archive.open("arr_0.npy", "w", force_zip64=True) as member:
@@ -557,7 +557,7 @@ def open_entry(entry: StoreEntry, views: ViewSet | None = None) -> Predictions:
 
 
 class _ConcatenatedTable(Table):
-    """The outputs of two predictions, one after the other."""
+    """The concatenated outputs of two predictions."""
 
     def __init__(self, first: Predictions, second: Predictions) -> None:
         self._predictions = (first, second)

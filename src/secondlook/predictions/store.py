@@ -47,14 +47,14 @@ _RECOMPUTE = "collect into the same store to recompute it"
 _GROUP_BYTES = 256 * 2**10
 """Approximate size of one row group, the smallest unit that is read."""
 
-# --- Manifests: which classifier, data and views an entry holds, validated whenever they are read ---
+# --- Manifests: the classifier, data and views of an entry, validated at every read ---
 
 EntryName = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-"""The name of an entry, and of its folder: a digest, and so never the path of another folder."""
+"""The name of an entry and of its folder: a digest, so that it cannot be a path to another folder."""
 
 
 class ClassifierRecord(FrozenRecord):
-    """The classifier, and how images become its input."""
+    """The classifier and its preprocessing."""
 
     name: str
     digest: str
@@ -75,7 +75,7 @@ class ClassifierRecord(FrozenRecord):
 
 
 class Origin(NamedTuple):
-    """Where predictions come from."""
+    """The origin of predictions."""
 
     classifier: ClassifierRecord
     data: str
@@ -83,11 +83,11 @@ class Origin(NamedTuple):
     digest: str
     """Digest of the images."""
     versions: Mapping[str, str]
-    """Versions of the packages that the outputs were collected with."""
+    """Versions of the packages used to collect the outputs."""
 
     @classmethod
     def describe(cls, classifier: Classifier, source: Source) -> "Origin":
-        """Return where the predictions of a classifier for a source come from, collected now."""
+        """Return the origin of predictions collected now."""
         return cls(ClassifierRecord.describe(classifier), source.spec, source.digest, _package_versions())
 
 
@@ -112,7 +112,7 @@ class SkippedImage(FrozenRecord):
 class Manifest(SealedRecord):
     """One entry: a classifier, its data and the views collected so far.
 
-    It holds no timestamps, so that collecting the same outputs again writes the same bytes.
+    It has no timestamps, so collecting the same outputs again writes the same bytes.
     """
 
     version: Literal[1] = FORMAT_VERSION
@@ -170,7 +170,7 @@ def _package_versions() -> dict[str, str]:
 def entry_key(classifier: Classifier, source: Source) -> str:
     """Return the name of an entry: a digest of the classifier, its preprocessing and output, and the data.
 
-    That of an ensemble is a digest of the names of its members' entries.
+    The name of an ensemble is a digest of the entry names of its members.
     """
     if classifier.members:
         return _digest(["ensemble", *(entry_key(member, source) for member in classifier.members), FORMAT_VERSION])
@@ -179,7 +179,7 @@ def entry_key(classifier: Classifier, source: Source) -> str:
 
 
 def view_key(view: str) -> str:
-    """Return the folder name of a view, a digest because its text may contain characters that paths do not allow."""
+    """Return the folder name of a view: a digest, because view text may contain characters not allowed in paths."""
     return _digest(["view", view])
 
 
@@ -211,11 +211,11 @@ def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
 
 
 class DamagedChunkError(PredictionsError):
-    """A stored file whose content is not what was written."""
+    """A stored file is damaged."""
 
 
 class DamagedChunkWarning(UserWarning):
-    """A stored file is damaged and will be replaced."""
+    """A damaged file of a store is replaced."""
 
 
 @dataclass(frozen=True)
@@ -230,19 +230,19 @@ class Chunk:
     skipped: tuple[SkippedImage, ...] = ()
 
     def shift(self, first: int) -> "Chunk":
-        """Return the chunk with images counted from the first of the source, of which it begins with `first`."""
+        """Return the chunk with source indices, if its first image is the image `first` of the source."""
         skipped = tuple(image.model_copy(update={"index": first + image.index}) for image in self.skipped)
         return Chunk(first + self.indices, self.outputs, skipped)
 
 
 def group_rows(classes: int) -> int:
-    """Return the number of rows that are read together: a power of two from 16 to 1024."""
+    """Return the number of rows per row group: a power of two from 16 to 1024."""
     return min(1024, max(16, round_down_to_power_of_two(_GROUP_BYTES // (4 * classes))))
 
 
 @contextmanager
 def translate_store_errors(folder: Path) -> Iterator[None]:
-    """Raise `PredictionsError` for a store that cannot be written: a full disk, missing permissions."""
+    """Raise `PredictionsError` if the store cannot be written: a full disk, missing permissions."""
     try:
         yield
     except OSError as error:
@@ -264,7 +264,7 @@ def _translate_read_errors(chunks: ChunkStore, number: int) -> Iterator[None]:
 
 
 class StoreEntry:
-    """One entry of a store. Its chunks are the ground truth: the manifest holds only what they imply, or settings."""
+    """One entry of a store. Chunks are the source of truth; the manifest holds settings and derived values."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -292,11 +292,11 @@ class StoreEntry:
 
     @contextmanager
     def lock_for_writing(self) -> Iterator[None]:
-        """Hold the entry while chunks are written, after removing the temporary files of killed processes."""
+        """Lock the entry while writing chunks; first remove the temporary files of killed processes."""
         with ExitStack() as held:
             with translate_store_errors(self.folder):
                 if held.enter_context(shared_lock(self.folder / _WRITERS_LOCK)):  # the only writer
-                    # A process that is just opening the entry writes the manifest without the writers' lock.
+                    # A process opening the entry writes the manifest without the writers' lock.
                     with exclusive_lock(self.folder / _MANIFEST_LOCK):
                         for folder in (self.folder, *filter(Path.is_dir, self.folder.iterdir())):
                             remove_temporary_files(folder)
@@ -336,7 +336,7 @@ class StoreEntry:
         fields = [pa.field("index", pa.int64(), nullable=False), pa.field(kind, outputs.type, nullable=False)]
         table = pa.Table.from_arrays([pa.array(chunk.indices), outputs], schema=pa.schema(fields))
         skipped = json.dumps([image.model_dump() for image in chunk.skipped])
-        # Floats hardly compress, and plain values are the fastest to read.
+        # Floats hardly compress, and plain values are fastest to read.
         options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         metadata = {_VIEW: view, _SKIPPED: skipped}
         self._write(view_key(view), number, table, metadata, row_group_size=group_rows(classes), **options)
@@ -365,17 +365,17 @@ class StoreEntry:
             return schema.field(kind).type.list_size if file.metadata.num_rows else None, skipped
 
     def remove_damaged_chunks(self, views: Sequence[str]) -> None:
-        """Verify all existing chunks of the views, and remove damaged ones with a warning."""
+        """Verify all existing chunks of the views; remove damaged chunks with a warning."""
         for number in self.chunking.numbers:
             existing = [view for view in views if number in self.chunks_of(view)]
             indices = {view: found for view in existing if (found := self._verify_chunk(view, number)) is not None}
             if len({found.tobytes() for found in indices.values()}) > 1:
-                # An image was readable for one view only, but all views must have the same images.
+                # An image was readable for only some views, but all views must have the same images.
                 for view in indices:
                     self.chunks_of(view).delete(number)
 
     def remove_chunks_with(self, images: Iterable[int]) -> None:
-        """Remove the chunks, of all views, that contain any of the images."""
+        """Remove all chunks that contain any of the images, for all views."""
         for number in {image // self.manifest.rows_per_chunk for image in images}:
             for view in self.manifest.views:
                 if number in self.chunks_of(view):
@@ -398,7 +398,7 @@ class StoreEntry:
         return indices
 
     def finalize(self) -> None:
-        """Write the number of classes and the skipped images, known once all chunks exist, to the manifest."""
+        """Write the number of classes and the skipped images to the manifest, once all chunks exist."""
         found = [self._inspect(self.manifest.views[0], number) for number in self.chunking.numbers]
         classes = next((n_classes for n_classes, _ in found if n_classes), None)
         skipped = tuple(image for _, unreadable in found for image in unreadable)
@@ -411,9 +411,9 @@ class StoreEntry:
             write_manifest(self.folder / ENTRY_FILE, self.manifest)
 
     def check_complete(self, views: Sequence[str], n_images: int) -> None:
-        """Raise an error if chunks are missing, or the manifest contradicts the files, which list `n_images` images."""
+        """Raise an error if chunks are missing, or if the manifest contradicts the files with `n_images` images."""
         path = self.folder / ENTRY_FILE
-        if self.manifest.data.images != n_images:  # whose chunks could take forever to look for
+        if self.manifest.data.images != n_images:  # a huge number would take forever
             raise _contradiction(path, f"{self.manifest.data.images} images, but {n_images} are listed")
         numbers = self.chunking.numbers
         missing = [view for view in views for number in numbers if number not in self.chunks_of(view)]
@@ -436,7 +436,7 @@ class StoreEntry:
             raise PredictionsError(f"{fault}; the first is {first.id!r}: {first.reason}", repair=repair)
 
     def ensure_images(self, ids: Sequence[str], labels: IntArray | None) -> None:
-        """Write the ids and labels, int64 [N], of all images of the source, if they are missing or damaged."""
+        """Write the ids and labels, int64 [N], of all images of the source, if missing or damaged."""
         import pyarrow as pa
 
         try:
@@ -459,7 +459,7 @@ class StoreEntry:
         return table["id"].to_pylist(), table["label"].to_numpy() if "label" in table.column_names else None
 
     def readable_indices(self) -> IntArray:
-        """Return the source indices of the images that could be read, int64 [N]."""
+        """Return the source indices of the readable images, int64 [N]."""
         readable = np.ones(self.manifest.data.images, dtype=np.bool_)
         readable[[image.index for image in self.manifest.skipped]] = False
         return np.flatnonzero(readable)
@@ -476,11 +476,11 @@ class Table(ABC):
     shape: tuple[int, int, int]
     """Number of images, views and classes."""
     rows_per_read: int = 1
-    """Number of consecutive images that are read as a unit."""
+    """Number of consecutive images that are read together."""
 
     @abstractmethod
     def read(self, images: IntArray, views: IntArray | None = None) -> Array:
-        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; of all views by default."""
+        """Read outputs, float32 or float64 [len(images), len(views), C], into a new array; by default all views."""
 
     def read_probabilities(self, images: IntArray, views: IntArray | None = None) -> Float64Array:
         """Read probabilities, float64 [len(images), len(views), C], into a new array."""
@@ -489,7 +489,7 @@ class Table(ABC):
 
 
 class StoredTable(Table):
-    """Outputs of a complete entry for some views, read from disk and verified on demand."""
+    """Outputs of a complete entry for some views, read and verified on demand."""
 
     def __init__(self, entry: StoreEntry, views: tuple[str, ...]) -> None:
         assert entry.manifest.classes is not None, "the entry is complete"
@@ -497,7 +497,7 @@ class StoredTable(Table):
         self._views = views
         self._indices = entry.readable_indices()
         self._chunk_of = self._indices // entry.manifest.rows_per_chunk
-        # Skipped images leave no gap in a chunk: the row is the rank among the readable images of the chunk.
+        # Skipped images leave no gap: the row is the rank among the readable images of the chunk.
         self._row_of = np.arange(len(self._indices)) - np.searchsorted(self._chunk_of, self._chunk_of)
         self.kind = entry.manifest.classifier.output
         self.shape = len(self._indices), len(views), entry.manifest.classes
@@ -518,18 +518,18 @@ class StoredTable(Table):
         rows = self._row_of[images]
         groups, group_of_row = np.unique(rows // self.rows_per_read, return_inverse=True)
         indices, outputs = self._entry.read_rows(view, number, groups.tolist())
-        # All row groups of a chunk but the last are full, so each starts where the full ones before it end.
+        # All row groups of a chunk but the last are full.
         places = group_of_row * self.rows_per_read + rows % self.rows_per_read
         if len(indices) <= places.max() or not np.array_equal(indices[places], self._indices[images]):
             where = f"chunk {number} of view {view!r} in the store entry {self._entry.folder.name!r}"
             first = self._entry.manifest.views[0]
-            raise DamagedChunkError(f"{where} has other images than that of view {first!r}", repair=_RECOMPUTE)
+            raise DamagedChunkError(f"{where} has different images than view {first!r}", repair=_RECOMPUTE)
         chosen: Array = outputs[places]
         return chosen
 
 
 def find_entry(store: Path, name: str | None) -> Path:
-    """Return the folder of the only entry or ensemble of a store, or of the one whose name starts with `name`.
+    """Return the folder of the only entry or ensemble of a store, or of the one with a name that starts with `name`.
 
     If `store` is itself the folder of an entry, it is returned.
     """
@@ -540,7 +540,7 @@ def find_entry(store: Path, name: str | None) -> Path:
     folders = sorted(folder for folder in store.iterdir() if folder.is_dir() and _is_entry(folder))
     matches = [folder for folder in folders if folder.name.startswith(name or "")]
     if name is None:
-        # Without the members of ensembles in the same store: the ensemble is what was collected.
+        # Omit the members of ensembles in the same store.
         members = {member for folder in folders for member in read_member_names(folder)}
         matches = [folder for folder in matches if folder.name not in members]
     if len(matches) == 1:
@@ -558,7 +558,7 @@ def _is_entry(folder: Path) -> bool:
 
 
 def read_member_names(folder: Path) -> tuple[str, ...]:
-    """Return the entry names of an ensemble's members; empty if the folder is not that of an ensemble."""
+    """Return the entry names of an ensemble's members; empty for any other folder."""
     path = folder / ENSEMBLE_FILE
     return read_manifest(path, EnsembleManifest).members if path.is_file() else ()
 

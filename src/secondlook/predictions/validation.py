@@ -73,7 +73,7 @@ def as_outputs(values: object, kind: Output, views: Sequence[str]) -> Array:
 def _check_values(outputs: Array, kind: Output, views: Sequence[str], first_image: int) -> None:
     """Check that outputs [n, V, C] are finite and, if probabilities, non-negative with sum 1."""
     finite = np.isfinite(outputs)
-    if not finite.all():  # much faster than a result for each view
+    if not finite.all():  # much faster than a result per view
         _check_all(finite.all(axis=2), outputs, "are not finite", kind, views, first_image)
     if kind == "probabilities":
         _check_all((outputs >= 0).all(axis=2), outputs, "are negative", kind, views, first_image)
@@ -108,7 +108,7 @@ def as_labels(labels: Any, images: int, classes: int, class_names: tuple[str, ..
 
 
 def _check_range(labels: Array, classes: int, name_label: Callable[[int], str]) -> None:
-    """Raise unless labels are class indices; `name_label` names that of an image."""
+    """Check that labels are valid class indices; `name_label` describes the label of an image."""
     for image in np.flatnonzero((labels < 0) | (labels >= classes))[:1]:
         counts_from_one = labels.min() == 1 and labels.max() == classes
         repair = "if they count from 1, subtract 1" if counts_from_one else None
@@ -153,7 +153,7 @@ def as_class_names(class_names: Iterable[str] | None, classes: int) -> tuple[str
 
 
 def check_classes(classifier: str, source: Source, classes: int) -> None:
-    """Check labels and class names against the first output, rather than after hours of work."""
+    """Check labels and class names against the first output, instead of after hours of work."""
     names = source.class_names
     if names is not None and len(names) != classes:
         listed = ", ".join(names[:_MAX_LISTED_NAMES]) + (", ..." if len(names) > _MAX_LISTED_NAMES else "")
@@ -162,12 +162,12 @@ def check_classes(classifier: str, source: Source, classes: int) -> None:
             repair = f"list all class names in the order of the outputs {_suggest_class_names(source)}"
         found = f"data {source.spec!r} has {len(names)} classes ({listed})"
         raise PredictionsError(f"{found}, but classifier {classifier!r} outputs {classes}", repair=repair)
-    if source.labels is not None:  # of a sample, maybe, in which an image has another position
+    if source.labels is not None:  # use ids: a sample has other positions
         _check_range(source.labels, classes, lambda image: f"the label of image {source.ids[image]!r}")
 
 
 def check_class_names_match(classifiers: Sequence[Classifier], source: Source) -> None:
-    """Check that labeled data have the class order of each classifier; warn once if names differ otherwise."""
+    """Check that labeled data have the class order of each classifier; warn once about other differences."""
     if source.labels is None or source.class_names is None:
         return
     repair = f"list the class names in the order of the classifier {_suggest_class_names(source)}"
@@ -180,15 +180,15 @@ def check_class_names_match(classifiers: Sequence[Classifier], source: Source) -
         expected = f"{source.class_names[place]!r} for data {source.spec!r}"
         differences.append(f"class {place} is {names[place]!r} for classifier {classifier.name!r} but {expected}")
         if sorted(map(_normalize_name, names)) == sorted(map(_normalize_name, source.class_names)):
-            raise PredictionsError(f"{differences[-1]}: both have the same class names in a different order; {repair}.")
+            raise PredictionsError(f"{differences[-1]}: the same names in a different order; {repair}.")
     if differences:
         consequence = "unless these are two spellings of one class, the labels are wrong"
         warnings.warn(f"{differences[0]}; {consequence}: {repair}.", ClassNamesWarning, stacklevel=3)
 
 
 def _find_difference(first: tuple[str, ...], second: tuple[str, ...]) -> int | None:
-    """Return the first class whose names differ; None if there is none or the names are not comparable."""
-    # ImageNet classes are named by synset ids or by words; both are right, and they always differ.
+    """Return the first class with different names; None if all agree or the names are not comparable."""
+    # ImageNet classes have synset ids or words as names; both are valid, and they always differ.
     if len(first) != len(second) or all(map(_SYNSET.match, first)) != all(map(_SYNSET.match, second)):
         return None
     pairs = enumerate(zip(first, second, strict=True))
@@ -200,7 +200,7 @@ def _normalize_name(name: str) -> str:
 
 
 def _suggest_class_names(source: Source) -> str:
-    # The specs of custom sources need not follow the grammar, so `parse_spec` could reject them.
+    # `parse_spec` could reject the spec of a custom source.
     scheme = SOURCES.get(source.spec.partition(":")[0])
     if scheme is not None and "classes" in scheme.options:
         return "with ?classes=FILE, one name per line"
@@ -208,7 +208,7 @@ def _suggest_class_names(source: Source) -> str:
 
 
 def check_prediction(predict_from: str, top_k: int, classes: int | None = None) -> None:
-    """Check the values of the arguments that tell which classes count as the prediction, of `classes` if known."""
+    """Check `predict_from` and `top_k`, which is at most `classes` if that is known."""
     if predict_from not in ("image", "views"):
         expected = "is invalid; expected 'image', or 'views' for the mean over all views"
         raise PredictionsError(expected, argument="predict_from", value=predict_from)
@@ -218,7 +218,7 @@ def check_prediction(predict_from: str, top_k: int, classes: int | None = None) 
 
 
 def resolve_views(views: ViewSet, available: Sequence[str]) -> IntArray:
-    """Return the position of each view among the texts of the available ones, int64 [len(views)]."""
+    """Return the position of each view in `available`, int64 [len(views)]."""
     positions = {text: position for position, text in enumerate(available)}
     for text in views.texts:
         if text not in positions:
@@ -238,5 +238,5 @@ def check_members_match(members: Sequence[Predictions], views: ViewSet) -> None:
             found, expected = f"{member.n_classes} classes", f"{first.n_classes}, as members[0]"
             raise PredictionsError(f"members[{number}] has {found}; expected {expected}.")
         if member.ids != first.ids:
-            found = f"other images ({member.n_images}) than members[0] ({first.n_images})"
+            found = f"different images ({member.n_images}) than members[0] ({first.n_images})"
             raise PredictionsError(f"members[{number}] has {found}; expected the same ids in the same order.")

@@ -62,21 +62,21 @@ class ArraySource(Source):
         return np.array(self.images[int(index)], order="C")
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, if it takes at most `max_bytes`."""
+        """Return one image of at most `max_bytes`."""
         check_image_bytes(self.ids[index], "it takes", _count_bytes(self.images), max_bytes)
         return self.read(index)
 
     def read_block(self, positions: range | IntArray) -> "Array | Tensor | None":
-        """Return images together, without a copy where possible; None where a copy would take more than `max_bytes`."""
+        """Return several images, without a copy if possible; None if a copy would take more than `max_bytes`."""
         if getattr(self.read, "__func__", None) is not ArraySource.read:
-            return None  # the images of a subclass are those that its `read` returns
+            return None  # a subclass defines its images by `read`
         is_copied = isinstance(self.images, StoredImages) or not isinstance(positions, range)
         if is_copied and len(positions) * _count_bytes(self.images) > self.max_bytes:
             return None
         return self.images[as_index(positions)]
 
     def extract(self, positions: range | IntArray) -> "ArraySource | None":
-        """Return some of the images of a file, which is opened again where they are read; None for other arrays."""
+        """Return a subset that reopens the file to read images; None for arrays in memory."""
         if type(self) is not ArraySource or not isinstance(self.images, StoredImages):
             return None
         return self._copy_part(positions, images=self.images.select(positions))
@@ -95,7 +95,7 @@ class DeviceImages:
         return self.shape[0]
 
     def __getitem__(self, positions: int | slice | IntArray) -> Any:
-        """Return one image on the host, or several on their device, without a copy where possible."""
+        """Return one image on the host, or several on their device, without a copy if possible."""
         import torch
 
         is_array = isinstance(positions, np.ndarray)
@@ -104,7 +104,7 @@ class DeviceImages:
         return pixels.cpu().numpy() if isinstance(positions, int) else pixels
 
     def find_ranges(self) -> Float32Array:
-        """Return the lowest and the highest value of each image, float32 [N, 2]."""
+        """Return the minimum and maximum of each image, float32 [N, 2]."""
         import torch
 
         pixels = self._pixels.flatten(1)
@@ -114,10 +114,10 @@ class DeviceImages:
 
 @dataclass(frozen=True, eq=False)
 class StoredImages:
-    """An array of images in C order in a part of a file, which is opened for each read.
+    """An array of images in C order in a part of a file. Every read opens the file.
 
-    It is not memory-mapped, because a process that reads a mapped file is killed if the file is truncated. A file whose
-    version (size and modification time) is another one than when its images were found is an error.
+    The file is not memory-mapped: truncating a mapped file kills the process that reads it. A change of the file's
+    version (size and modification time) is an error.
     """
 
     path: Path
@@ -152,14 +152,14 @@ class StoredImages:
         return to_float32(images) if self.dtype.kind == "f" else images
 
     def select(self, positions: range | IntArray) -> "StoredImages":
-        """Return some of the images, which are read from the same file, also in another process."""
+        """Return a subset of the images in the same file; it can be read in another process."""
         return replace(self, positions=self._choose(as_index(positions)), shape=(len(positions), *self.shape[1:]))
 
     def _choose(self, key: slice | IntArray) -> range | IntArray:
         return self.positions[key] if isinstance(key, slice) else np.asarray(self.positions)[key]
 
     def find_ranges(self) -> Float32Array:
-        """Return the lowest and the highest value of each image, float32 [N, 2]."""
+        """Return the minimum and maximum of each image, float32 [N, 2]."""
         count = max(1, BYTES_PER_BLOCK // _count_bytes(self))
         blocks = (
             self[first : first + count].reshape(-1, math.prod(self.shape[1:])) for first in range(0, len(self), count)
@@ -173,7 +173,7 @@ def _count_bytes(images: "Array | StoredImages | DeviceImages") -> int:
 
 
 def _validate_images(images: Any, name: str) -> Any:
-    """Return images if they are valid, those in memory as uint8 or float32; of others, only floats are read for it."""
+    """Validate images and convert those in memory to uint8 or float32; of other images, only floats are read."""
     if not isinstance(images, StoredImages | DeviceImages):
         return validate_pixels(images, name, SourceError)
     is_float = images.dtype.kind == "f"
@@ -185,7 +185,7 @@ def _validate_images(images: Any, name: str) -> Any:
 
 
 def _find_version(file: BinaryIO) -> tuple[int, int]:
-    """Return what changes with the content of an open file: its size and modification time."""
+    """Return the size and modification time of an open file, to detect changes."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
@@ -197,7 +197,7 @@ def _find_version(file: BinaryIO) -> tuple[int, int]:
     options=("images", "labels", "class_names"),
 )
 def open_npz(spec: Spec, read_options: ReadOptions) -> ArraySource:
-    """Open an archive; uncompressed images are read one at a time, compressed images are decompressed once."""
+    """Open an archive. Uncompressed images are read one at a time; compressed images are decompressed once."""
     what = f"{str(spec.path)!r} cannot be read as a NumPy archive"
     with (
         reject_failures(what, "save it with numpy.savez", SourceError),
@@ -219,12 +219,12 @@ def open_npz(spec: Spec, read_options: ReadOptions) -> ArraySource:
 
 
 def _check_directory(file: BinaryIO, members: zipfile.ZipFile) -> None:
-    """Check names and number of members, so that damage to the directory does not hide an array, such as the labels."""
+    """Check the names and number of members: a damaged directory could hide the labels."""
     for member in members.infolist():
-        members.open(member).close()  # compares the name in the directory with that in front of the member
+        members.open(member).close()  # compares the directory with the local header
     file.seek(-END_RECORD_BYTES - len(members.comment), os.SEEK_END)
     expected = int.from_bytes(file.read(END_RECORD_BYTES)[10:12], "little")
-    if len(members.infolist()) != expected and expected != 0xFFFF:  # which stands for more
+    if len(members.infolist()) != expected and expected != 0xFFFF:  # 0xFFFF means more
         raise zipfile.BadZipFile(f"its directory lists {len(members.infolist())} of {expected} members")
 
 
@@ -238,20 +238,20 @@ class _Header(NamedTuple):
 
 
 class _Archive:
-    """The arrays of an open archive, whose sizes are checked before they are read."""
+    """The arrays of an open archive. Sizes are checked before reading."""
 
     def __init__(self, spec: Spec, file: BinaryIO, members: zipfile.ZipFile) -> None:
         self.spec, self.file, self.members = spec, file, members
         self.loaded_bytes = 0
 
     def read_optional_array(self, name: str) -> Array | None:
-        """Read an array that may be missing, except where the spec names it."""
+        """Read an array, or return None if it is missing and the spec does not name it."""
         if name not in self.spec.options and f"{name}.npy" not in self.members.namelist():
             return None
         return self.read_array(self.spec.options.get(name, name))
 
     def read_images(self, name: str) -> Array | StoredImages:
-        """Open an uncompressed array of images after its checksum is verified, or read a compressed one."""
+        """Verify the checksum of an uncompressed array and open it, or read a compressed array."""
         member, header = self._find_array(name)
         if member.compress_type != zipfile.ZIP_STORED or header.fortran_order or 0 in header.shape:
             return self.read_array(name)
@@ -263,12 +263,12 @@ class _Archive:
         return StoredImages(path, version, start, header.dtype, shape, range(shape[0]))
 
     def read_array(self, name: str) -> Array:
-        """Read an array into memory; its checksum is verified."""
+        """Read an array into memory and verify its checksum."""
         member, header = self._find_array(name)
         self.loaded_bytes += member.file_size
         if self.loaded_bytes > MAX_LOADED_BYTES:
             fault = f"the arrays of {str(self.spec.path)!r} take {self.loaded_bytes} bytes or more in memory, above the"
-            repair = "save them with numpy.savez in C order, so that images are read one at a time"
+            repair = "save them with numpy.savez in C order, to read images one at a time"
             raise SourceError(f"{fault} limit of {MAX_LOADED_BYTES}", repair=repair)
         if math.prod(header.shape[:1]) > MAX_LOADED_ROWS:
             fault = f"{self._locate(name)} has length {header.shape[0]}, above the limit of {MAX_LOADED_ROWS}"
@@ -286,7 +286,7 @@ class _Archive:
         header = self._read_header(member)
         if header.dtype.hasobject:
             fault = f"{self._locate(name)} contains pickled Python objects, which are never loaded"
-            raise SourceError(fault, repair="save it with a plain dtype (numbers, or text such as '<U20')")
+            raise SourceError(fault, repair="save it with a plain dtype (numbers, or text like '<U20')")
         n_bytes = header.n_bytes + math.prod(header.shape) * header.dtype.itemsize
         if n_bytes != member.file_size or min(header.shape, default=0) < 0 or not header.dtype.itemsize:
             needed = f"{header.dtype} {list(header.shape)} needs {n_bytes}"
@@ -306,7 +306,7 @@ class _Archive:
             return _Header(*read(file), file.tell())
 
     def _find_data_start(self, member: zipfile.ZipInfo) -> int:
-        """Return the offset of a member's data, after its local header; the directory does not hold its length."""
+        """Return the offset of a member's data; only the local header contains its own length."""
         self.file.seek(member.header_offset)
         header = self.file.read(LOCAL_HEADER_BYTES)
         name_length, extra_length = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))

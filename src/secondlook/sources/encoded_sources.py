@@ -1,4 +1,4 @@
-"""Encoded images: in files of their own (`folder:DIR`, `csv:FILE`, lists of paths), or in shards of a location."""
+"""Encoded images: in separate files (`folder:DIR`, `csv:FILE`, lists of paths), or in shards of a location."""
 
 import csv
 import hashlib
@@ -43,20 +43,20 @@ from secondlook.sources.source import (
 from secondlook.specs import Spec
 
 REMOTE_THREADS = max(16, DECODING_THREADS)
-"""Threads that read from another machine wait more than they decode."""
+"""Number of threads for remote images; they mostly wait for the network."""
 
 MAX_KEPT_BYTES = 64_000_000
-"""Size of the encoded images that are kept for another attempt to decode them."""
+"""Size of the cache of encoded images, used to decode an image again."""
 
 MAX_HASHED_BYTES = 2_000_000_000
-"""Digests cover the bytes of the files up to this total size, and their sizes and modification times above it."""
+"""Digests cover the bytes of files up to this total size, above it only sizes and modification times."""
 
 UNSUPPORTED_SUFFIX = re.compile(r"\.(gif|avif|heic|heif|ppm|pgm|pbm|jp2|jxl|svg|psd|raw|dng|dcm|exr|tga|ico)")
 
 
 @dataclass(frozen=True)
 class Labeling:
-    """Labels and class names of images, where they are known."""
+    """Labels and class names of images, if known."""
 
     labels: ArrayLike | None = None
     class_names: Iterable[str] | None = None
@@ -67,7 +67,7 @@ class EncodedSource(Source):
 
     threads: int = DECODING_THREADS
     hashes_bytes: bool = True
-    """Whether digests cover the bytes of the images, rather than what `_describe_version` returns."""
+    """Whether digests cover the bytes of the images, or only the output of `_describe_version`."""
 
     def __init__(self, spec: str, ids: Sequence[str], read_options: ReadOptions, labeling: Labeling) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ class EncodedSource(Source):
         """Read the bytes of one encoded image."""
 
     def _describe_version(self, index: int) -> str:
-        """Return what changes with an image, without reading it."""
+        """Return a text that changes when an image changes, without reading the image."""
         raise NotImplementedError
 
     def _name_image(self, index: int) -> str:
@@ -106,7 +106,7 @@ class EncodedSource(Source):
 
 
 class ShardedSource(EncodedSource):
-    """Images in the files ("shards") of a location, one or many in each; those of a URL are not read for digests."""
+    """Images in the files ("shards") of a location, one or many per file; digests do not read remote images."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ShardedSource(EncodedSource):
         read_options: ReadOptions,
         labeling: Labeling,
     ) -> None:
-        """Open images at their places, int64 [N, k]: number of the shard, and numbers that find an image in it."""
+        """Open images at their places, int64 [N, k]: the shard number, and the position of the image in the shard."""
         super().__init__(spec, ids, read_options, labeling)
         self.location = location
         self.shards = tuple(shards)
@@ -132,12 +132,12 @@ class ShardedSource(EncodedSource):
         """Decode one image, if it takes at most `max_bytes` when decoded. -> uint8 [H, W, 3]"""
         if not self.is_remote:
             return super().read_within(index, max_bytes)
-        # A large image is decoded again with more memory, but not sent again.
+        # A large image is decoded again with more memory, but not downloaded again.
         content = self._contents.get(self.ids[index], lambda: self._read_encoded(index))
         return decode_image(content, self._name_image(index), self.max_pixels, max_bytes)
 
     def extract(self, positions: range | IntArray) -> Self:
-        """Return some of the images, with the shards that they are in."""
+        """Return a subset of the images, with only the shards that contain them."""
         places = self.places[np.asarray(positions)]
         numbers, places[:, 0] = np.unique(places[:, 0], return_inverse=True)
         return self._copy_part(positions, shards=tuple(self.shards[number] for number in numbers), places=places)
@@ -170,7 +170,7 @@ class FileSource(EncodedSource):
         labeling: Labeling,
         root: Path | None = None,
     ) -> None:
-        """Open files; a `root` that is given and gone is an error, rather than each file that is missing."""
+        """Open files. A missing `root` is one error, instead of one for each file."""
         super().__init__(spec, ids, read_options, labeling)
         self.paths = tuple(paths)
         self.root = root
@@ -191,7 +191,7 @@ class FileSource(EncodedSource):
         return str(self.paths[index])
 
     def extract(self, positions: range | IntArray) -> Self:
-        """Return some of the files, with absolute paths."""
+        """Return a subset of the files, with absolute paths."""
         paths = tuple(make_absolute(self.paths[position]) for position in positions)
         return self._copy_part(positions, paths=paths, root=self._existing_root)
 
@@ -201,13 +201,13 @@ class FileSource(EncodedSource):
 
     @cached_property
     def hashes_bytes(self) -> bool:  # type: ignore[override]
-        """Whether the files are small enough, all together, to be read for a digest; missing ones count as empty."""
+        """Whether the total size of the files is small enough to read them for a digest; missing files count as 0."""
         sizes = (os.path.getsize(path) for path in self.paths if os.path.isfile(path))  # noqa: PTH113, PTH202
         return sum(sizes) <= MAX_HASHED_BYTES
 
     @cached_property
     def _existing_root(self) -> Path | None:
-        """The deepest folder on this machine that contains all files, or should; None where there is none."""
+        """The root, or else the deepest existing folder that contains all files; None if there is none."""
         if self.root is not None:
             return make_absolute(self.root)
         common = find_common_folder([make_absolute(path) for path in self.paths])
@@ -216,7 +216,7 @@ class FileSource(EncodedSource):
 
 
 def find_common_folder(paths: Sequence[Path]) -> Path | None:
-    """Return the deepest folder that contains all files, given by absolute paths; None on different drives."""
+    """Return the deepest folder that contains all absolute paths; None on different drives."""
     try:
         return Path(os.path.commonpath([path.parent for path in paths]))
     except ValueError:
@@ -224,7 +224,7 @@ def find_common_folder(paths: Sequence[Path]) -> Path | None:
 
 
 class RemoteFileSource(ShardedSource):
-    """Image files behind a URL: shards of one image each, whose id is their name."""
+    """Image files at a URL: each file is a shard of one image, and its name is the id."""
 
     def _read_encoded(self, index: int) -> bytes:
         self._check_encoded_size(index, self._find_file(index).size)
@@ -263,7 +263,7 @@ def open_folder(spec: Spec, read_options: ReadOptions) -> Source:
     _warn_about_unsupported(entries, spec)
     broken = [] if root is None else [name for name in find_broken_links(root) if name.lower().endswith(SUFFIXES)]
     if broken:
-        fault = f"ignoring {len(broken)} broken links of {str(spec)!r}, such as {broken[0]!r}"
+        fault = f"ignoring {len(broken)} broken links in {str(spec)!r}, for example {broken[0]!r}"
         warnings.warn(f"{fault}; restore their targets or remove them.", IgnoredFilesWarning, stacklevel=2)
     images = sorted((name for name in entries if name.lower().endswith(SUFFIXES)), key=_folder_order)
     if not images:

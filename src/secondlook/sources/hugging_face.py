@@ -82,7 +82,7 @@ class HuggingFaceSource(EncodedSource):
         return read_image_file(Path(str(cell["path"])), self._name_image(index), self.max_bytes)
 
     def extract(self, positions: range | IntArray) -> "HuggingFaceSource":
-        """Return some of the rows with their encoded images: other machines do not have the cache of the data set."""
+        """Return a subset with its encoded images: other machines do not have the data set's cache."""
         rows = [{self.image: self._read_cell(int(position))} for position in positions]
         return self._copy_part(positions, encoded=rows)
 

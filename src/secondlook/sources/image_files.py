@@ -1,4 +1,4 @@
-"""Image files: decoding to uint8 RGB pixels, with size limits that are checked before decoding."""
+"""Decode image files to uint8 RGB pixels; size limits are checked before decoding."""
 
 import io
 import os
@@ -27,10 +27,10 @@ ORIENTATIONS |= {6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}
 
 JPEG_START = b"\xff\xd8\xff"
 SCAN_START = re.compile(rb"\xff\xda\0[\x08\x0a\x0c\x0e]")
-"""The marker of a scan of a JPEG file and its length: 6 bytes, and 2 for each of its 1 to 4 components."""
+"""The marker and length of a JPEG scan: 6 bytes, and 2 for each of its 1 to 4 components."""
 
 MAX_SCANS = 50
-"""Maximum number of scans of a JPEG file, each of which takes a pass over all pixels; encoders write about ten."""
+"""Maximum number of scans of a JPEG file. Each scan takes a pass over all pixels; encoders write about ten."""
 
 
 def read_image_file(path: Path, where: str, max_bytes: int = MAX_BYTES) -> bytes:
@@ -61,7 +61,7 @@ def decode_image(content: bytes, where: str, max_pixels: int, max_bytes: int = M
 
 
 def convert_pillow_image(image: "Image", where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
-    """Return the pixels of a Pillow image as `decode_image` does those of a file. -> uint8 [H, W, 3]"""
+    """Convert a Pillow image to pixels, like `decode_image`. -> uint8 [H, W, 3]"""
     with _translate_decoding_errors(where):
         _check_size(image.size, where, max_pixels, max_bytes)
         image.load()
@@ -76,7 +76,7 @@ def _translate_decoding_errors(where: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise UnreadableImageError(where, "decoding it takes more memory than is available") from error
-    except Exception as error:  # no list of what Pillow's decoders raise on damaged files is complete
+    except Exception as error:  # Pillow's decoders raise many types on damaged files
         raise UnreadableImageError(where, f"it is damaged or cut short ({error or type(error).__name__})") from error
 
 
@@ -135,7 +135,7 @@ def _apply_orientation(image: "Image") -> "Image":
 
 
 def _convert_to_rgb(image: "Image", where: str) -> Array:
-    """Convert in strips, since Pillow holds several copies of what it converts at once. -> uint8 [H, W, 3]"""
+    """Convert in strips, because Pillow holds several copies of the pixels it converts. -> uint8 [H, W, 3]"""
     from PIL.Image import Resampling
 
     if image.mode in ("I", "F"):
@@ -154,7 +154,7 @@ def _convert_to_rgb(image: "Image", where: str) -> Array:
 
 def _convert_strip(strip: "Image") -> Array:
     if strip.mode.startswith("I;16"):
-        # The upper byte, as Pillow itself keeps of 16-bit color.
+        # Keep the upper byte, like Pillow for 16-bit color.
         return (np.asarray(strip) >> 8).astype(np.uint8)[:, :, None]
     if strip.mode in ("P", "PA") and "transparency" in strip.info:
         # Converting a palette with a transparency table straight to RGB makes Pillow warn.
@@ -165,15 +165,15 @@ def _convert_strip(strip: "Image") -> Array:
 def _read_rgb(image: "Image") -> Array:
     """Return the pixels of an RGB image.
 
-    NumPy has Pillow write them as bytes, which takes up to ten times as long and blocks all other threads meanwhile.
-    Through Arrow they are read where they are: red, green, blue and one unused byte.
+    Arrow reads Pillow's memory without a copy: red, green, blue and one unused byte. NumPy takes up to ten times as
+    long and blocks all other threads.
     """
     import cv2
     import pyarrow
 
     try:
         cells = pyarrow.array(image)
-    except (TypeError, ValueError):  # Pillow before 11.2, or a large image, which is in several parts of memory
+    except (TypeError, ValueError):  # Pillow before 11.2, or a large image in several blocks
         return np.asarray(image)
     rgbx = cells.flatten().to_numpy(zero_copy_only=True).reshape(image.height, image.width, 4)
     pixels: Array = cv2.cvtColor(rgbx, cv2.COLOR_RGBA2RGB)

@@ -49,8 +49,8 @@ def validate_labels(
 ) -> tuple[IntArray, tuple[str, ...] | None]:
     """Return the labels as int64 [N], and the class names.
 
-    Accepted are [N] or [N, 1] integers from 0 to the number of classes - 1, and class names. Without `class_names`, the
-    names that occur are the class names, in sorted order, as in a folder.
+    Labels are integers from 0 to the number of classes - 1, [N] or [N, 1], or class names. Without `class_names`, the
+    class names are the sorted names among the labels, as in a folder.
     """
     given = to_host(labels)
     values = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
@@ -91,10 +91,10 @@ def encode_labels(names: Sequence[str], class_names: tuple[str, ...], where: str
 def parse_labels(
     texts: Sequence[str], spec: Spec, name_row: Callable[[int], str]
 ) -> tuple[IntArray | None, tuple[str, ...] | None]:
-    """Parse numbers as class indices and other text as class names, in sorted order or that of the `classes` file.
+    """Parse numbers as class indices, other text as class names: sorted, or in the order of the `classes` file.
 
-    Tables often contain 3.0 for 3. A name in the `classes` file is a name even if it looks like a number. No text at
-    all means that there are no labels. `name_row` names a row in errors. Returns labels int64 [N] and class names.
+    Tables often contain 3.0 for 3. A name in the `classes` file is a name even if it looks like a number. If all texts
+    are empty, there are no labels. `name_row` names a row in errors. Returns labels int64 [N] and class names.
     """
     class_names, where = read_class_names(spec), spec.location
     if not any(texts):
@@ -118,12 +118,12 @@ def parse_labels(
 
 
 def hide_unpublished(labels: Array) -> Array | None:
-    """Return the labels, or None where all are -1, as in test splits whose labels are not published."""
+    """Return the labels, or None if all are -1, as in test splits with unpublished labels."""
     return None if labels.size and bool((labels == -1).all()) else labels
 
 
 def read_class_names(spec: Spec) -> tuple[str, ...] | None:
-    """Read the file that the option `classes` names, one class name per line; None without the option."""
+    """Read the file of the option `classes`, one class name per line; None without the option."""
     if "classes" not in spec.options:
         return None
     path = expand_path(spec.options["classes"])

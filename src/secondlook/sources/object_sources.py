@@ -30,12 +30,12 @@ from secondlook.specs import Spec, expand_path
 
 Kind = Literal["path", "bytes", "PIL image", "array", "tensor"]
 KINDS = "a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C, H, W]"
-ACCEPTED = f"a text such as 'folder:val/', a Source, {KINDS}, a list of these, or a data set of torch or datasets"
+ACCEPTED = f"a text like 'folder:val/', a Source, {KINDS}, a list of these, or a data set of torch or datasets"
 
 IMAGE_KEYS = ("image", "pixel_values")
 LABEL_KEYS = ("label", "labels")
 MEMORY_SCHEMES = ("array", "list", "dataset")
-"""Schemes of the specs of sources in memory; such a spec names the source, but cannot open it again."""
+"""Schemes of sources in memory; their specs are only names and cannot open the source again."""
 
 
 def read_image(
@@ -43,9 +43,9 @@ def read_image(
 ) -> Array:
     """Return one image as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
 
-    The image is a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3], which is not copied, or
-    a torch tensor [C, H, W]; an array or a tensor may have another axis of length 1 in front. `where` names it in
-    errors. The limits are those of an image file or a PIL image.
+    The image is a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] (not copied), or a torch
+    tensor [C, H, W]. Arrays and tensors may have a leading axis of length 1. `where` names the image in errors. The
+    limits apply to image files and PIL images.
     """
     value: Any = image
     kind = _check_kind(image, f"image {where}" if where else "the image")
@@ -64,7 +64,7 @@ def read_image(
 
 
 def find_kind(image: object) -> Kind | None:
-    """Return the kind of an image, or None for anything else; no package is imported."""
+    """Return the kind of an image, or None for anything else, without importing a package."""
     if isinstance(image, str | os.PathLike):
         return "path"
     if isinstance(image, bytes | bytearray | memoryview):
@@ -84,18 +84,18 @@ def _check_kind(image: object, name: str) -> Kind:
 
 
 def _is_instance(value: object, module: str, name: str) -> bool:
-    """Whether a value is an instance of a class of a module; if the module is not loaded, it cannot be."""
+    """Whether a value is an instance of a class of a module; False if the module is not loaded."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def is_on_accelerator(tensor: Any) -> bool:
-    """Whether a tensor is in the memory of a GPU, from which classifiers on GPUs can take it."""
+    """Whether a tensor is in the memory of a GPU."""
     return bool(tensor.is_cuda)
 
 
 def _convert_tensor(tensor: Any, name: str) -> Array:
-    """Return a torch tensor [..., C, H, W] as an array [..., H, W, C] that shares its memory where possible."""
+    """Convert a torch tensor [..., C, H, W] to an array [..., H, W, C], without a copy if possible."""
     _check_tensor_shape(tensor, name)
     values = tensor.detach().cpu()
     array: Array = (values.float() if values.is_floating_point() else values).numpy()
@@ -113,9 +113,9 @@ def _check_tensor_shape(tensor: Any, name: str) -> None:
 
 
 def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Source:
-    """Open images in memory, or a list of paths; ids, digests and limits are those of other sources."""
+    """Open images in memory, or a list of paths."""
     data = _unwrap_loader(data) if _is_instance(data, "torch.utils.data", "DataLoader") else data
-    if _is_instance(data, "datasets", "Dataset"):  # whose images are read as they are stored, without its format
+    if _is_instance(data, "datasets", "Dataset"):  # images are read as stored, without its format
         return HuggingFaceSource(Spec("dataset", f"{len(data)} rows"), data.with_format(None), read_options, labeling)
     if _is_instance(data, "torch", "Tensor"):
         if is_on_accelerator(data):
@@ -136,7 +136,7 @@ def open_object(data: Any, labeling: Labeling, read_options: ReadOptions) -> Sou
 
 
 def _unwrap_loader(loader: Any) -> Any:
-    """Return the data set of a DataLoader that yields all its items, in any order and in batches of any size."""
+    """Return the data set of a DataLoader, if the loader yields all items, in any order and batch size."""
     from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
     if _is_instance(loader.dataset, "torch.utils.data", "IterableDataset"):
@@ -146,20 +146,20 @@ def _unwrap_loader(loader: Any) -> Any:
     is_complete = is_shuffled and sampler.num_samples == len(loader.dataset)
     is_usual = type(loader.batch_sampler) in (BatchSampler, type(None))
     if not is_usual or not (isinstance(sampler, SequentialSampler) or is_complete):
-        fault = f"the DataLoader draws its images with a sampler of its own ({type(sampler).__name__})"
+        fault = f"the DataLoader has a custom sampler ({type(sampler).__name__})"
         repair = "pass a torch.utils.data.Subset of its data set, or the data set itself"
-        raise SourceError(f"{fault}, so they have no stable ids", repair=repair)
+        raise SourceError(f"{fault}, so its images have no stable ids", repair=repair)
     return loader.dataset
 
 
 def _check_length(data: Any) -> int:
-    """Return the number of items of something with a length and positions."""
+    """Return the number of items of an object with `__len__` and `__getitem__`."""
     name = type(data).__name__
     if isinstance(data, Mapping):
         keys = ", ".join(map(str, data))[:80]
         raise SourceError(f"cannot open a {name} with the keys {keys}; pass one of its values.")
     if _is_instance(data, "pandas", "DataFrame"):
-        repair = Repair("pass its column of paths, such as frame['path'], and {labels}", labels=ANY)
+        repair = Repair("pass its column of paths, for example frame['path'], and {labels}", labels=ANY)
         raise SourceError("cannot open a DataFrame", repair=repair)
     try:
         length = len(data)
@@ -167,14 +167,14 @@ def _check_length(data: Any) -> int:
         length = None
     if length is None or not hasattr(data, "__getitem__"):
         advice = "pass a list of its items" if isinstance(data, Iterable) else f"expected {ACCEPTED}"
-        raise SourceError(f"cannot open an object of type {name}, which has no length or no positions; {advice}.")
+        raise SourceError(f"cannot open an object of type {name}, which has no length or no indexing; {advice}.")
     if not length:
         raise SourceError(f"the {name} of images is empty; expected at least one image.")
     return int(length)
 
 
 def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: ReadOptions) -> Source:
-    """Open items that are images, pairs of image and label, or dicts; all images must be of one kind."""
+    """Open items: images, pairs of image and label, or dicts. All images must be of one kind."""
     is_list = isinstance(items, list | tuple)
     scheme = "list" if is_list else "dataset"
     spec = f"{scheme}:{n_items} {'images' if is_list else type(items).__name__}"
@@ -184,7 +184,7 @@ def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: Read
             return _split_item(items[index], f"item {index} of {spec!r}")
         except SourceError:
             raise
-        except Exception as error:  # whatever the user's data set raises
+        except Exception as error:  # a user's data set may raise anything
             fault = f"item {index} of {spec!r} cannot be read: {shorten_reason(error)}"
             raise SourceError(fault, repair="repair it or remove it") from error
 
@@ -212,7 +212,7 @@ def _open_items(items: Any, n_items: int, labeling: Labeling, read_options: Read
 
 
 def _split_item(item: Any, where: str) -> tuple[Any, Any]:
-    """Return the image and the label of an item; the label is None if it has none."""
+    """Return the image and the label of an item, or None for the label."""
     if isinstance(item, Mapping):
         image = next((item[key] for key in IMAGE_KEYS if key in item), None)
         if image is None:
@@ -234,12 +234,12 @@ def _check_same_kind(image: Any, kind: Kind, index: int, spec: str) -> None:
 
 
 def _resolve_labels(labels: list[Any], given: ArrayLike | None, spec: str) -> ArrayLike | None:
-    """Return the labels of the items, as integers or texts, or else those that were passed."""
+    """Return the labels of the items, as integers or texts, or else the labels `given`."""
     missing = [index for index, label in enumerate(labels) if label is None]
     if len(missing) == len(labels):
         return given
     if given is not None:
-        fault = f"is given, but the items of {spec!r} have labels of their own"
+        fault = f"is given, but the items of {spec!r} have labels, too"
         raise SourceError(fault, argument="labels", repair="omit one of them")
     if missing:
         raise SourceError(f"item {missing[0]} of {spec!r} has no label, but other items do; label all or none.")
@@ -270,7 +270,7 @@ def _summarize_image(image: Any, kind: Kind, where: str, read_options: ReadOptio
 
 
 class ItemSource(EncodedSource):
-    """Images of one kind from a list or a data set; one that differs from its summary when it is read is an error."""
+    """Images of one kind from a list or a data set; an image that changed since its summary is an error."""
 
     def __init__(
         self,
@@ -300,15 +300,15 @@ class ItemSource(EncodedSource):
         return f"{index} of {self.spec}"
 
     def read_within(self, index: int, max_bytes: int) -> Array:
-        """Return one image, if it takes at most `max_bytes`. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]"""
+        """Return one image of at most `max_bytes`. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]"""
         if self.kind == "bytes":
             return super().read_within(index, max_bytes)
         check_image_bytes(self.ids[index], "it takes", self.summaries[index].n_bytes, max_bytes)
         where = self._name_image(index)
         pixels = read_image(self._get_image(index), where, max_pixels=self.max_pixels, max_bytes=max_bytes)
         if hash_pixels(pixels) != self.summaries[index].digest:
-            repair = "remove random transforms from the data set, because predictions must belong to fixed images"
-            raise SourceError(f"image {where} has other pixels than when it was first read", repair=repair)
+            repair = "remove random transforms from the data set: predictions need fixed images"
+            raise SourceError(f"the pixels of image {where} have changed since it was first read", repair=repair)
         return pixels.copy()
 
     def hash_content(self, index: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Files from elsewhere: only regular files are opened and sizes are limited."""
+"""Open files from users: only regular files, with size limits."""
 
 import errno
 import io
@@ -17,10 +17,10 @@ MAX_TEXT_BYTES = 1_000_000_000
 """Maximum size of a table, of a file of class names and of a file of indices."""
 
 MAX_LOADED_BYTES = 4 * 2**30
-"""Maximum size of what one file may load into memory as a whole."""
+"""Maximum size of the contents of one file that are loaded into memory together."""
 
 MAX_LOADED_ROWS = 20_000_000
-"""Maximum number of rows of one file: each image, label and name also takes a Python object."""
+"""Maximum number of rows of one file: each image, label and name takes a Python object."""
 
 
 def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedReader:
@@ -53,7 +53,7 @@ def read_text_file(path: Path, encoding: str = "utf-8") -> str:
 
 
 def find_name(name: str, names: Collection[str], what: str, where: str, hint: str = "") -> str:
-    """Return the name of a column or an array ("what") if `names` contains it; `hint` is added to the error."""
+    """Check that `names` contains a column or an array (`what`); `hint` is added to the error."""
     if name not in names:
         listed = ", ".join(names) or "none"
         raise SourceError(f"no {what} {name!r} in {where!r}; its {what}s: {listed}{hint}.{did_you_mean(name, names)}")
@@ -61,7 +61,7 @@ def find_name(name: str, names: Collection[str], what: str, where: str, hint: st
 
 
 def find_column(spec: Spec, option: str, columns: Collection[str]) -> str:
-    """Return the column that an option names, or else the one of the same name as the option."""
+    """Return the column given by an option; by default, the column has the name of the option."""
     name = spec.options.get(option, option)
     return find_name(name, columns, "column", spec.location, f"; name the column with ?{option}=COLUMN")
 
@@ -69,11 +69,11 @@ def find_column(spec: Spec, option: str, columns: Collection[str]) -> str:
 def reject_url(path: str, where: str) -> None:
     """Raise for a URL in a list of paths."""
     if is_url(path):
-        repair = "for images behind URLs use folder:, parquet: or webdataset: with the URL of all"
-        raise SourceError(f"{where} is the URL {path!r}, but lists and tables name local files", repair=repair)
+        repair = "for remote images use folder:, parquet: or webdataset: with the URL of the folder"
+        raise SourceError(f"{where} is the URL {path!r}, but lists and tables support local files only", repair=repair)
 
 
 def missing_root_error(root: object) -> SourceError:
-    """Return the error for images whose folder, bucket or file as a whole is gone, rather than one of them."""
-    repair = "restore or mount it where all machines find it, or move the images to a store that all machines reach"
-    return SourceError(f"{str(root)!r} is not there on this machine ({platform.node()})", repair=repair)
+    """Return the error for a missing folder, bucket or file of images (not for a single missing image)."""
+    repair = "restore or mount it on all machines, or move the images to storage that all machines can reach"
+    return SourceError(f"{str(root)!r} does not exist on this machine ({platform.node()})", repair=repair)

@@ -1,4 +1,4 @@
-"""Many images in each file: `parquet:LOCATION`, and the tar files of `webdataset:LOCATION`."""
+"""Files with many images: `parquet:LOCATION` and the tar files of `webdataset:LOCATION`."""
 
 import io
 import json
@@ -26,10 +26,10 @@ from secondlook.specs import Spec
 T = TypeVar("T")
 
 BYTES_FIELD = "bytes"
-"""The field of a Hugging Face image column that holds encoded images; the other one is 'path'."""
+"""The field of a Hugging Face image column with the encoded images; the other field is 'path'."""
 
 MIN_ROW_GROUPS, MAX_CACHED_BYTES = 2, 256_000_000
-"""Row groups that a source keeps in memory: at least this number, and more while they are small."""
+"""Row groups that a source caches: at least this number, and more up to this size."""
 
 MAX_HEADER_BYTES = 2**20
 """Maximum size of the headers of one member; tar files can have headers of any size."""
@@ -37,11 +37,11 @@ MAX_HEADER_BYTES = 2**20
 MAX_LABEL_BYTES = 2**12
 MAX_OPEN_FILES = 32
 BYTES_READ_AHEAD = 2**20
-"""Headers of small members are found in what was read with the one before, instead of by a request for each."""
+"""Read ahead, so that the headers of small members need no separate requests."""
 
 
 def _find_shards(spec: Spec, suffix: str) -> tuple[Location, list[FileEntry]]:
-    """Return the folder and the files of a location: itself, or all files below it with the suffix."""
+    """Return the folder and the files of a location: the file itself, or all files below it with the suffix."""
     location = open_location(spec.location, SourceError, spec.options)
     file = location.find()
     if file is not None:
@@ -54,7 +54,7 @@ def _find_shards(spec: Spec, suffix: str) -> tuple[Location, list[FileEntry]]:
 
 
 def _open_shard(location: Location, shard: FileEntry) -> Any:
-    """Open a shard that has not changed since it was listed: a `pyarrow.NativeFile`, which several threads may read."""
+    """Open a shard that has not changed since it was listed, as a `pyarrow.NativeFile`; it is thread-safe."""
     found, where = location.find(shard.name), location.locate(shard.name)
     if found is None:
         raise missing_root_error(where)
@@ -64,7 +64,7 @@ def _open_shard(location: Location, shard: FileEntry) -> Any:
 
 
 def _map_shards(function: Callable[[FileEntry], T], shards: Sequence[FileEntry]) -> list[T]:
-    """Return the results of a function for each shard, which wait for other machines at the same time."""
+    """Apply a function to all shards in parallel."""
     with ThreadPoolExecutor(min(REMOTE_THREADS, len(shards))) as pool:
         return list(pool.map(function, shards))
 
@@ -76,7 +76,7 @@ def _map_shards(function: Callable[[FileEntry], T], shards: Sequence[FileEntry])
     options=("image", "label", "id", "classes", *LOCATION_OPTIONS),
 )
 def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
-    """Open Parquet files; their footers, ids and labels are read now, images when they are needed."""
+    """Open Parquet files. Footers, ids and labels are read now, images when needed."""
     location, shards = _find_shards(spec, ".parquet")
     with _open_parquet(location, shards[0]) as file:
         schema = file.schema_arrow
@@ -101,7 +101,7 @@ def open_parquet(spec: Spec, read_options: ReadOptions) -> "ParquetSource":
 
 
 class ParquetColumns(NamedTuple):
-    """Names of the columns; those of ids and labels are None where there are none."""
+    """Names of the columns; None for missing labels or ids."""
 
     image: str
     label: str | None
@@ -109,7 +109,7 @@ class ParquetColumns(NamedTuple):
 
 
 def _find_images(schema: Any, spec: Spec) -> str:
-    """Return the only column of images of Hugging Face, or else the only column of bytes."""
+    """Return the only Hugging Face image column, or else the only column of bytes."""
     structs = [field.name for field in schema if _is_image_struct(field.type)]
     encoded = [field.name for field in schema if _has_bytes(field.type)]
     if "image" in spec.options:
@@ -139,7 +139,7 @@ def _is_image_struct(kind: Any) -> bool:
 
 
 def _find_class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
-    """Return the class names that the datasets library writes into its files, if any."""
+    """Return the class names written by the datasets library, if any."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(str(name) for name in features[label]["names"])
@@ -150,7 +150,7 @@ def _find_class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
 def _read_rows(
     location: Location, shard: FileEntry, columns: ParquetColumns, spec: Spec
 ) -> tuple[IntArray, list[str], Array | None]:
-    """Return the row group of each row of a file and the row there, int64 [n, 2], its id, and its label, if any."""
+    """Return the row group and the row within it of each image, int64 [n, 2], its id, and its label, if any."""
     with _open_parquet(location, shard) as file:
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if min(sizes, default=0) < 0 or sum(sizes) > MAX_LOADED_ROWS:
@@ -189,7 +189,7 @@ def _read_values(table: Any, name: str, shard: FileEntry, spec: Spec) -> Array:
 
 
 class ParquetSource(ShardedSource):
-    """Images in Parquet files, whose row groups are read whole; a place is the file, the row group and its row."""
+    """Images in Parquet files; whole row groups are read. A place is the file, the row group and its row."""
 
     image: str
     """Name of the column of images."""
@@ -216,7 +216,7 @@ class ParquetSource(ShardedSource):
 
         with _open_parquet(self.location, shard) as file:
             parts = file.metadata.row_group(group)
-            # All columns together: asking for the size of one ends the process on some damaged files.
+            # All columns together: on some damaged files, the size of a single column crashes the process.
             if parts.total_byte_size > MAX_LOADED_BYTES:
                 size = f"{parts.total_byte_size} bytes in memory, above the limit of {MAX_LOADED_BYTES}"
                 repair = "write the file again with fewer rows per row group"
@@ -252,7 +252,7 @@ def _open_parquet(location: Location, shard: FileEntry) -> Iterator[Any]:
     options=("image", "label", "classes", *LOCATION_OPTIONS),
 )
 def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource":
-    """Open tar files; their headers are read once, and images by their offsets."""
+    """Open tar files. Headers are read once; images are read by their offsets."""
     location, shards = _find_shards(spec, ".tar")
     indexes = _map_shards(lambda shard: _index_shard(location, shard, spec), shards)
     samples = [(number, *sample) for number, index in enumerate(indexes) for sample in index]
@@ -266,13 +266,13 @@ def open_webdataset(spec: Spec, read_options: ReadOptions) -> "WebDatasetSource"
 
 
 class WebDatasetSource(ShardedSource):
-    """Images in tar files; a place is the number of the tar file, the offset of the image there, and its length."""
+    """Images in tar files; a place is the number of the tar file, and the offset and length of the image."""
 
     def _read_encoded(self, index: int) -> bytes:
         number, start, length = self.places[index].tolist()
         self._check_encoded_size(index, length)
         shard = self.shards[number]
-        if self.is_remote:  # stays open, because to open it takes as long as to read an image
+        if self.is_remote:  # stays open: opening takes as long as reading an image
             opened = nullcontext(self._files.get(shard, lambda: _open_shard(self.location, shard)))
         else:
             opened = _open_shard(self.location, shard)
@@ -285,7 +285,7 @@ class WebDatasetSource(ShardedSource):
 
 
 def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[tuple[str, int, int, str]]:
-    """Return the key, the offset, the length and the label ('' where it has none) of each image of a tar file."""
+    """Return the key, offset, length and label ('' if missing) of each image of a tar file."""
     where = location.locate(shard.name)
     with (
         reject_failures(f"{where!r} cannot be read as a tar file", "write it again, without compression", SourceError),
@@ -301,7 +301,7 @@ def _index_shard(location: Location, shard: FileEntry, spec: Spec) -> list[tuple
 
 
 def _read_members(file: "_BoundedFile", spec: Spec) -> tuple[dict[str, dict[str, tuple[int, int]]], dict[str, str]]:
-    """Return the images of each sample by suffix, with offset and length, in the order of samples, and its label."""
+    """Return the images (suffix -> offset and length) and the label of each sample, in order."""
     image_suffixes = _list_image_suffixes(spec)
     label_suffix = spec.options.get("label", "cls").lower().removeprefix(".")
     images: dict[str, dict[str, tuple[int, int]]] = {}
@@ -310,7 +310,7 @@ def _read_members(file: "_BoundedFile", spec: Spec) -> tuple[dict[str, dict[str,
         key, suffix = _split_name(member.name)
         if suffix not in (*image_suffixes, label_suffix):
             continue
-        found = images.setdefault(key, {})  # also for a label, whose sample comes first if its label does
+        found = images.setdefault(key, {})  # also for a label, which may come first
         if suffix in found or (suffix not in image_suffixes and key in labels):
             raise ValueError(f"duplicate member {member.name!r}")
         if suffix in image_suffixes:
@@ -342,12 +342,12 @@ def _split_name(name: str) -> tuple[str, str]:
 def _read_headers(file: "_BoundedFile") -> Iterator[tarfile.TarInfo]:
     """Yield the regular members of a tar file; links, devices and sparse files are ignored.
 
-    `tarfile` takes a damaged header, and a file that is cut between two members, for the end of the archive.
+    `tarfile` mistakes a damaged header, and a cut between two members, for the end of the archive.
     """
     with tarfile.open(fileobj=file, mode="r:") as archive:  # type: ignore[call-overload]
         last = -1
         while (member := archive.next()) is not None:
-            archive.members.clear()  # which would keep all headers in memory
+            archive.members.clear()  # frees the memory of the headers
             if member.offset <= last or member.size < 0:
                 raise ValueError(f"the header of member {member.name!r} is damaged")
             last = member.offset
@@ -359,7 +359,7 @@ def _read_headers(file: "_BoundedFile") -> Iterator[tarfile.TarInfo]:
 
 
 class _BoundedFile:
-    """An open file from which at most `MAX_HEADER_BYTES` are read at once, whatever a header says."""
+    """An open file that limits each read to `MAX_HEADER_BYTES`."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
