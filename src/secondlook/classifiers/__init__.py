@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from secondlook.classifiers import pretrained, remote  # noqa: F401 - register their model schemes, as others below
+from secondlook.classifiers import pretrained, remote  # noqa: F401 - register their model schemes
 from secondlook.classifiers.classifier import Classifier, Ensemble, Fetch
 from secondlook.classifiers.loading import MODELS, load_classifier, model_scheme, split_credentials
 from secondlook.classifiers.onnx_file import OnnxFile

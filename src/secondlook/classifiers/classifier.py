@@ -1,4 +1,4 @@
-"""The contract of every classifier: a batch of pixels in, validated outputs out; and ensembles of classifiers."""
+"""The base class of all classifiers: a batch of pixels in, validated outputs out; and ensembles."""
 
 import hashlib
 import json
@@ -39,37 +39,37 @@ Fetch = Callable[[], Float32Array]
 """Waits for outputs and returns them. float32 [n, classes]"""
 
 MAX_PADDED_BYTES = 4 * 2**30
-"""Largest batch that is padded to the fixed batch size of a model, which a file or a server can state at will."""
+"""Maximum size of a padded batch; a file or a server may declare any fixed batch size."""
 
 
 class Classifier(ABC):
     """A black box with a name, an identity and a declared kind of output.
 
-    A subclass implements `forward`; validation and the conversion to probabilities are done here.
+    Subclasses implement `forward`; this class validates outputs and converts them to probabilities.
 
     Attributes
     ----------
     name
-        Display name; the spec it was loaded from, if there is one.
+        Display name; by default the spec, if there is one.
     digest
-        Hex digest that identifies the classifier (from its file, its weights, or a name given by the user); stored
-        outputs are keyed by it. Empty for a function without a name, which cannot be identified.
+        Hex digest that identifies the classifier (from its file, its weights, or a name given by the user), and its
+        stored outputs. Empty for a function without a name, which cannot be identified.
     output
         Kind of output: 'logits' or 'probabilities'.
     preprocessing
-        How images become the model's input: `fit` runs before the views, `normalize` after them.
+        Steps from images to the model's input: `fit` runs before the views, `normalize` after them.
     n_classes
-        Number of classes; None until it is known from the model or from its first output.
+        Number of classes; None until known from the model or from its first output.
     class_names
         Names of the classes, if the model has them.
     has_integer_names
-        Whether the names are integers, such as 1 to 10: integer labels are then names rather than class indices.
+        Whether the names are integers, for example 1 to 10. Integer labels are then names, not class indices.
     members
         Members of an ensemble; empty for a single classifier.
     workers
-        The models on GPUs, which make the views themselves; None for a classifier that gets its views from the host.
+        Models on GPUs that make the views there; None if the host makes the views.
     reload
-        Loads the classifier in another process; None for one that was not loaded from a spec, which is pickled there.
+        Loads the classifier in another process; None if it was not loaded from a spec, and is pickled instead.
     """
 
     has_integer_names: bool = False
@@ -98,7 +98,7 @@ class Classifier(ABC):
         self.class_names = class_names
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> "str | tuple[Any, ...]":
-        """Pickle how a classifier is loaded, if it was loaded from a spec: sessions and connections cannot be sent."""
+        """Pickle the spec of a classifier instead of its sessions and connections, if it was loaded from a spec."""
         return super().__reduce_ex__(protocol) if self.reload is None else (self.reload, ())
 
     def __copy__(self) -> Self:
@@ -120,7 +120,7 @@ class Classifier(ABC):
         return self._validate(self.forward(images), len(images))
 
     def probabilities(self, images: Array) -> Float32Array:
-        """Return probabilities, also from logits. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
+        """Return probabilities, even if the output is logits. uint8|float32 [N, H, W, C] -> float32 [N, n_classes]"""
         values = self(images)
         return softmax(values).astype(np.float32) if self.output == "logits" else values
 
@@ -143,22 +143,22 @@ class Classifier(ABC):
     def on_device(self, device: str) -> "Classifier":
         """Return the classifier on a device: 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'.
 
-        'auto' leaves a classifier where it was put explicitly, and otherwise uses the GPUs where it can.
+        'auto' keeps an explicitly chosen device, and otherwise uses the GPUs if possible.
         """
         if device not in ("auto", "cpu"):
             self.check_device(device)
-            fault = f"cannot be used: classifier {self.name!r} cannot be put on a GPU, only torch and ONNX models can"
-            repair = Repair("pass {device} to use it where it is", device="auto")
+            fault = f"cannot be used: classifier {self.name!r} does not support GPUs; only torch and ONNX models do"
+            repair = Repair("pass {device} to keep its device", device="auto")
             raise ClassifierError(fault, argument="device", value=device, repair=repair)
         return self
 
     def split_batches(self) -> "Classifier":
-        """Return the classifier that gives each core a part of a batch, where it can: faster, with more memory."""
+        """Return the classifier with batches split among cores, if supported: faster, but with more memory."""
         return self
 
     @property
     def is_accelerated(self) -> bool:
-        """Whether `upload` and `start` can be used: models on GPUs make the views themselves."""
+        """Whether models on GPUs make the views, with `upload` and `start`."""
         return self.workers is not None
 
     def upload(self, images: "Array | Tensor") -> "PlacedImages":
@@ -261,11 +261,11 @@ def _check_member(member: Classifier, n_classes: int | None, first: Classifier) 
     for name, one, other in compared:
         if one != other:
             both = f"{one!r} for {member.name!r} and {other!r} for {first.name!r}"
-            raise ClassifierError(f"ensemble members must agree, but {name} is {both}; use models that agree.")
+            raise ClassifierError(f"{name} is {both}; the members of an ensemble must agree.")
 
 
 def validate_output(values: object, *, n_images: int, output: Output, n_classes: int | None, name: str) -> Float32Array:
-    """Return the output of a classifier as float32 [n_images, n_classes], or raise if it is not what was declared."""
+    """Return the output of a classifier as float32 [n_images, n_classes]; raise if it is not as declared."""
     array = np.asarray(values)
     if array.dtype.kind not in "fiu":
         found = f"{type(values).__name__} with dtype {array.dtype}"
@@ -291,7 +291,7 @@ def validate_output(values: object, *, n_images: int, output: Output, n_classes:
         return array
     sums, lowest = array.sum(axis=1, dtype=np.float64), float(array.min())
     worst = int(np.abs(sums - 1).argmax())
-    if lowest < -1e-6:  # otherwise a rounding error, which becomes 0
+    if lowest < -1e-6:  # smaller rounding errors become 0
         repair = Repair("these look like logits: pass {output}", output="logits")
         raise ClassifierError(f"{declared}, but returned {lowest:.6g}", repair=repair)
     if abs(sums[worst] - 1) > SUM_TOLERANCE:
@@ -333,14 +333,14 @@ def split_padded(inputs: Any, batch_size: int, join: Callable[..., Any] = np.con
 
 
 def find_model_file(location: str, spec: str) -> Path:
-    """Return the path of a model file that exists."""
+    """Return the path of an existing model file."""
     file = Path(location).expanduser()
     check_regular_file(file, f"file {location!r} of {spec!r}")
     return file
 
 
 def check_regular_file(file: Path, what: str) -> None:
-    """Raise unless a path is a regular file: a pipe or a device may never end, so it must not even be opened."""
+    """Raise unless a path is a regular file: opening a pipe or a device may block forever."""
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a null character in the path

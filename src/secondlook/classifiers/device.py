@@ -1,4 +1,4 @@
-"""Torch modules on devices, and models on GPUs that make the views themselves, while the host goes on."""
+"""Torch modules on devices, and models on GPUs that make and classify views asynchronously."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -27,11 +27,11 @@ MEMORY_SHARE = 0.7
 """Share of the free memory of a GPU that a batch may take."""
 PROBED_IMAGES = 8
 MAX_GRAPHS = 4
-"""Number of batch sizes for which CUDA graphs are kept; each holds the memory of a batch."""
+"""Number of batch sizes with a CUDA graph; each graph holds the memory of a batch."""
 
 
 def list_gpus(device: str) -> list[str]:
-    """Return the GPUs that 'cuda' (all of them) or 'cuda:N' means, or say why it cannot be used."""
+    """Return the GPUs of 'cuda' (all GPUs) or 'cuda:N', or raise if they are not available."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     if not gpus:
         fault = f"is not available: torch {torch.__version__} sees no CUDA device"
@@ -48,19 +48,19 @@ class DeviceModel:
 
     device: torch.device
     run: Callable[[Tensor], Tensor]
-    """From the input of the model on the device to its output [n, classes], there or on the host."""
+    """Maps the model's input on the device to its output [n, classes], on the device or on the host."""
     dtype: torch.dtype
     """Number type of the input; raw pixels for `torch.uint8`."""
     channels_last: bool = False
     batch_size: int | None = None
-    """The only number of images that the model takes at once, or None."""
+    """The fixed batch size of the model, or None."""
     probe: Callable[[Tensor], Tensor] | None = None
-    """Like `run`, but never compiled, for a few images whose memory is measured; None for `run` itself."""
+    """Like `run`, but never compiled, to measure the memory of a few images; None for `run` itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlacedImages:
-    """Images on one or several devices, selected by slice or positions: image i is on device i modulo their number."""
+    """Images on one or several devices: image i is on device i modulo their number. Indexed by slice or positions."""
 
     shards: Sequence[Tensor]
     """The images of each device, [n, H, W, C] each."""
@@ -85,13 +85,13 @@ class PlacedImages:
 
 
 class DeviceWorkers:
-    """One model per GPU; each makes and classifies the views of its share of the images, all at the same time."""
+    """One model per GPU; in parallel, each makes and classifies the views of its share of the images."""
 
     def __init__(self, models: Sequence[DeviceModel], dtype: str | None = None) -> None:
         self.models = tuple(models)
         self.dtype = dtype
-        """What the user chose to compute with, see `Placement`."""
-        used = self.models if len(self.models) > 1 else ()  # a single one needs no thread, and can be pickled
+        """The number type chosen by the user, see `Placement`."""
+        used = self.models if len(self.models) > 1 else ()  # a single model needs no thread, and can be pickled
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"secondlook-{model.device}") for model in used]
         self._batch_sizes: dict[tuple[int, ...], int] = {}
 
@@ -122,7 +122,7 @@ class DeviceWorkers:
                 self._threads[number].submit(_start, self.models[number], images.shards[number], views, preprocessing)
                 for number in used
             ]
-            wait(started)  # none is left behind if one fails
+            wait(started)  # also if one fails
         fetches = {number: one.result() for number, one in zip(used, started, strict=True)}
 
         def fetch() -> Float32Array:
@@ -155,7 +155,7 @@ def _start(model: DeviceModel, images: Tensor, views: Sequence[View], preprocess
 
 
 def _count_fitting(model: DeviceModel, image: Array, preprocessing: Preprocessing) -> int:
-    """Return how many images fit in the free memory, by the memory that a few of them take; 1 if they do not."""
+    """Return how many images fit in the free memory, estimated from a few images; at least 1."""
     few = torch.zeros((PROBED_IMAGES, *image.shape), dtype=torch.uint8, device=model.device)
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)
@@ -170,7 +170,7 @@ def _count_fitting(model: DeviceModel, image: Array, preprocessing: Preprocessin
 
 
 def _copy_to(device: torch.device, images: "Array | Tensor") -> Tensor:
-    """Copy images to a device; from the host through pinned memory, so that the copy need not be waited for."""
+    """Copy images to a device; from the host through pinned memory, to copy asynchronously."""
     if isinstance(images, Tensor):
         return images.to(device).contiguous()
     dtype = torch.uint8 if images.dtype == np.uint8 else torch.float32
@@ -180,7 +180,7 @@ def _copy_to(device: torch.device, images: "Array | Tensor") -> Tensor:
 
 
 def _make_inputs(model: DeviceModel, images: Tensor, views: Sequence[View], preprocessing: Preprocessing) -> Tensor:
-    """Return the views of images as the model takes them. [n, H, W, C] -> [V * n, C, H, W] or [V * n, H, W, C]"""
+    """Return the model's input for views of images. [n, H, W, C] -> [V * n, C, H, W] or [V * n, H, W, C]"""
     n_images, height, width, channels = images.shape
     make_empty = partial(torch.empty, dtype=model.dtype, device=images.device)
     if preprocessing.layout == "NHWC" or model.channels_last:
@@ -197,7 +197,7 @@ def _make_inputs(model: DeviceModel, images: Tensor, views: Sequence[View], prep
 
 @lru_cache(maxsize=256)
 def _make_factor_and_offset(preprocessing: Preprocessing, device: torch.device, channels: int) -> tuple[Tensor, Tensor]:
-    """Return what pixels are multiplied by, and what is added then, for each channel. float32 [C] each"""
+    """Return the factor and the offset of pixels for each channel, float32 [C] each."""
     factor, offset = (np.broadcast_to(each.reshape(-1), channels).copy() for each in preprocessing.factor_and_offset)
     return torch.from_numpy(factor).to(device), torch.from_numpy(offset).to(device)
 
@@ -237,7 +237,7 @@ def move_module(module: torch.nn.Module, device: str | None, placement: "Placeme
 
 
 def uses_channels_last(module: torch.nn.Module, placement: "Placement") -> bool:
-    """Whether inputs are channels-last: as chosen, or else where it is faster: on GPUs, except in float32."""
+    """Whether inputs are channels-last: as chosen by the user, otherwise on GPUs except in float32."""
     chosen, weight = placement.get("channels_last"), find_weight(module)
     if chosen is not None or weight is None:
         return bool(chosen)
@@ -245,20 +245,20 @@ def uses_channels_last(module: torch.nn.Module, placement: "Placement") -> bool:
 
 
 def find_weight(module: torch.nn.Module) -> Tensor | None:
-    """Return the first weight that is a real number; it tells the device and dtype of a module."""
+    """Return the first floating-point weight, which has the device and dtype of a module."""
     return next((value for value in module.parameters() if value.is_floating_point()), None)
 
 
 def is_on_gpu(module: torch.nn.Module) -> bool:
-    """Whether a module is on a GPU, where it makes the views itself."""
+    """Whether a module is on a GPU."""
     weight = find_weight(module)
     return weight is not None and weight.is_cuda
 
 
 class PlacedModule:
-    """A module on its device, or a copy of it on each of several GPUs, where `workers` run them; None elsewhere.
+    """A module on its device, with `workers` for a copy on each GPU; None on other devices.
 
-    A module stays where it is for the device None; `described` are arguments of `make_device_model`.
+    The device None leaves a module in place; `described` are arguments of `make_device_model`.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class PlacedModule:
         model = self._model
         memory_format = torch.channels_last if model.channels_last else torch.preserve_format
         with torch.inference_mode(), use_exact_arithmetic(self._dtype):
-            # Raw pixels may come from a read-only file, which torch.from_numpy does not accept.
+            # torch.from_numpy does not accept pixels from a read-only file.
             tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
             outputs = model.run(tensor.to(model.device, model.dtype, memory_format=memory_format))
             values: Array = outputs.to("cpu", torch.float32).numpy()
@@ -289,7 +289,7 @@ class PlacedModule:
 def make_device_model(
     module: torch.nn.Module, placement: "Placement", name: str, input_dtype: str, batch_size: int | None
 ) -> DeviceModel:
-    """Return a module in eval mode as a model, compiled or as CUDA graphs if that was asked for."""
+    """Return a module in eval mode as a model, optionally compiled or as CUDA graphs."""
     weight = find_weight(module)
     device = torch.device("cpu") if weight is None else weight.device
     dtype = getattr(torch, input_dtype) if weight is None or input_dtype == "uint8" else weight.dtype
@@ -321,7 +321,7 @@ def extract_tensor(outputs: Any, name: str) -> Tensor:
 
 
 class SingleOutput(torch.nn.Module):
-    """A module that returns the output tensor of another one, see `extract_tensor`."""
+    """Wraps a module to return its output tensor, see `extract_tensor`."""
 
     def __init__(self, module: torch.nn.Module, name: str) -> None:
         super().__init__()
@@ -333,9 +333,9 @@ class SingleOutput(torch.nn.Module):
 
 
 class GraphedCall:
-    """A function of a tensor whose kernels are recorded once per batch size and then started together.
+    """A function of a tensor that records its kernels once per batch size, and then starts them together.
 
-    That takes the host out of small models and batches, whose kernels are shorter than it takes to start them.
+    This removes the host overhead for small models and batches, where starting a kernel takes longer than the kernel.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -344,7 +344,7 @@ class GraphedCall:
         self._graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the output for inputs; a batch size is recorded when it comes a second time."""
+        """Return the output for inputs; the second batch of a size is recorded."""
         shape = inputs.shape
         if shape not in self._graphs:
             if shape not in self._seen or len(self._graphs) == MAX_GRAPHS:
@@ -359,7 +359,7 @@ class GraphedCall:
     def _record(self, inputs: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         graph = torch.cuda.CUDAGraph()
         graph_inputs = inputs.clone(memory_format=torch.preserve_format)
-        # Other threads copy images to the GPU meanwhile, which must not end the recording.
+        # Other threads copy images to the GPU at the same time; that must not end the recording.
         recording = torch.cuda.graph(graph, capture_error_mode="thread_local")
         with torch.cuda.device(inputs.device), recording:
             graph_outputs = self._function(graph_inputs)

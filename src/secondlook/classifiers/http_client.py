@@ -23,7 +23,7 @@ MAX_RESPONSE_BYTES = 32 * 2**20
 
 
 class HttpClient:
-    """Connections to one server, without redirects and proxies; the values of `headers`, sent each time, are secret."""
+    """Connections to one server, without redirects and proxies; `headers`, sent with all requests, are secret."""
 
     def __init__(
         self, host: str, port: int, *, encrypted: bool, timeout: float, headers: Mapping[str, str] | None = None
@@ -46,10 +46,10 @@ class HttpClient:
         body: bytes | None = None,
         timeout: float | None = None,
     ) -> BaseHTTPResponse:
-        """Send a request and return the complete response; its `data` are as they were sent, never decompressed.
+        """Send a request and return the complete response, without decompressing its `data`.
 
-        Raises TimeoutError after `timeout` in all, by default that of the client, ClassifierError for a response of
-        more than `MAX_RESPONSE_BYTES`, and OSError or HTTPException for any other failure.
+        Raises TimeoutError after `timeout` in total (by default, that of the client), ClassifierError for a response
+        of more than `MAX_RESPONSE_BYTES`, and OSError or HTTPException for any other failure.
         """
         timeout = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -61,7 +61,7 @@ class HttpClient:
             try:
                 return self._pool.urlopen(method, path, body, timeout=left, **settings)
             except HTTPError as error:
-                causes = (error.__cause__, *reversed(error.args))  # the error of the standard library that it wraps
+                causes = (error.__cause__, *reversed(error.args))  # the wrapped error of the standard library
                 cause = next((one for one in causes if isinstance(one, OSError | HTTPException)), None)
                 if isinstance(cause or error, TimeoutError | HttpTimeoutError):
                     raise TimeoutError(f"no complete response within {timeout:g} seconds") from error
@@ -72,7 +72,7 @@ class HttpClient:
                 is_repeated = True
 
     def hide_secrets(self, text: str) -> str:
-        """Return a text without the values of the secret headers, which a server may repeat in its response."""
+        """Remove the values of secret headers from a text; a server may repeat them in its response."""
         secrets = {part for value in self._headers.values() for part in (value, value.rpartition(" ")[2]) if part}
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
@@ -80,19 +80,19 @@ class HttpClient:
 
     @staticmethod
     def parse_retry_after(response: BaseHTTPResponse) -> float:
-        """Return the seconds that the server asks to wait, at most `LONGEST_RETRY_AFTER`; 0 if it does not ask."""
+        """Return the seconds of the Retry-After header, at most `LONGEST_RETRY_AFTER`; 0 without the header."""
         try:
             return min(Retry().get_retry_after(response) or 0.0, LONGEST_RETRY_AFTER)
         except InvalidHeader:
             return 0.0
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close idle connections."""
         self._pool.close()
 
 
 class _BoundedReader(io.RawIOBase):
-    """The bytes of a socket: all within its timeout from now on, and within the size limit."""
+    """Reads a socket with a deadline for all bytes, and a size limit."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket, self._raw = connection, connection.makefile("rb", buffering=0)
@@ -123,7 +123,7 @@ class _BoundedResponse(HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        if (self.length or 0) > MAX_RESPONSE_BYTES:  # memory for it would be allocated at once
+        if (self.length or 0) > MAX_RESPONSE_BYTES:  # its memory would be allocated at once
             raise _too_large()
 
 
@@ -131,7 +131,7 @@ class _Connection(HTTPConnection):
     response_class = _BoundedResponse
 
     def send(self, data: Any) -> None:
-        """Send in pieces, since each one has a timeout of its own where the connection is encrypted."""
+        """Send in pieces, because on an encrypted connection each piece has a separate timeout."""
         if self.sock is None:
             self.connect()
         seconds = self.sock.gettimeout()
@@ -147,7 +147,7 @@ class _EncryptedConnection(_Connection, HTTPSConnection):
 
 
 def _compute_seconds(deadline: float) -> float:
-    """Return the seconds that are left; raise TimeoutError if there are none."""
+    """Return the seconds until the deadline; raise TimeoutError after it."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -1,4 +1,4 @@
-"""Loading classifiers: the registry of model schemes, the options they take, and `load_classifier`."""
+"""Load classifiers: the registry of model schemes, their options, and `load_classifier`."""
 
 import base64
 import inspect
@@ -38,12 +38,12 @@ CHECKED_TYPES: dict[object, tuple[str, Callable[[Any], bool]]] = {
     Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
     Preprocessing: ("a Preprocessing object, not a spec", lambda value: isinstance(value, Preprocessing)),
 }
-"""The option types that are checked, by name and test; the opener itself checks values of any other type."""
+"""The checked option types, with name and test; openers check values of other types."""
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """The options that every model scheme takes, as given to `load_classifier`."""
+    """The options of all model schemes, as given to `load_classifier`."""
 
     spec: str
     """The spec, or a description of the object, for messages; also the default name."""
@@ -52,12 +52,12 @@ class LoadOptions:
     default_output: Output | None = None
     name: str | None = None
     name_in_spec: bool = False
-    """Whether the name was given in the spec, so that the classifier can be loaded again from the spec alone."""
+    """Whether the spec contains the name, so that the spec alone can load the classifier again."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Individual preprocessing settings that were given."""
+    """Individual preprocessing settings."""
     preprocessing: Preprocessing | None = None
     authorization: str | None = field(default=None, repr=False)
-    """HTTP authorization for the user name and password of a URL, which `spec` does not contain, or None."""
+    """HTTP authorization from the user name and password of a URL (removed from `spec`), or None."""
 
     @property
     def display_name(self) -> str:
@@ -65,7 +65,7 @@ class LoadOptions:
         return self.spec if self.name is None or self.name_in_spec else self.name
 
     def require_output(self) -> Output:
-        """Return the kind of output of a model that does not declare it; raise if nothing else tells it."""
+        """Return the kind of output of a model that does not declare it; raise if the user did not pass it."""
         output = self.output or self.default_output
         if output is None:
             fault = f"cannot tell whether {self.spec!r} outputs logits or probabilities"
@@ -73,7 +73,7 @@ class LoadOptions:
         return output
 
     def expect_output(self, known: Output) -> Output:
-        """Return the kind of output that a scheme always has; raise if the user declared the other one."""
+        """Return the fixed kind of output of a scheme; raise if the user declared the other one."""
         if self.output not in (None, known):
             fault, repair = f"is wrong, since {self.spec!r} outputs {known}", Repair("remove {output}", output=ANY)
             raise ClassifierError(fault, argument="output", value=self.output, repair=repair)
@@ -81,16 +81,16 @@ class LoadOptions:
 
     @property
     def changed_settings(self) -> tuple[str, ...]:
-        """Names of all preprocessing settings that the user gave."""
+        """Names of all preprocessing settings passed by the user."""
         return (*self.settings, *(self.preprocessing or Preprocessing()).list_changes())
 
     @property
     def layout(self) -> object:
-        """The layout that the user gave, or None."""
+        """The layout passed by the user, or None."""
         return self.settings.get("layout") or (self.preprocessing.layout if self.preprocessing else None)
 
     def override(self, own: Preprocessing) -> Preprocessing:
-        """Return the model's own preprocessing with the user's settings; requirements of the model are kept."""
+        """Apply the user's settings to the model's own preprocessing, except where the model has requirements."""
         if self.preprocessing is not None:
             given = self.preprocessing
             size, channels = given.size or own.size, given.channels or own.channels
@@ -113,18 +113,18 @@ class ModelScheme:
     open: Opener
     """`open(target, options, **scheme_options)`; `target` is the location of the spec, or the object."""
     extra: str | None = None
-    """The optional dependencies that it needs, or None."""
+    """The required optional dependencies, or None."""
     recognizes: Callable[[object], bool] | None = None
-    """Tells whether an object is of this kind; None if there are only specs."""
+    """Whether an object is of this kind; None if this kind is only loaded from specs."""
     is_data_only: bool = False
-    """Whether loading and running a model reads local data only: no code of the file runs and nothing leaves the
-    machine, so that it may be loaded for a file from someone else, such as a policy."""
+    """Whether loading and running a model only reads local data: no code of the file runs, and nothing leaves the
+    machine. Untrusted files, like a policy, may load only models of this kind."""
     describes_itself: bool = False
-    """Whether its models come with their preprocessing, or do it themselves, so that none is taken from another."""
+    """Whether its models include their preprocessing, so that none is inherited."""
 
     @property
     def options(self) -> Mapping[str, object]:
-        """The options of this scheme and their types: the keyword-only parameters of `open`, also unpacked ones."""
+        """The options of this scheme and their types: all keyword-only parameters of `open`, unpacked ones included."""
         hints, found = get_type_hints(self.open), dict[str, object]()
         for each in inspect.signature(self.open).parameters.values():
             if each.kind is each.KEYWORD_ONLY:
@@ -136,7 +136,7 @@ class ModelScheme:
 
     @property
     def known_options(self) -> tuple[str, ...]:
-        """The names of all options that a model of this scheme can be loaded with."""
+        """The names of all options for models of this scheme."""
         return (*COMMON_OPTIONS, *self.options, *SETTINGS)
 
 
@@ -167,19 +167,19 @@ def load_classifier(
     Parameters
     ----------
     spec
-        A spec such as `onnx:FILE`, optionally with options (`onnx:m.onnx?output=logits&mean=.5&std=.5`); a function
+        A spec like `onnx:FILE`, optionally with options (`onnx:m.onnx?output=logits&mean=.5&std=.5`); a function
         from a uint8 batch [N, H, W, C] to an array [N, classes]; a torch module; an estimator with `predict_proba`; or
         a `Classifier`, which is returned unchanged.
     output
         'logits' or 'probabilities'; required if the format does not declare it.
     default_output
-        The same, where neither `output` nor the model tells it.
+        The fallback if neither `output` nor the model specifies it.
     name
-        Display name. For a function or a remote model it is also the identity under which outputs are stored. In a
-        spec (`function:package.module:predict?name=v1`) it is the identity only, and the spec is displayed.
+        Display name. For a function or a remote model, it also identifies stored outputs. In a spec
+        (`function:package.module:predict?name=v1`) it only identifies outputs; the spec is displayed.
     preprocessing
-        Replaces all preprocessing settings of the model, except those that its input requires (size, channels and
-        number type).
+        Replaces all preprocessing settings of the model, except the size, channels and number type required by its
+        input.
     options
         Individual preprocessing settings (resize, crop, interpolation, scale, mean, std, color, layout, gray, ...) and
         the options of the model scheme.
@@ -199,13 +199,13 @@ def load_classifier(
 
 
 def split_credentials(text: str) -> tuple[str, str | None]:
-    """Return a spec without the user name and password of its URL, and the authorization that they stand for."""
+    """Return a spec without the user name and password of its URL, and the authorization made from them."""
     found = URL.match(text)
     if found is None:
         return text, None
     credentials, at, host = found["authority"].rpartition("@")
     if not HOST_AND_PORT.fullmatch(host):
-        # The text is not repeated: what looks like a port may be the start of a password that contains a slash.
+        # Do not show the text: an apparent port may be the start of a password with a slash.
         fault = "the URL of a remote model has an invalid host or port (not shown, since it may contain a password)"
         repair = "expected http://HOST:PORT/..., with '/', '?', '#' and '@' percent-encoded in user name and password"
         raise ClassifierError(fault, repair=repair)
@@ -217,7 +217,7 @@ def split_credentials(text: str) -> tuple[str, str | None]:
 
 
 def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
-    # First of all, so that no message, name or digest below can contain them.
+    # First, so that no message, name or digest below can contain them.
     text, authorization = split_credentials(text)
     if ":" not in text:
         suggested = SCHEME_OF_SUFFIX.get(Path(text.partition("?")[0]).suffix)
@@ -232,7 +232,7 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
         raise ClassifierError(f"duplicate option {name!r}: in {text!r} and as an argument; pass it once.")
     options = {**in_spec, **given}
     loaded = _open(scheme, spec.location, text, options, name_in_spec="name" in in_spec, authorization=authorization)
-    if spec.path.exists():  # other processes may work in other folders
+    if spec.path.exists():  # other processes may run in other folders
         spec = replace(spec, location=str(spec.path.absolute()))
     loaded.reload = partial(_load_again, spec, options, loaded.name, loaded.digest, authorization)
     return loaded
@@ -241,7 +241,7 @@ def _load_spec(text: str, given: Mapping[str, object]) -> Classifier:
 def _load_again(
     spec: Spec, options: Mapping[str, object], name: str, digest: str, authorization: str | None
 ) -> Classifier:
-    """Load a classifier in another process, maybe on another machine; its file must be the same there."""
+    """Load a classifier in another process or on another machine, which must have the same file."""
     where = f"on the machine {platform.node()!r}"
     try:
         context = {"name_in_spec": True, "authorization": authorization}
@@ -249,7 +249,7 @@ def _load_again(
     except ClassifierError as error:
         raise ClassifierError.from_error(error, f"{where}: ") from error
     if loaded.digest != digest:
-        fault = f"classifier {name!r} is another one {where} (digest {loaded.digest[:12]} instead of {digest[:12]})"
+        fault = f"classifier {name!r} is different {where} (digest {loaded.digest[:12]} instead of {digest[:12]})"
         raise ClassifierError(fault, repair="copy the same file there")
     loaded.name = name
     loaded.reload = partial(_load_again, spec, options, name, digest, authorization)
@@ -259,17 +259,17 @@ def _load_again(
 def _load_object(target: object, given: Mapping[str, object]) -> Classifier:
     name = getattr(target, "__qualname__", None)
     described = f"{type(target).__module__}.{type(target).__qualname__}" if name is None else f"function {name}"
-    # Functions are last, because many models are callable too.
+    # Check functions last, because many models are callable.
     for scheme in sorted(MODELS.values(), key=lambda scheme: scheme.name == "function"):
         if scheme.recognizes is not None and scheme.recognizes(target):
             return _open(scheme, target, described, given)
-    hint = f" For a file, pass a spec such as 'onnx:{target}'." if isinstance(target, Path) else ""
+    hint = f" For a file, pass a spec like 'onnx:{target}'." if isinstance(target, Path) else ""
     expected = f"pass a spec, a function, a torch module or an estimator with predict_proba.{hint}"
     raise ClassifierError(f"{described} is not a classifier; {expected}")
 
 
 def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, Any], **context: Any) -> Classifier:
-    """Check the options of the user, and open a model; `context` are other fields of `LoadOptions`."""
+    """Check the user's options, and open a model; `context` are other fields of `LoadOptions`."""
     known = scheme.known_options
     for name in given:
         if name not in known:
@@ -294,7 +294,7 @@ def _open(scheme: ModelScheme, target: object, spec: str, given: Mapping[str, An
 
 
 def _parse_value(text: str, hint: object) -> object:
-    """Return the value of an option in a spec; text that does not fit the type is left for `_open`."""
+    """Return the value of an option in a spec; `_open` rejects text that does not fit the type."""
     types = _allowed_types(hint)
     if types == {str}:
         return text
@@ -319,10 +319,10 @@ def _allowed_types(hint: object) -> set[object]:
 
 
 def import_object(location: str, spec: str) -> Any:
-    """Import `package.module:name`; modules in the current folder are found too."""
+    """Import `package.module:name`, also from the current folder."""
     if not location.partition(":")[2]:
         raise ClassifierError(f"{spec!r} does not name an object in a module; expected package.module:name.")
-    # A command-line tool does not have the current folder on its path, although models are often defined there.
+    # Models are often defined in the current folder, which is not on the path of a command-line tool.
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:

@@ -1,4 +1,4 @@
-"""ONNX files: metadata, opset, external data and checksum, and the sessions of ONNX Runtime that run them."""
+"""ONNX files: metadata, opset, external data and checksum, and their ONNX Runtime sessions."""
 
 import hashlib
 import importlib.util
@@ -19,15 +19,15 @@ from secondlook.registry import did_you_mean
 from secondlook.threads import find_thread_limit
 
 DEFAULT_TIMEOUT = 600.0
-"""Seconds that loading, or one batch, may take; a model can contain an endless loop."""
+"""Time limit for loading or for one batch, in seconds; a model can contain an endless loop."""
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"
 CUDA_OPTIONS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
-"""float32 is computed without TF32, and algorithms are not chosen by their speed, which may differ the next time."""
+"""No TF32, and no choice of algorithms by measured speed, which is not reproducible."""
 
 MAX_FILE_BYTES = 2**31 - 1
-"""Protobuf reads no larger file; ONNX keeps more weights in external data."""
+"""The limit of protobuf; larger ONNX models keep weights in external data."""
 
 MESSAGES = {
     "Model": "graph:7 Graph, opset_import:8* Opset, metadata_props:14* Entry, training_info:20* Training, "
@@ -43,45 +43,45 @@ MESSAGES = {
     "Entry": "key:1 bytes, value:2 bytes",
     "Opset": "domain:1 bytes, version:2 int64",
 }
-"""The part of onnx.proto that is read: name and number of each field, a star if it is repeated, and its type.
+"""The used part of onnx.proto: name and number of each field, a star if it is repeated, and its type.
 
-Text is read as bytes, and `data_location` as repeated, so that no value of a malicious file goes unseen.
+Text is read as bytes, and `data_location` as repeated, so that a malicious file cannot hide values.
 """
 EXTERNAL = 1
 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file, which may come from elsewhere; one that is damaged is a `ClassifierError`."""
+    """An ONNX file, possibly untrusted; damage raises `ClassifierError`."""
 
     path: Path
     spec: str
-    """What messages call it."""
+    """Name in messages."""
     threads: int | None = None
-    """Threads per operator on the CPU; None for all cores, or as many as the process is limited to."""
+    """Threads per operator on the CPU; None for all cores available to the process."""
     timeout: float = DEFAULT_TIMEOUT
-    """Seconds that loading may take."""
+    """Time limit for loading, in seconds."""
 
     @staticmethod
     def has_suffix(path: object) -> bool:
-        """Whether something is the path of an ONNX file, by its name."""
+        """Whether an object is the path of an ONNX file, by its suffix."""
         return isinstance(path, str | Path) and Path(path).suffix.lower() == ".onnx"
 
     def read_metadata(self) -> dict[str, str]:
-        """Return the metadata: texts by key, of several with the same key the last one."""
+        """Return the metadata as texts by key; the last one wins for duplicate keys."""
         with self._reject_damage():
             return {entry.key.decode(): entry.value.decode() for entry in self._parse().metadata_props}
 
     def read_opset(self) -> int | None:
-        """Return the version of ONNX's own operators that the model uses; None if it does not tell."""
+        """Return the version of the standard ONNX operators; None if the model does not declare it."""
         with self._reject_damage():
             opsets = self._parse().opset_import
             return next((int(each.version) for each in opsets if each.domain in (b"", b"ai.onnx")), None)
 
     def find_external_data(self) -> list[Path]:
-        """Return the files beside the model that contain its weights, sorted by name.
+        """Return the files with external weights, sorted by name.
 
-        Each must be a regular file in the folder of the model: a model from elsewhere must not read other files.
+        Each must be a regular file in the folder of the model: an untrusted model must not read other files.
         """
         with self._reject_damage():
             used: dict[str, bool] = {}
@@ -90,7 +90,7 @@ class OnnxFile:
                     if entry.key == b"location":
                         location = entry.value.decode()
                         used[location] = used.get(location, False) or EXTERNAL in tensor.data_location
-        # The files of a model in a cache can be links to files that lie beside the file that the model is a link to.
+        # In a cache, the model and its weights can be links to files in one other folder.
         folders, found = [self.path.parent.resolve(), self.path.resolve().parent], []
         for location in sorted(used):
             file, is_relative = self.path.parent / location, _is_relative(location)
@@ -108,7 +108,7 @@ class OnnxFile:
         return digest_files([self.path, *self.find_external_data()])
 
     def is_sealed(self) -> bool:
-        """Whether the file ends with the checksum of all bytes before it, as `seal` adds it."""
+        """Whether the file ends with the checksum added by `seal`."""
         content = memoryview(self.path.read_bytes())
         start = max(len(content) - len(_make_seal(b"")), 0)
         return content[start:] == _make_seal(content[:start])
@@ -128,26 +128,26 @@ class OnnxFile:
         return reject_failures(f"{self.spec!r} is not an ONNX file", "check or re-export the file.")
 
     def open_session(self, device: str) -> Any:
-        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or for 'auto' on a GPU if it can be used."""
+        """Return a session on 'cpu', 'cuda' (the first GPU), 'cuda:N', or 'auto' (a GPU if possible)."""
         if device == "cpu":
             return self.open_with([CPU_PROVIDER])
         if device == "auto":
             try:
                 return self.open_session("cuda")
-            except ClassifierError:  # there is no GPU that ONNX Runtime can use
+            except ClassifierError:  # ONNX Runtime cannot use a GPU
                 return self.open_session("cpu")
         number = list_session_gpus(device)[0].partition(":")[2] or "0"
         try:
-            # By default, ONNX Runtime prints an error, and uses the CPU; here only for operators that GPUs lack.
+            # By default, ONNX Runtime prints an error and falls back to the CPU; allow that only for some operators.
             cuda = (CUDA_PROVIDER, {**CUDA_OPTIONS, "device_id": number})
             session = self._create([cuda, CPU_PROVIDER], is_deterministic=True, enable_fallback=0)
             if CUDA_PROVIDER not in session.get_providers():
-                raise OSError(f"it did not find the CUDA libraries that its {CUDA_PROVIDER} needs")
+                raise OSError(f"the CUDA libraries for {CUDA_PROVIDER} are missing")
         except ClassifierError:
             raise
         except Exception as error:
             fault = f"cannot be used by ONNX Runtime: {shorten_reason(error)}"
-            repair = Repair("install the CUDA and cuDNN that it was built for, or pass {device}", device="cpu")
+            repair = Repair("install the matching versions of CUDA and cuDNN, or pass {device}", device="cpu")
             raise ClassifierError(fault, argument="device", value=device, repair=repair) from error
         return session
 
@@ -163,11 +163,11 @@ class OnnxFile:
         return self._create(list(providers))
 
     def _create(self, providers: Sequence[Any], *, is_deterministic: bool = False, **settings: Any) -> Any:
-        """Create a session within the time limit: ONNX Runtime computes what is constant while it loads."""
+        """Create a session within the time limit: ONNX Runtime computes constants while loading."""
         import onnxruntime
 
         options, stopped = onnxruntime.SessionOptions(), threading.Event()
-        # Not the other format of ONNX Runtime (.ort), in which external data would not be found.
+        # Not the .ort format, in which external data would not be detected.
         options.add_session_config_entry("session.load_model_format", "ONNX")
         options.use_deterministic_compute = is_deterministic
         threads = find_thread_limit() if self.threads is None else self.threads
@@ -176,7 +176,7 @@ class OnnxFile:
 
         def stop() -> None:
             stopped.set()
-            if hasattr(options, "set_load_cancellation_flag"):  # which is looked at between two passes over the graph
+            if hasattr(options, "set_load_cancellation_flag"):  # checked between passes over the graph
                 options.set_load_cancellation_flag(True)
 
         try:
@@ -191,7 +191,7 @@ class OnnxFile:
 
     @staticmethod
     def run_limited(call: Callable[..., Any], *arguments: Any, what: str, timeout: float, n_images: int) -> Any:
-        """Return `call(*arguments, run_options)` of a session; stop it after `timeout` seconds, which is an error."""
+        """Return `call(*arguments, run_options)` of a session; stop it after `timeout` seconds and raise an error."""
         import onnxruntime
 
         run_options = onnxruntime.RunOptions()
@@ -202,24 +202,24 @@ class OnnxFile:
             if not run_options.terminate:
                 raise
             fault = f"{what} was stopped after {timeout:g} seconds on a batch of {n_images} images"
-            repair = Repair("unless it never ends, pass a larger {timeout} or use a smaller batch", timeout=ANY)
+            repair = Repair("pass a larger {timeout}, or check the model for an endless loop", timeout=ANY)
             raise ClassifierError(fault, repair=repair) from error
 
 
 def _is_relative(location: str) -> bool:
-    """Return whether a location stays in its folder on every system: no drive, root, '..' or null character."""
+    """Return whether a location stays in its folder on all systems: no drive, root, '..' or null character."""
     paths = (PurePosixPath(location), PureWindowsPath(location))
     return bool(location) and "\0" not in location and not any(path.anchor or ".." in path.parts for path in paths)
 
 
 def _make_seal(content: bytes | memoryview) -> bytes:
-    """Return a serialized model with nothing but the checksum of a content; appended, it becomes a part of that."""
+    """Return a serialized model that contains only the checksum; appending it to a model merges both."""
     entry = {"key": b"secondlook.checksum", "value": hashlib.sha256(content).hexdigest().encode()}
     return bytes(_load_message_classes()["Model"](metadata_props=[entry]).SerializeToString())
 
 
 def _iterate_tensors(message: Any) -> Iterator[Any]:
-    """Yield all tensors in a message; protobuf limits how deep messages are nested."""
+    """Yield all tensors in a message; protobuf limits the depth of nesting."""
     if message.DESCRIPTOR.name == "Tensor":
         yield message
         return
@@ -248,14 +248,14 @@ def _load_message_classes() -> dict[str, Any]:
                 type=kinds.TYPE_MESSAGE if kind in MESSAGES else getattr(kinds, f"TYPE_{kind.upper()}"),
                 type_name=f".onnx.{kind}" if kind in MESSAGES else None,
             )
-    pool = descriptor_pool.DescriptorPool()  # of its own: the onnx package has messages of the same names
+    pool = descriptor_pool.DescriptorPool()  # separate: the onnx package has the same message names
     pool.AddSerializedFile(file.SerializeToString())
     found = {name: pool.FindMessageTypeByName(f"onnx.{name}") for name in MESSAGES}
     return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in found.items()}
 
 
 def list_session_gpus(device: str) -> list[str]:
-    """Return the GPUs of sessions for 'cuda' or 'cuda:N'; without torch, which tells them, 'cuda' is the first one."""
+    """Return the GPUs of sessions for 'cuda' or 'cuda:N'; without torch, 'cuda' is the first GPU."""
     import onnxruntime
 
     if CUDA_PROVIDER not in onnxruntime.get_available_providers():
@@ -270,7 +270,7 @@ def list_session_gpus(device: str) -> list[str]:
 
 
 def sees_gpus() -> bool:
-    """Whether torch is installed and sees a GPU, so that views can be made there."""
+    """Whether torch is installed and sees a GPU to make views on."""
     if importlib.util.find_spec("torch") is None:
         return False
     import torch
@@ -279,10 +279,10 @@ def sees_gpus() -> bool:
 
 
 class TimeLimits:
-    """Stops calls that take too long, and that can be stopped only from another thread.
+    """Stops calls after a time limit, from another thread.
 
-    One thread watches all calls: to start and join a thread for each takes longer than the call where all cores are
-    busy. It is a daemon that waits in Python only, and so may be cut off when the interpreter exits.
+    One thread watches all calls: on busy cores, starting and joining a thread per call takes longer than the call. The
+    thread is a daemon and only waits in Python, so the interpreter can exit at any time.
     """
 
     def __init__(self) -> None:
@@ -302,7 +302,7 @@ class TimeLimits:
         with self._changed:
             if self._thread is None:
                 thread = threading.Thread(target=self._watch, daemon=True, name="secondlook-time-limits")
-                thread.start()  # which can fail, and waits for the lock
+                thread.start()  # may fail; the thread waits for the lock
                 self._thread = thread
             elif deadline < self._wakes_at:
                 self._changed.notify()

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 INPUT_TYPES: dict[str, InputType] = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 
 MIN_PART = 8
-"""Number of images in the smallest part of a batch that a thread gets for itself."""
+"""Minimum number of images per thread when a batch is split."""
 
 
 @dataclass(frozen=True)
 class SessionRun:
-    """A call of a session with arrays or with tensors of torch; a model can contain an endless loop."""
+    """Calls a session with arrays or torch tensors, within a time limit."""
 
     session: Any
     model_input: ModelInput
@@ -44,7 +44,7 @@ class SessionRun:
     name: str
     """Name of the classifier, for messages."""
     timeout: float
-    """Seconds that one batch may take."""
+    """Time limit for one batch, in seconds."""
 
     def __call__(self, inputs: Array) -> Array:
         """Return the output of the model for an array. -> [n, classes]"""
@@ -52,12 +52,12 @@ class SessionRun:
         return outputs[0]
 
     def run_tensor(self, inputs: "Tensor") -> "Tensor":
-        """Return the output of the model for a tensor, which is read where it is. -> [n, classes] on the host"""
+        """Return the output of the model for a tensor, read from its device. -> [n, classes] on the host"""
         import torch
 
-        inputs = inputs.contiguous()  # under a name, since the session gets no more than its address
+        inputs = inputs.contiguous()  # keep a reference: the session gets only the address
         if inputs.is_cuda:
-            # A session has a stream of its own. It waits for that itself at the end, but not for the views before.
+            # A session has its own stream and waits for it at the end, but it does not wait for the views.
             torch.cuda.current_stream(inputs.device).synchronize()
         binding = self.session.io_binding()
         place = (inputs.device.type, inputs.device.index or 0)
@@ -78,10 +78,10 @@ class SessionRun:
 
 
 def split_run(whole: SessionRun, part: SessionRun, n_parts: int) -> Callable[[Array], Array]:
-    """Return a call that gives the parts of a batch to several threads; a smaller batch has all threads together.
+    """Return a call that splits large batches among threads; for a small batch, all threads share each operator.
 
-    Threads that share the work of every operator wait for each other after each; the parts of a batch do not. But parts
-    of a few images take less time than it takes to hand them to the threads.
+    Threads that share operators wait for each other after each one; the parts of a batch do not. But for parts of a
+    few images, the overhead of the threads is larger than the gain.
     """
     threads = ThreadPoolExecutor(n_parts - 1, thread_name_prefix="secondlook-part")
 
@@ -96,7 +96,7 @@ def split_run(whole: SessionRun, part: SessionRun, n_parts: int) -> Callable[[Ar
 
 
 class PlacedSession(NamedTuple):
-    """A session on its device, how it is called, and the workers of GPUs if torch can make the views there."""
+    """A session on its device, the function that calls it, and GPU workers if torch can make views there."""
 
     first: SessionRun
     run: Callable[[Array], Array]
@@ -104,13 +104,13 @@ class PlacedSession(NamedTuple):
 
 
 class OnnxClassifier(Classifier):
-    """An ONNX Runtime session; `model_input` tells layout, size, number type and batch size of its one image input."""
+    """An ONNX Runtime session; `model_input` has the layout, size, number type and batch size of its image input."""
 
     def __init__(
         self, onnx_file: OnnxFile, options: LoadOptions, output_name: str | None, providers: Sequence[str] | None
     ) -> None:
         self._onnx_file = onnx_file
-        self._files_digest = onnx_file.digest()  # first, since ONNX Runtime opens external data, whose paths it checks
+        self._files_digest = onnx_file.digest()  # first: it checks the paths of external data
         session = onnx_file.open_with([CPU_PROVIDER] if providers is None else providers)
         inputs = [(each.name, each.shape, each.type) for each in session.get_inputs()]
         self.model_input = ModelInput.parse(inputs, INPUT_TYPES, options.spec)
@@ -127,26 +127,26 @@ class OnnxClassifier(Classifier):
             n_classes=n_classes if isinstance(n_classes, int) else None,
         )
         self._device = "auto"
-        # Given providers are kept by device='auto', and the session without any is the one on the CPU.
+        # device='auto' keeps the given providers; without providers, this is the CPU session.
         self._known = {"cpu" if providers is None else "auto": self._place_sessions([session])}
-        """The session by the device that was asked for; copies of the classifier share it."""
+        """Sessions by requested device, shared by copies of the classifier."""
 
     @property
     def file(self) -> Path:
-        """The file that the model was loaded from."""
+        """The file of the model."""
         return self._onnx_file.path
 
     def list_files(self) -> list[Path]:
-        """Return the file that the model was loaded from, and those with its external data."""
+        """Return the file of the model, and the files with its external data."""
         return [self.file, *self._onnx_file.find_external_data()]
 
     def is_unchanged(self) -> bool:
-        """Whether the file, and those with external data, are still those that the model was loaded from."""
+        """Whether the file and its external data are unchanged since the model was loaded."""
         return self._onnx_file.digest() == self._files_digest
 
     @property
     def session(self) -> Any:
-        """The session itself, on the first GPU if there are several."""
+        """The session, on the first GPU if there are several."""
         return self._placed.first.session
 
     @property
@@ -164,15 +164,15 @@ class OnnxClassifier(Classifier):
         self.check_device(device)
         if device in ("auto", self._device):
             return self
-        self._place(device)  # now, since it may be impossible
+        self._place(device)  # raises now if the device cannot be used
         moved = copy.copy(self)
         moved._device = device
         return moved
 
     def split_batches(self) -> "OnnxClassifier":
-        """Return the model with a second session on the CPU, of one thread per call; itself on GPUs."""
+        """Return the model with a second CPU session of one thread per call; on GPUs, the model itself."""
         n_parts = count_threads()
-        is_divided = self.model_input.batch_size is not None  # by the model itself, into batches of a fixed size
+        is_divided = self.model_input.batch_size is not None  # into batches of a fixed size
         if self.providers != [CPU_PROVIDER] or self._onnx_file.threads is not None or is_divided or n_parts == 1:
             return self
         whole, one_thread = self._placed.first, replace(self._onnx_file, threads=1)
@@ -196,7 +196,7 @@ class OnnxClassifier(Classifier):
         if device == "auto":
             try:
                 placed = self._place("cuda")
-            except ClassifierError:  # there is no GPU that ONNX Runtime can use
+            except ClassifierError:  # ONNX Runtime cannot use a GPU
                 placed = self._place("cpu")
         else:
             gpus = [] if device == "cpu" else list_session_gpus(device)
@@ -206,7 +206,7 @@ class OnnxClassifier(Classifier):
         return placed
 
     def _place_sessions(self, sessions: Sequence[Any], gpus: Sequence[str] = ()) -> PlacedSession:
-        """Return sessions as they are called; on GPUs that torch sees, models make the views themselves."""
+        """Return sessions with their calls; on GPUs visible to torch, workers make the views."""
         described = (self.model_input, self.output_name, self.name, self._onnx_file.timeout)
         runs = [SessionRun(session, *described) for session in sessions]
         if not gpus:
@@ -239,7 +239,7 @@ def open_onnx(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Classifier:
     """Open an ONNX file. `device='auto'` keeps the `providers` of the user."""
-    if not timeout > 0:  # nor is NaN
+    if not timeout > 0:  # rejects NaN
         raise ClassifierError(f"of {options.spec!r} must be positive", argument="timeout", value=timeout)
     onnx_file = OnnxFile(find_model_file(location, options.spec), options.spec, threads, timeout)
     names = [providers] if isinstance(providers, str) else providers

@@ -1,4 +1,4 @@
-"""Preprocessing: how an image becomes the input of a classifier, explicit, printable and comparable."""
+"""Preprocessing: the explicit, printable and comparable steps from an image to the input of a classifier."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ Size = tuple[int, int]
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 CropRounding = Literal["even", "down"]
-"""How half of an odd margin is rounded: to even as torchvision and timm do, or down as transformers does."""
+"""Rounding of half an odd margin: to even (torchvision and timm), or down (transformers)."""
 Gray = Literal["repeat", "luminance"]
 Color = Literal["RGB", "BGR"]
 Layout = Literal["NCHW", "NHWC"]
@@ -41,21 +41,21 @@ GEOMETRY = ("resize", "crop", "interpolation", "crop_rounding", "channels", "gra
 """Settings applied before the views."""
 
 _STORED_NAMES = {"color": "colour", "gray": "grey"}
-"""Names in files: digests of stored predictions depend on them, so they keep their original spelling."""
+"""Names in files, in the original spelling, because digests of stored predictions depend on them."""
 
 
 class ImageShapeError(ClassifierError):
-    """Images of another size, or with other channels, than the classifier takes."""
+    """Images with a size or channels that the classifier does not accept."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """Steps from an image to the model's input: resize, crop, [views], scale, color order, mean and std, layout.
 
-    `resize` is the shorter side or (height, width) in pixels, `crop` the side or size of the center crop after it.
-    `size` and `channels` are what the model requires, or None. `gray` is 'repeat' to make gray images three equal
-    channels, 'luminance' to make color images gray, or None. The model gets (x * scale - mean) / std for pixels x of 0
-    to 255, with one mean and std or one per channel in the order of `color`, as `input_dtype`; 'uint8' is raw pixels.
+    `resize` is the shorter side or (height, width) in pixels; `crop` is the side or size of the center crop after it.
+    `size` and `channels` are requirements of the model, or None. `gray` is 'repeat' to expand gray images to three
+    channels, 'luminance' to make color images gray, or None. The input is (x * scale - mean) / std for pixels x from 0
+    to 255, as `input_dtype`; 'uint8' means raw pixels. There is one mean and std, or one per channel in `color` order.
     """
 
     resize: int | Size | None = None
@@ -73,9 +73,9 @@ class Preprocessing:
     input_dtype: InputType = "float32"
 
     MAX_RESIZED_PIXELS: ClassVar[int] = 2**26
-    """Resizing the shorter side of an image of one pixel by thousands would otherwise exhaust the memory."""
+    """Resizing the shorter side of a very long image could otherwise exhaust the memory."""
     LUMINANCE_WEIGHTS: ClassVar[tuple[int, int, int]] = (19595, 38470, 7471)
-    """ITU-R 601 weights of red, green and blue in units of 1/65536, as Pillow rounds them."""
+    """ITU-R 601 weights of red, green and blue in units of 1/65536, rounded like in Pillow."""
 
     def __post_init__(self) -> None:
         normalized: dict[str, Any] = {
@@ -115,9 +115,9 @@ class Preprocessing:
         if max(self.mean) > largest * (1 + 1e-6):
             mean, std = (_round_numbers(numbers, self.scale) for numbers in (self.mean, self.std))
             is_std_too = self.std == (1.0,) or max(self.std) > largest
-            text = "if it is that of pixels from 0 to 255, pass {mean}" + " and {std} in the same units" * is_std_too
+            text = "if it refers to pixels from 0 to 255, pass {mean}" + " and {std} in the same units" * is_std_too
             repair = Repair(text, mean=mean, std=std if max(self.std) > largest else ANY)
-            fault = f"is above {largest:g}, the largest value that pixels have here"
+            fault = f"is above {largest:g}, the largest value of scaled pixels"
             raise ClassifierError(fault, argument="mean", value=_round_numbers(self.mean), repair=repair)
 
     @cached_property
@@ -146,7 +146,7 @@ class Preprocessing:
         return batch
 
     def keeps(self, shape: tuple[int, ...]) -> bool:
-        """Whether `fit` returns images of this shape [H, W, C] as they are."""
+        """Whether `fit` returns images of this shape [H, W, C] unchanged."""
         return self.input_size in (None, shape[:2]) and self.keeps_size(shape[:2]) and self._keeps_channels(shape[2])
 
     def _keeps_channels(self, channels: int) -> bool:
@@ -189,7 +189,7 @@ class Preprocessing:
         if images.dtype == np.float32:
             factor = factor * np.float32(255)
         inputs = np.empty(images.shape, dtype=np.float32)
-        # Converting while transposing, then two passes in place, is faster than any single strided pass of NumPy.
+        # Converting during the transpose and two passes in place are faster than one strided pass of NumPy.
         inputs[...] = images
         inputs *= factor
         inputs += offset
@@ -204,7 +204,7 @@ class Preprocessing:
         return factor.astype(np.float32).reshape(shape), (-mean / std).astype(np.float32).reshape(shape)
 
     def convert_channels(self, images: Array) -> Array:
-        """Convert between gray and color as `gray` allows. [N, H, W, 1 or 3] -> [N, H, W, channels]"""
+        """Convert between gray and color, if `gray` allows it. [N, H, W, 1 or 3] -> [N, H, W, channels]"""
         channels, required = images.shape[-1], self._n_channels
         if self._keeps_channels(channels):
             return images
@@ -217,7 +217,7 @@ class Preprocessing:
         raise ImageShapeError(fault, repair=repair)
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
-        """Return a copy with some settings replaced; settings that are None are ignored."""
+        """Return a copy with some settings replaced; None keeps a setting."""
         for name in settings:
             if name not in SETTINGS:
                 known = f"{', '.join(SETTINGS)}.{did_you_mean(name, SETTINGS)}"
@@ -239,7 +239,7 @@ class Preprocessing:
 
     @staticmethod
     def setting_name(stored: str) -> str:
-        """Return the name of a setting whose name in files is `stored`."""
+        """Return the name of a setting from its name in files."""
         return next((name for name, kept in _STORED_NAMES.items() if kept == stored), stored)
 
     @property
@@ -261,19 +261,19 @@ SETTINGS = tuple(field.name for field in dataclasses.fields(Preprocessing))
 
 
 def _compute_resized_size(height: int, width: int, resize: int | Size) -> Size:
-    """Return the size after resizing; for a shorter side, the longer one is in proportion, rounded down."""
+    """Return the size after resizing; a given shorter side keeps the aspect ratio, rounded down."""
     if not isinstance(resize, int):
         return resize
     return (resize, int(resize * width / height)) if height <= width else (int(resize * height / width), resize)
 
 
 def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Array:
-    """Resize an image as the reference pipelines of pretrained models do (Pillow). uint8|float32 [H, W, C]"""
+    """Resize an image with Pillow, like the reference pipelines of pretrained models. uint8|float32 [H, W, C]"""
     if image.shape[:2] == size:
         return image
     if size[0] * size[1] > Preprocessing.MAX_RESIZED_PIXELS:
         fault = f"an image of {_format_size(image.shape[:2])} pixels would be resized to {_format_size(size)}"
-        repair = Repair("remove it, or pass height and width, such as {resize}", resize=(224, 224))
+        repair = Repair("remove it, or pass height and width, for example {resize}", resize=(224, 224))
         raise ClassifierError(fault, repair=repair)
     method = Image.Resampling[interpolation.upper()]
     width_and_height = (size[1], size[0])
@@ -285,7 +285,7 @@ def _resize_image(image: Array, size: Size, interpolation: Interpolation) -> Arr
 
 
 def _center_crop(image: Array, size: Size, rounding: CropRounding) -> Array:
-    """Return the center of an image, padded with black where the image is smaller. [H, W, C] -> [*size, C]"""
+    """Return the center of an image; smaller images are padded with black. [H, W, C] -> [*size, C]"""
     missing = [max(0, side - got) for side, got in zip(size, image.shape[:2], strict=True)]
     if any(missing):
         image = np.pad(image, [(side // 2, (side + 1) // 2) for side in missing] + [(0, 0)])
@@ -315,7 +315,7 @@ def _stack_images(images: Sequence[Array]) -> Array:
 
 
 def _parse_size(name: str, size: object) -> Size | None:
-    """Return (height, width) for a side or a pair, or None for None."""
+    """Parse a side or a pair as (height, width); None stays None."""
     if size is None:
         return None
     pair = (size, size) if isinstance(size, int) else size
@@ -330,7 +330,7 @@ def _is_positive_integer(value: object) -> bool:
 
 
 def _parse_numbers(name: str, value: object) -> tuple[float, ...]:
-    """Return one or three numbers as a tuple of floats."""
+    """Parse one or three numbers as a tuple of floats."""
     values: Iterable[Any] = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     try:
         numbers = tuple(float(number) for number in values)
@@ -347,7 +347,7 @@ def _format_size(size: tuple[int, ...]) -> str:
 
 
 def _round_numbers(numbers: Sequence[float], factor: float = 1.0) -> float | tuple[float, ...]:
-    """Return numbers for a message: four significant digits, and no tuple for a single one."""
+    """Round numbers to four significant digits for a message; a single number is not a tuple."""
     rounded = tuple(float(f"{number * factor:.4g}") for number in numbers)
     return rounded[0] if len(rounded) == 1 else rounded
 
@@ -358,7 +358,7 @@ def _format_value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# --- Inputs that a model file or a server describes ---
+# --- Inputs described by a model file or a server ---
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ class ModelInput:
     def parse(
         cls, inputs: Sequence[tuple[str, Sequence[object], str]], dtypes: Mapping[str, InputType], spec: str
     ) -> "ModelInput":
-        """Return the only input of a model, described by name, shape and a number type, which `dtypes` maps to ours."""
+        """Parse the only input of a model: its name, shape and number type, mapped by `dtypes`."""
         if len(inputs) != 1:
             names = ", ".join(repr(name) for name, _, _ in inputs) or "none described"
             fault = f"{spec!r} has {len(inputs)} inputs ({names}); expected one batch of images"
@@ -382,7 +382,7 @@ class ModelInput:
         [(name, shape, dtype)] = inputs
         if dtype not in dtypes:
             fault = f"input {name!r} of {spec!r} takes {dtype}; expected one of {', '.join(dtypes)}"
-            raise ClassifierError(fault, repair="export the model with such an input")
+            raise ClassifierError(fault, repair="export the model with an input of this type")
         sizes = tuple(size if isinstance(size, int) and size > 0 else None for size in shape)
         if len(sizes) != 4:
             fault = f"input {name!r} of {spec!r} has shape {_format_shape(sizes)}"
@@ -395,7 +395,7 @@ class ModelInput:
         return self.shape[0]
 
     def make_preprocessing(self, given_layout: object, spec: str) -> Preprocessing:
-        """Return the preprocessing for this input; without a given layout it is inferred from the shape."""
+        """Return the preprocessing for this input; by default, the layout is inferred from the shape."""
         layout = given_layout or self._infer_layout(spec)
         channels, height, width = self.shape[1:] if layout == "NCHW" else (self.shape[3], *self.shape[1:3])
         if channels not in (None, *CHANNELS):

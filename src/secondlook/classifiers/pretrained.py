@@ -50,7 +50,7 @@ def open_timm(
         hint = did_you_mean(location.partition(".")[0], timm.list_models())
         raise ClassifierError(f"{options.spec!r} is not a timm model; timm.list_models() lists all models.{hint}")
     pretrained, head = weights == DEFAULT_WEIGHTS, {} if n_classes is None else {"num_classes": n_classes}
-    repair = "without a network, pass a file of weights."
+    repair = "if you are offline, pass a file of weights."
     with reject_failures(f"cannot create {options.spec!r}", repair), force_weights_only():
         model = timm.create_model(location, pretrained=pretrained, **head)
     if not pretrained:
@@ -112,7 +112,7 @@ def open_torchvision(
             fault = f"of {spec!r} is neither a file nor published; published: {', '.join(published)}"
             raise ClassifierError(fault, argument="weights", value=weights)
         if location in ("googlenet", "inception_v3"):
-            fault = f"{spec!r} transforms its input depending on the weights, so a file of weights is not supported"
+            fault = f"the input transform of {spec!r} depends on the weights, so a file of weights is not supported"
             raise ClassifierError(fault, repair="create it in a function and pass 'torch:package.module:factory'")
         model = models.get_model(location, weights=None, **({} if n_classes is None else {"num_classes": n_classes}))
         load_weights(model, Path(weights), spec)
@@ -138,7 +138,7 @@ def _parse_side_or_size(value: Any) -> int | Size:
 
 
 def _import_package(package: str, submodule: str, spec: str) -> Any:
-    """Import a package that no extra installs, because its build has to match that of torch."""
+    """Import a package that is not part of an extra, because its build must match torch."""
     try:
         importlib.import_module(submodule)
         return importlib.import_module(package)
@@ -162,13 +162,13 @@ def open_transformers(
     trust_remote_code: bool = False,
     **placement: Unpack[Placement],
 ) -> Classifier:
-    """Open a model by its name on the Hub or by the folder it was saved in.
+    """Open a model by its name on the Hub or by its folder.
 
-    Its Python code is run with `trust_remote_code` only; pickled weights are loaded as data in either case.
+    Its Python code runs only with `trust_remote_code`; pickled weights are always loaded as data.
     """
     spec, folder = options.spec, Path(location)
     for file in folder.iterdir() if folder.is_dir() else ():
-        if file.exists() and not file.is_dir():  # a pipe or a device might be read without end
+        if file.exists() and not file.is_dir():  # reading a pipe or a device may never end
             check_regular_file(file, f"file {file.name!r} of {spec!r}")
     problem = f"cannot load {spec!r} as an image classifier with an image processor"
     with reject_failures(problem, "check the name or folder."):
@@ -199,13 +199,13 @@ def _load_pretrained(location: str, spec: str, revision: str | None, trust_remot
         repair = Repair("pass {trust_remote_code} if you have read the code and trust it", trust_remote_code=True)
         raise ClassifierError(f"{spec!r} comes with Python code, which is not run", repair=repair) from error
     if loading_info["missing_keys"]:
-        fault = f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}, which would be random"
+        fault = f"{spec!r} has no weights for {sorted(loading_info['missing_keys'])[:3]}; they would be random"
         raise ClassifierError(fault, repair="use a model that was trained for image classification")
     return model, processor
 
 
 def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
-    """Return the preprocessing equal to the settings of an image processor."""
+    """Convert the settings of an image processor to preprocessing."""
     if settings.get("do_pad"):
         fault = f"the image processor of {spec!r} pads images (do_pad), which is not supported"
         raise ClassifierError(fault, repair="export the model to ONNX")
@@ -235,7 +235,7 @@ def parse_processor(settings: Mapping[str, Any], spec: str) -> Preprocessing:
 
 
 def _parse_sides(size: Any, name: str, spec: str) -> int | Size:
-    """Return (height, width) or the shorter side, from the ways an image processor writes a size."""
+    """Parse the size of an image processor as (height, width) or the shorter side."""
     if isinstance(size, int):
         return size, size
     known = {key: value for key, value in dict(size or {}).items() if value is not None}
@@ -258,11 +258,11 @@ def _parse_mean_and_std(settings: Mapping[str, Any]) -> tuple[tuple[float, ...],
 
 
 def _check_processor(processor: Any, preprocessing: Preprocessing, spec: str) -> None:
-    """Compare with the image processor on one noise image: some do more than their settings describe."""
+    """Compare with the image processor on one noise image: some do more than their settings say."""
     probe = np.random.default_rng(0).integers(0, 256, (281, 353, 3), dtype=np.uint8)
     theirs = np.asarray(processor(images=[probe], return_tensors="pt")["pixel_values"])
     ours = preprocessing.normalize(preprocessing.fit([probe]))
-    # Two implementations of the same interpolation differ by the rounding of a gray level.
+    # Implementations of the same interpolation differ by the rounding of a gray level.
     gray_level = preprocessing.scale / max(preprocessing.std)
     if theirs.shape == ours.shape and np.abs(theirs - ours).mean() <= gray_level:
         return

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0
-"""Seconds before the first retry, and before any; waits double, and are shortened by up to half at random."""
+"""Minimum and maximum wait before a retry, in seconds; waits double, with random jitter of up to half."""
 
 MAX_JSON_VALUES = 2**20
-"""Enough for 32 images x 21,843 classes; a value takes up to 25 times the memory of its text."""
+"""Enough for 32 images x 21,843 classes; a parsed value takes up to 25 times the memory of its text."""
 LONGEST_NAME = 256
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""The header that holds the length of the JSON in front of binary tensors."""
+"""The header with the length of the JSON before binary tensors."""
 TRANSIENT_STATUSES: tuple[int, ...] = (408, 429, 500, 502, 503, 504)
-"""HTTP statuses that may differ at the next attempt."""
+"""HTTP statuses of temporary failures."""
 
 INPUT_TYPES: dict[str, InputType] = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}
 DATATYPES: dict[str, str] = {dtype: datatype for datatype, dtype in INPUT_TYPES.items()}
@@ -44,7 +44,7 @@ OUTPUT_TYPES = {
     **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{f"UINT{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
 }
-"""NumPy types of the numbers that a server may send; NumPy has no bfloat16, which is the upper half of a float32."""
+"""NumPy types of the numbers in responses; NumPy has no bfloat16, which is the upper half of a float32."""
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
@@ -54,12 +54,12 @@ Result = TypeVar("Result")
 
 
 class InferenceClient:
-    """A client for the model of a URL that sends several requests at once; any failure is a `ClassifierError`."""
+    """A client for the model at a URL, with concurrent requests; any failure is a `ClassifierError`."""
 
     def __init__(
         self, url: str, spec: str, *, timeout: float, headers: Mapping[str, str], retries: int, in_flight: int
     ) -> None:
-        from secondlook.classifiers.http_client import HttpClient  # which loads urllib3
+        from secondlook.classifiers.http_client import HttpClient  # loads urllib3
 
         parts = urlsplit(url)
         found = MODEL_PATH.fullmatch(parts.path)
@@ -108,10 +108,10 @@ class InferenceClient:
     def _send(
         self, parse: "Callable[[BaseHTTPResponse], Result]", stop: threading.Event | None = None, **request: Any
     ) -> Result:
-        """Send a request; repeat it if the connection fails or the status is transient, for inferences until `stop`."""
-        # A server that has just started answers 400 or 404 until it has loaded its models.
+        """Send a request; retry failed connections and transient statuses, for inferences until `stop`."""
+        # A server that has just started returns 400 or 404 until its models are loaded.
         retries, statuses, reason = self._retries, (*TRANSIENT_STATUSES, 400, 404), ""
-        if stop is None:  # a wrong address is reported soon
+        if stop is None:  # report a wrong address soon
             retries, statuses, stop = min(retries, 2), TRANSIENT_STATUSES, threading.Event()
         for attempt in range(1, retries + 2):
             wait = min(FIRST_WAIT * 2.0 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.5, 1)
@@ -137,20 +137,20 @@ class InferenceClient:
             raise
         except Exception as error:
             sent = f"{_describe_body(response)}): {shorten_reason(error)}"
-            repair = "check the address, and whether a proxy answers instead of the server"
+            repair = "check the address, and whether the response comes from a proxy"
             raise self._fail(f"does not follow the Open Inference Protocol ({sent}", repair) from error
 
     def _fail(self, problem: str, repair: str | Repair) -> ClassifierError:
         return ClassifierError(self._http.hide_secrets(f"{self._described} {problem}"), repair=repair)
 
     def close(self) -> None:
-        """Wait for requests that were sent, and close the connections."""
+        """Wait for pending requests, and close the connections."""
         self._threads.shutdown(cancel_futures=True)
         self._http.close()
 
 
 class RemoteClassifier(Classifier):
-    """A model on a server; a batch is split into requests, several of which are sent concurrently."""
+    """A model on a server; a batch is split into concurrent requests."""
 
     def __init__(
         self, client: InferenceClient, options: LoadOptions, output_name: str | None, rows_per_request: int
@@ -203,7 +203,7 @@ def open_remote(
 ) -> Classifier:
     """Open the model of `//HOST:PORT/v2/models/NAME[/versions/VERSION]`.
 
-    Credentials of the URL, of `headers` and of the environment variable `header_from_env` are sent, and never stored.
+    Credentials from the URL, `headers` and the environment variable `header_from_env` are sent, but never stored.
     """
     options.require_output()
     for name, value in (("rows_per_request", rows_per_request), ("in_flight", in_flight), ("timeout", timeout)):
@@ -238,16 +238,16 @@ for _scheme in ("http", "https"):
 
 
 def _read_header(variable: str, spec: str) -> tuple[str, str]:
-    """Return the name and the value of the HTTP header that an environment variable holds."""
+    """Return the name and value of the HTTP header in an environment variable."""
     name, colon, value = os.environ.get(variable, "").partition(":")
     if not colon:
-        fault = f"of {spec!r} does not hold a whole header, such as 'Authorization: Bearer TOKEN'"
+        fault = f"of {spec!r} does not contain a complete header like 'Authorization: Bearer TOKEN'"
         raise ClassifierError(fault, argument="header_from_env", value=variable, repair="set this environment variable")
     return name.strip(), value.strip()
 
 
 def _check_headers(headers: Iterable[tuple[str, str]], spec: str) -> dict[str, str]:
-    """Return headers by name, each of which is valid and given once; messages show their names only."""
+    """Validate headers and return them by name; messages show only their names."""
     checked: dict[str, str] = {}
     for name, value in headers:
         if not HEADER_NAME.fullmatch(str(name)) or not HEADER_VALUE.fullmatch(str(value)):
@@ -260,7 +260,7 @@ def _check_headers(headers: Iterable[tuple[str, str]], spec: str) -> dict[str, s
     return checked
 
 
-# --- The protocol: any exception of the parsing functions means that the response is invalid. ---
+# --- The protocol: any exception of a parsing function means an invalid response. ---
 
 
 def _format_request(inputs: Array, input_name: str, output_name: str, is_binary: bool) -> tuple[dict[str, str], bytes]:
@@ -294,7 +294,7 @@ def _parse_output(response: "BaseHTTPResponse", output_name: str, n_images: int)
 
 
 def _parse_tensor(tensor: Mapping[str, Any], content: bytes | None, n_images: int) -> Array:
-    """Return the values of a tensor, which are in its description or, if not None, in `content`."""
+    """Return the values of a tensor, from `content` or, if that is None, from its description."""
     datatype, shape = tensor["datatype"], [_check_count(size) for size in tensor["shape"]]
     if datatype not in OUTPUT_TYPES or (datatype == "BF16" and content is None):
         raise ValueError(f"its output has datatype {datatype!r}; expected one of {', '.join(OUTPUT_TYPES)}")
@@ -345,7 +345,7 @@ def _lists_binary_tensors(response: "BaseHTTPResponse") -> bool:
 
 def _parse_object(response: "BaseHTTPResponse", end: int | None = None) -> dict[str, Any]:
     """Return the JSON object in a response, up to the byte `end`."""
-    # None was requested, and a small compressed response can decompress to any size.
+    # Compression was not requested, and a small compressed response can decompress to any size.
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise ValueError(f"it is compressed ({encoding})")
@@ -356,7 +356,7 @@ def _parse_object(response: "BaseHTTPResponse", end: int | None = None) -> dict[
 
 
 def _load_json(content: bytes) -> Any:
-    """Parse JSON of a limited number of values; each but the first of a list or an object follows a comma."""
+    """Parse JSON with a limited number of values, counted by their commas."""
     if content.count(b",") >= MAX_JSON_VALUES:
         fault = f"the server sent more than {MAX_JSON_VALUES:,} values as JSON for one request"
         raise ClassifierError(fault, repair=Repair("lower {rows_per_request}", rows_per_request=ANY))
@@ -364,7 +364,7 @@ def _load_json(content: bytes) -> Any:
 
 
 def _describe_status(response: "BaseHTTPResponse") -> str:
-    """Return the server's message for a failed request, or what else it sent."""
+    """Return the server's message for a failed request, or a description of the response."""
     if 300 <= response.status < 400:
         target = response.headers.get("Location", "")[:LONGEST_NAME]
         return f"redirects to {target!r}, which is not followed"

@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 INPUT_TYPES: dict[str, InputType] = {"torch.float32": "float32", "torch.float16": "float16", "torch.uint8": "uint8"}
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float64")
-"""Number types to compute with; 'tf32' is float32 whose products are rounded to 11 bits, which GPUs compute faster."""
+"""Number types to compute with; 'tf32' is float32 with products rounded to 11 bits, which is faster on GPUs."""
 
 
 class Placement(TypedDict, total=False):
-    """The options of every model scheme of torch: how a module runs."""
+    """Options of all torch model schemes: how to run a module."""
 
     device: str | None
-    """'cuda' for all GPUs, 'cuda:N', 'cpu', 'auto', or another device of torch; by default that of the module."""
+    """'cuda' for all GPUs, 'cuda:N', 'cpu', 'auto', or another torch device; by default that of the module."""
     dtype: str | None
     """Number type to compute with, see `DTYPES`; by default that of the module."""
     channels_last: bool | None
-    """Whether to use this memory format; by default on GPUs where it is faster."""
+    """Whether to use this memory format; by default on GPUs if it is faster."""
     compile: bool
     cuda_graphs: bool
 
@@ -55,7 +55,7 @@ class Placement(TypedDict, total=False):
 class TorchClassifier(Classifier):
     """A torch module, run in eval and inference mode; its training flags are restored afterwards.
 
-    On GPUs it makes the views there as well, in exact arithmetic: deterministic algorithms, and float32 without TF32.
+    On GPUs, views are made there as well, with deterministic algorithms and without TF32.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TorchClassifier(Classifier):
         batch_size: int | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> None:
-        """Wrap the module that `get_module(device)` returns (None: as it is); `batch_size` is the only one it takes."""
+        """Wrap the module from `get_module(device)` (None: unchanged); `batch_size` is its fixed batch size, if any."""
         super().__init__(
             name=options.display_name,
             digest=digest_with_options(digest, dtype=placement.get("dtype")),
@@ -80,15 +80,15 @@ class TorchClassifier(Classifier):
         )
         self._get_module, self._placement, self.batch_size = get_module, placement, batch_size
         self._known: dict[str | None, PlacedModule] = {}
-        """The module by the device that was asked for; copies of the classifier share it."""
+        """Modules by requested device, shared by copies of the classifier."""
         device = placement.get("device")
         self._is_device_chosen = device not in (None, "auto")
-        """Whether the user chose the device, which device='auto' keeps then."""
+        """Whether the user chose the device; device='auto' then keeps it."""
         self._device = self._resolve(device) if device == "auto" else device
         self._placed = self._place(self._device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the modules on devices, which are placed again from the module itself."""
+        """Omit the modules on devices; they are placed again after unpickling."""
         return {name: value for name, value in vars(self).items() if name not in ("_known", "_placed")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class TorchClassifier(Classifier):
 
     @property
     def module(self) -> "torch.nn.Module":
-        """The network itself, for methods that register hooks."""
+        """The network, for methods that register hooks."""
         return self._placed.module
 
     def copy_for_export(self) -> "torch.nn.Module":
@@ -118,7 +118,7 @@ class TorchClassifier(Classifier):
         return self._placed.workers
 
     def on_device(self, device: str) -> "TorchClassifier":
-        """Return the classifier on 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'; a module is copied to move it."""
+        """Return the classifier with a copy of the module on 'auto', 'cpu', 'cuda' (all GPUs) or 'cuda:N'."""
         self.check_device(device)
         chosen = self._device if device == "auto" and self._is_device_chosen else self._resolve(device)
         is_chosen = self._is_device_chosen or device != "auto"
@@ -129,7 +129,7 @@ class TorchClassifier(Classifier):
         return moved
 
     def _resolve(self, device: str) -> str | None:
-        """Return the device to put the module on, for 'auto' the GPUs if it is not on one; None to leave it."""
+        """Return the device for the module; for 'auto' the GPUs if it is not on one; None to leave it in place."""
         import torch
 
         from secondlook.classifiers.device import find_weight, list_gpus
@@ -153,7 +153,7 @@ class TorchClassifier(Classifier):
         if self.workers is None:
             outputs: Array = run_in_batches(self.preprocessing.normalize(images), self.batch_size, self._run)
             return outputs
-        # One GPU only: its module is the one that methods register hooks for.
+        # One GPU only: methods register hooks on its module.
         first = self.workers.first
         return first.start(first.upload(self.preprocessing.convert_channels(images)), [View()], self.preprocessing)()
 
@@ -179,7 +179,7 @@ def _is_torch_module(target: object) -> bool:
 def open_torch(
     target: Any, options: LoadOptions, *, weights: str | None = None, **placement: Unpack[Placement]
 ) -> Classifier:
-    """Open a module, `package.module:factory`, or a torch.export or TorchScript file; no code of `weights` is run."""
+    """Open a module, `package.module:factory`, or a torch.export or TorchScript file; no code in `weights` runs."""
     output = options.require_output()
     check_placement(placement)
     if isinstance(target, str) and ":" not in target:
@@ -200,7 +200,7 @@ def open_torch(
 
 
 def check_placement(placement: Placement) -> None:
-    """Raise if a module cannot run like that, or if torch is not installed."""
+    """Raise if these options are invalid, or if torch is not installed."""
     import_extra("torch", feature="a torch classifier", extra="torch")
     if placement.get("device") is not None:
         placement["device"] = str(placement["device"])  # a torch.device is one too
@@ -212,7 +212,7 @@ def check_placement(placement: Placement) -> None:
 def wrap_module(
     module: "torch.nn.Module", options: LoadOptions, placement: Placement, *, is_shared: bool = False, **described: Any
 ) -> TorchClassifier:
-    """Return a classifier for a module; a module that the user holds too (`is_shared`) is copied before it is moved."""
+    """Return a classifier for a module; a module owned by the user (`is_shared`) is copied before moving it."""
     changes_weights = placement.get("dtype") is not None or bool(placement.get("channels_last"))
     get_module = partial(_copy_to_move, module, is_shared and changes_weights)
     return TorchClassifier(get_module, options, placement, digest=_digest_module(module), **described)
@@ -227,7 +227,7 @@ def _digest_module(module: "torch.nn.Module") -> str:
     import torch
 
     digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
-    # The printed layers, because strides and activations have no weights.
+    # Hash the printed layers, because strides and activations have no weights.
     digest.update(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, value in module.state_dict().items():
         if isinstance(value, torch.Tensor):
@@ -243,7 +243,7 @@ def load_weights(module: "torch.nn.Module", file: Path, spec: str) -> None:
     """Load a safetensors file or a state dict into a module; the names of all weights must match."""
     check_regular_file(file, f"the weights file {str(file)!r} of {spec!r}")
     state, expected = _read_weights(file), module.state_dict()
-    prefix = "module."  # which torch.nn.DataParallel adds to all names
+    prefix = "module."  # added by torch.nn.DataParallel
     if all(name.startswith(prefix) for name in state) and not any(name.startswith(prefix) for name in expected):
         state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing = [name for name in expected if name not in state]
@@ -292,7 +292,7 @@ def _open_file(file: Path, options: LoadOptions, placement: Placement) -> Classi
             repair = Repair("remove {dtype}", dtype=placement["dtype"])
             raise ClassifierError(f"{spec!r} was exported with a fixed dtype", repair=repair)
     return TorchClassifier(
-        # A program contains the device it was made for, so it is loaded again for another one.
+        # A program contains its device, so load it again for another one.
         lambda device: module if device is None else _load_program(file, spec, device)[0],
         options,
         placement,
@@ -311,11 +311,11 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             names, damaged = archive.namelist(), archive.testzip()
-        if damaged is not None:  # which may crash torch
+        if damaged is not None:  # a damaged file may crash torch
             raise ClassifierError(f"{spec!r} is damaged: the checksum of its part {damaged!r} is wrong; copy it again.")
     if any("/code/" in f"/{name}" for name in names) and not any(name.endswith(".json") for name in names):
         with warnings.catch_warnings():
-            # The deprecation of TorchScript concerns those who write such files, not those who read them.
+            # The deprecation of TorchScript concerns writing files, not reading them.
             warnings.simplefilter("ignore", DeprecationWarning)
             return torch.jit.load(file, map_location="cpu"), None  # type: ignore[no-untyped-call]
     if file.suffix != ".pt2" or not names:
@@ -337,7 +337,7 @@ def _load_program(file: Path, spec: str, device: str | None) -> tuple["torch.nn.
 
 @contextmanager
 def force_weights_only() -> Iterator[None]:
-    """Prevent torch.load from running pickled code, also where a library calls it with weights_only=False."""
+    """Prevent torch.load from running pickled code, even if a library calls it with weights_only=False."""
     key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = {name: value for name, value in os.environ.items() if name == key}
     os.environ[key] = "1"
