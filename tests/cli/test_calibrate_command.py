@@ -319,7 +319,7 @@ def test_classes_of_a_group_share_a_threshold(here: Here, run: Path) -> None:
         ("--risk 0.2 --class-thresholds --class-risk 3=0.1 --class-risk 3=0.2", "'3' a risk twice"),
         ("--risk 0.2 --class-thresholds --class-risk 33=0.1", "--class-risk names '33'"),
         ("--risk 2 --class-thresholds", "--risk 2.0 "),
-        ("--risk 0.001 --class-thresholds", "more labeled images of it"),
+        ("--risk 0.001 --class-thresholds", "more labeled images of"),
         ("--coverage 0.7 --shift-images 60", "--shifts"),
         ("--coverage 0.7 --unknown-budget 0.02", "--unknown-budget has no effect without --risk"),
         ("--coverage 0.7 --unknown folder:val", "--unknown has no effect without --risk"),

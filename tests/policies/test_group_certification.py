@@ -139,7 +139,7 @@ def test_nothing_certified_is_a_shortfall_of_the_closest_class(named: Prediction
     fewest = shortfall.images_needed
     assert 0.999 ** (fewest - 1) <= 0.001 / 3 < 0.999 ** (fewest - 2), "fewer cannot pass, also without an error"
     assert shortfall.median_images == np.median([group.images for group in rule.groups])
-    assert f"all 3 takes at least {fewest:,}" in str(rule)
+    assert f"at least {fewest:,}" in str(rule)
 
 
 def test_of_many_classes_the_nearest_to_a_guarantee_are_listed() -> None:
@@ -340,7 +340,7 @@ def test_saved_policy_decides_as_its_rule(rule: Policy, policy: Policy, labeled:
 def test_other_groups_cannot_be_stored(preds: Predictions, tmp_path: Path) -> None:
     rule = certify(preds, "mean", risk=0.3, delta=0.1, groups=["north", "south"] * 400)
     assert rule.certified
-    with pytest.raises(DecisionError, match=r"other groups.*accept\(\)"):
+    with pytest.raises(DecisionError, match=r"groups other.*accept\(\)"):
         rule.save(tmp_path / "policy.json")
 
 

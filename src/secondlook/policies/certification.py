@@ -1,4 +1,4 @@
-"""Choosing a threshold: for a guaranteed risk, or for a coverage."""
+"""Choosing a threshold: for a guaranteed risk, a coverage, or the least cost."""
 
 import math
 from collections import Counter
@@ -59,21 +59,21 @@ from secondlook.registry import did_you_mean
 from secondlook.tables import format_class
 
 Adaptive = bool | Schedule
-"""Whether to look at an image again only while its decision is open, or the schedule to do so by."""
+"""Whether to look at an image again only while its decision is open, or the schedule for this."""
 CertifiedGroups = str | Mapping[str, Sequence[str | int]] | Sequence[object] | Array | None
-"""What `certify` accepts as groups: "class", classes by the name of their group, or one label per image."""
+"""Groups for `certify`: "class", classes by the name of their group, or one label per image."""
 Risks = float | Mapping[Any, float]
-"""One risk for all images or groups, or the risk of each group by its name or its value."""
+"""One risk for all images or groups, or the risk of each group by name or value."""
 OTHER_GROUPS = "*"
-"""Key of a mapping of risks for all groups that it does not name."""
+"""Key for the risk of all groups that a mapping does not name."""
 EXTERNAL = "external"
 """Method of a policy whose confidences were computed elsewhere."""
 MIN_REFERENCE_IMAGES = 10
-"""With fewer images there is nothing to compare others with."""
+"""Smallest number of calibration images for a reference."""
 MIN_EXAMPLES = 20
-"""Fewer example unknown images bound nothing."""
+"""Smallest number of example unknown images."""
 PLANNED_COVERAGE = 0.5
-"""Coverage that a schedule is planned for where the error rate among tuning images exceeds the risk at any coverage."""
+"""Coverage to plan a schedule for if the error rate among tuning images exceeds the risk at any coverage."""
 
 
 def certify(
@@ -98,52 +98,51 @@ def certify(
 
     The guarantee holds for every classifier, confidence and distribution, with probability 1 - `delta` over the draw of
     the labeled images (proof in docs/background/proofs.md). If nothing can be guaranteed, the policy accepts nothing:
-    `certified` is False and `shortfall` tells what would have been possible.
+    `certified` is False and `shortfall` describes what is missing.
 
-    Several methods share `delta` equally, so that the guarantee holds for whichever of them has the largest coverage.
-    A method, schedule or limit of familiarity is fitted on images that are set apart (a quarter of the images, at most
-    1,000, unless `tuning` says which) and certified on the others. With `groups`, every group has a threshold of its
-    own, and all guarantees hold at once with probability 1 - `delta`.
+    Several methods share `delta` equally, so the guarantee holds for the one with the largest coverage. A method,
+    schedule or limit of familiarity is fitted on images that are set apart and certified on the others; by default a
+    quarter is set apart, at most 1,000. With `groups`, every group has its own threshold, and all guarantees hold
+    jointly with probability 1 - `delta`.
 
-    A calibration on the predictions of a run is recorded in the run, also one that certifies nothing: another one on
-    the same images warns how probable it is that one of their guarantees fails.
+    A calibration on the predictions of a run is recorded in the run, even if it certifies nothing. A later one on the
+    same images warns of the joint probability that a guarantee fails.
 
     Parameters
     ----------
     preds
         Predictions with labels, for images that were not used to choose views, method or risk. Each image must be an
-        independent draw, or a copy of another image that is among `duplicates`.
+        independent draw, or a copy of another image that is listed in `duplicates`.
     method, options
-        A confidence method, or a list of methods to choose from, and the options of all of them. By default 'blend',
-        or 'msr' if there is only one view.
+        A confidence method, or a list of methods to choose from, and their options. By default 'blend', or 'msr' if
+        there is only one view.
     risk
         Largest error rate among accepted images. With `groups`, it may be a mapping from groups (names or indices of
-        classes, or labels) to risks, with the key "*" for all others.
+        classes, or labels) to risks; the key "*" means all other groups.
     delta
         Failure probability of the guarantee.
     groups
-        "class" for the predicted classes; or a mapping from names of groups to the predicted classes (names or indices)
-        that share a threshold and a guarantee, such as rare ones, chosen without these labels; or one label per image,
-        [N], which must be known of new images, too, when they are decided: `policy.accept(preds, groups=...)`. The true
-        class is not.
+        "class" for one group per predicted class; or a mapping from names of groups to predicted classes (names or
+        indices) that share a threshold and a guarantee, chosen without these labels; or one label per image, [N]. Such
+        a label must also be known for new images, unlike the true class: `policy.accept(preds, groups=...)`.
     predict_from, top_k
-        Whether classes are predicted from the image itself or from the mean over views, and how many of them.
+        Whether classes are predicted from the image itself or from the mean over views, and the number of classes.
     duplicates
-        Ids of images that are copies of others; `Source.find_duplicates` finds them. Only those that are errors count,
-        so that the guarantee holds whether the copies occur in the distribution or were added to the data.
+        Ids of images that are copies of others; `Source.find_duplicates` finds them. Only errors among the copies
+        count, so the guarantee holds whether copies occur in the distribution or were added to the data.
     tuning
-        Positions or a mask bool [N] of images that were used to choose views or methods, or may be used to fit one or
+        Positions or a mask bool [N] of images that were used to choose views or methods, or are used to fit a method or
         a schedule; nothing is certified on them.
     adaptive
         Whether to look at an image again only while its decision is open. True fits a schedule with `tolerance` and
-        `max_looks`; a given one (`fit_schedule`) must have been fitted to other images than those certified on.
+        `max_looks`; a schedule from `fit_schedule` must have been fitted to other images.
     unknown
-        Predictions for example images of none of the classes. The familiarity and its limit are fitted to one half of
-        them (drawn at random), and the other half gives the bound `policy.unknown`: how many of such images are
-        accepted at most, with 95 % confidence.
+        Predictions for example images of none of the classes. The familiarity and its limit are fitted to a random
+        half. The other half determines `policy.unknown`: a bound on the fraction of unknown images like these that is
+        accepted, with 95 % confidence.
     unknown_budget
-        Largest fraction of images that are given up to reject unfamiliar ones, on tuning images; by default
-        0.02 with `unknown`, and otherwise no image is rejected for that.
+        Largest fraction of tuning images that may be lost by rejecting unfamiliar images; by default 0.02 with
+        `unknown`, otherwise unfamiliar images are not rejected.
     """
     if not preds.has_labels:
         fault = "a guarantee needs labeled images, but these predictions have no labels"
@@ -213,7 +212,7 @@ def _record_calibration(
     max_looks: int | None,
     **terms: Any,
 ) -> Policy:
-    """Record a calibration in the ledger of the predictions, if any, and return the policy with the joint delta."""
+    """Record a calibration in the ledger of the predictions, if any; return the policy with the joint delta."""
     if preds.ledger is None:
         return policy
     if isinstance(adaptive, Schedule):
@@ -221,7 +220,7 @@ def _record_calibration(
         tolerance, max_looks = adaptive.tolerance, adaptive.max_looks
     apart = None if tuning is None else resolve_tuning(tuning, preds.n_images)
     source = (preds.members or (preds,))[0].origin
-    assert source is not None, "stored predictions know where they come from"
+    assert source is not None, "stored predictions have a source"
     advice = "to choose the best of several methods, pass them together in {method}, or calibrate on other images"
     joint_delta = Ledger.record(
         preds.ledger,
@@ -234,9 +233,9 @@ def _record_calibration(
         top_k=policy.top_k,
         tolerance=tolerance if adaptive else None,
         max_looks=max_looks if adaptive else None,
-        **terms,  # as asked for: fitted numbers follow from the images
+        **terms,  # as requested: fitted numbers follow from the images
     )
-    assert policy.calibration is not None, "images were counted"
+    assert policy.calibration is not None, "certified policies have counts"
     calibration = policy.calibration.model_copy(update={"joint_delta": joint_delta})
     return policy.model_copy(update={"calibration": calibration})
 
@@ -251,7 +250,7 @@ def certify_confidence(
 ) -> Policy:
     """Return the policy of `certify` for a confidence computed elsewhere. bool [N], float64 [N]
 
-    `is_copy` tells which images are copies of others. bool [N]
+    `is_copy` marks copies of other images. bool [N]
     """
     check_probability("risk", risk)
     check_probability("delta", delta)
@@ -294,18 +293,20 @@ def threshold_for(
     max_looks: int | None = None,
     **options: object,
 ) -> Policy:
-    """Return a policy for something other than a risk: a coverage, an average error rate, or the least cost.
+    """Return a policy for a coverage, an average error rate, or the least cost.
 
-    `coverage` accepts at least this fraction of the images; labels are not needed, except to fit a method.
-    `average_risk` accepts as many images as possible such that the error rate among accepted images, averaged over
-    draws of labeled images, is at most this. That takes few labels (proof in docs/background/proofs.md), but in about
-    40 of 100 draws the error rate is higher, so the policy is not `certified`.
-    `cost_error` and `cost_review` choose the threshold with the least cost per labeled image: `cost_error` for each
-    accepted error, `cost_review` for each rejected image. The policy is `certified`: with probability 1 - `delta`, the
-    error rate among accepted images is at most `policy.guarantee.risk`. This bound holds for all thresholds at once, so
-    other costs may be tried on the same images. `policy.costs` has the costs, and the
-    mean cost of a new image. The other arguments are those of
-    `certify`.
+    `coverage` accepts at least this fraction of the images; labels are only needed to fit a method.
+
+    `average_risk` accepts as many images as possible while the error rate among accepted images, averaged over draws of
+    labeled images, is at most this value. It needs few labels (proof in docs/background/proofs.md), but in about 40 of
+    100 draws the error rate is higher, so the policy is not `certified`.
+
+    `cost_error` and `cost_review` choose the threshold with the least cost per labeled image, from the cost of an
+    accepted error and of a rejected image. The policy is `certified`: with probability 1 - `delta`, the error rate
+    among accepted images is at most `policy.guarantee.risk`. This bound holds for all thresholds at once, so you can
+    try other costs on the same images. `policy.costs` has the costs, and the mean cost of a new image.
+
+    The other arguments are those of `certify`.
     """
     costs = None if cost_error is None and cost_review is None else Costs.check(cost_error, cost_review)
     if sum(one is not None for one in (coverage, average_risk, costs)) > 1:
@@ -364,7 +365,7 @@ def _choose_least_cost(scored: "ScoredImages", costs: Costs, delta: float) -> Po
     risk = bound_risk(**counts, n_images=images.n_images, delta=delta)
     copies = images.n_images - ranking.n_images
     counted = ~(scored.is_copy & correct)
-    counted[0] |= not counted.any()  # as `CountedImages` counts
+    counted[0] |= not counted.any()  # like `CountedImages`
     return Policy(
         threshold=float(ranking.confidences[best]),
         guarantee=Guarantee(risk=risk, delta=delta) if risk < 1 else None,
@@ -384,14 +385,14 @@ def _choose_coverage(scored: "ScoredImages", coverage: float) -> Policy:
 
 def _choose_on_average(scored: "ScoredImages", risk: float | None) -> Policy:
     """Return the lowest threshold at which (errors + 1) / (accepted + 1) is at most `risk`."""
-    assert risk is not None, "either it or the coverage is given"
+    assert risk is not None, "either a risk or a coverage is given"
     _check_finite(scored.confidence)
     images = CountedImages.count(scored.correct(), scored.confidence, scored.is_copy)
     ranking = images.ranking
     passing = np.flatnonzero(ranking.errors + 1 <= risk * (ranking.accepted + 1))
     if not len(passing):
         rate = f"an error rate of {100 * risk:g} % on average"
-        fault = f"no threshold on these {ranking.n_images:,} images has {rate}, which takes at least"
+        fault = f"no threshold on these {ranking.n_images:,} images has {rate}, which needs at least"
         fault += f" {math.ceil(1 / risk) - 1:,} accepted images without an error"
         raise DecisionError(fault, repair="use more labeled images, or a larger risk")
     last = passing[-1]
@@ -402,9 +403,9 @@ def _choose_on_average(scored: "ScoredImages", risk: float | None) -> Policy:
 
 
 def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) -> Policy:
-    """Return the best policy, each of which had an equal share of delta, with the guarantee or shortfall of the choice.
+    """Return the best policy, with the guarantee or shortfall of the choice; all policies had an equal share of delta.
 
-    With probability 1 - delta all certified policies are good at once, so the choice may depend on the labeled images.
+    With probability 1 - delta, all guarantees hold at once, so the choice may depend on the labeled images.
     """
     if policies[best].certified:
         return policies[best].model_copy(update={"guarantee": guarantee})
@@ -419,7 +420,7 @@ def _complete_best(policies: Sequence[Policy], best: int, guarantee: Guarantee) 
 
 
 def _check_finite(confidence: Array) -> None:
-    """Raise an error for a confidence that no threshold could be. [N]"""
+    """Raise an error for a confidence that cannot be a threshold. [N]"""
     for index in np.flatnonzero(~np.isfinite(confidence)):
         value = float(confidence[index])
         raise DecisionError(f"confidence is {value} at index {index}; expected a finite number, so fix the image.")
@@ -435,15 +436,15 @@ class _Grouping:
     grouped_by: GroupedBy | Literal["classes"]
     names: tuple[str, ...]
     values: tuple[object, ...]
-    """What identifies each group: the index of a class, or a label."""
+    """Identifier of each group: the index of a class, or a label."""
     risks: tuple[float, ...]
     members: Mapping[str, int]
-    """Which group each image belongs to, by its id."""
+    """Group of each image, by id."""
     of_classes: Sequence[int] = ()
-    """Which group each class belongs to, if classes share groups."""
+    """Group of each class, if classes share groups."""
 
     def guarantee(self, delta: float) -> Guarantee:
-        """Return what is guaranteed about all groups."""
+        """Return the guarantee for all groups."""
         largest = max(self.risks)
         smallest = None if min(self.risks) == largest else min(self.risks)
         return Guarantee(risk=largest, delta=delta, grouped_by=self.grouped_by, smallest_risk=smallest)
@@ -452,7 +453,7 @@ class _Grouping:
 def _make_grouping(
     preds: Predictions, groups: CertifiedGroups, risk: Risks, predict_from: PredictFrom, top_k: int, is_adaptive: bool
 ) -> _Grouping | None:
-    """Return the groups of images with their risks, None for one risk of all images, or raise an error."""
+    """Return the groups of images with their risks; None for one risk of all images."""
     if groups is None:
         if isinstance(risk, Mapping):
             repair = Repair("pass {groups}", groups=ANY)
@@ -480,7 +481,7 @@ def _make_grouping(
             by_name = select_groups(groups, preds.n_images, np.arange(preds.n_images))
         except MetricError as error:
             raise DecisionError.from_error(error) from None
-        assert isinstance(by_name, Mapping), "labels have a name"
+        assert isinstance(by_name, Mapping), "groups are classes by name"
         (labels,) = by_name.values()
         found, members = np.unique(labels, return_inverse=True)
         values = tuple(found.tolist())
@@ -494,26 +495,26 @@ def _make_grouping(
 def _join_classes(
     groups: Mapping[str, Sequence[str | int]], class_names: tuple[str, ...]
 ) -> tuple[tuple[str, ...], list[int]]:
-    """Return the names of groups, and the group of each class; classes that are in none have groups of their own."""
+    """Return the names of groups, and the group of each class; each other class is a separate group."""
     of_class: dict[str, str] = {}
     for group, classes in groups.items():
         for given in (classes,) if isinstance(classes, str) else classes:
             name = class_names[given] if isinstance(given, int) and 0 <= given < len(class_names) else given
             if name not in class_names:
                 known = f"known classes: {join_names(class_names)}.{did_you_mean(str(given), class_names)}"
-                raise DecisionError(f"group {group!r} has {given!r}, which is no class; {known}")
+                raise DecisionError(f"group {group!r} has {given!r}, which is not a class; {known}")
             if name in of_class:
                 raise DecisionError(f"class {name!r} is in {of_class[name]!r} and in {group!r}; keep it in one group.")
             of_class[str(name)] = str(group)
     found = [of_class.get(name, name) for name in class_names]
     names = tuple(dict.fromkeys(found))
     if overlapping := set(of_class.values()) & (set(class_names) - set(of_class)):
-        raise DecisionError(f"group {min(overlapping)!r} has the name of a class that is not in it; rename the group.")
+        raise DecisionError(f"group {min(overlapping)!r} has the name of a class outside the group; rename the group.")
     return names, [names.index(name) for name in found]
 
 
 def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple[object, ...]) -> tuple[float, ...]:
-    """Return the risk of each group, which a mapping may have under its name or its value."""
+    """Return the risk of each group; keys of a mapping are names or values."""
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise DecisionError(f"duplicate group {name!r} ({times} times); group names must be unique, so rename them.")
@@ -521,19 +522,19 @@ def _resolve_risks(risk: Risks, noun: str, names: tuple[str, ...], values: tuple
         return (risk,) * len(names)
     for key in risk:
         if key not in names and key not in values and key != OTHER_GROUPS:
-            fault = f"names {key!r}, which is no {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
+            fault = f"names {key!r}, which is not a {noun}; known: {join_names(names)}.{did_you_mean(str(key), names)}"
             raise DecisionError(fault, argument="risk")
     groups = zip(names, values, strict=True)
     keys = [[key for key in (*group, OTHER_GROUPS) if key in risk] for group in groups]
     missing = [name for name, found in zip(names, keys, strict=True) if not found]
     if missing:
-        others = f"name every {noun}, or give the others a risk with the key {OTHER_GROUPS!r}"
+        others = f"name every {noun}, or set the risk of the others with the key {OTHER_GROUPS!r}"
         raise DecisionError(f"has no risk for {join_names(missing)}; {others}", argument="risk")
     return tuple(risk[found[0]] for found in keys)
 
 
 def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -> Policy:
-    """Return the policy with a threshold for each group, all of which are guaranteed jointly."""
+    """Return the policy with a threshold for each group and a joint guarantee."""
     members, correct = np.array([grouping.members[id_] for id_ in scored.preds.ids]), scored.correct()
     counted = [
         CountedImages.count(correct[own], scored.confidence[own], scored.is_copy[own]) if own.any() else None
@@ -542,7 +543,7 @@ def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -
     unfamiliar = np.bincount(members[scored.is_rejected], minlength=len(grouping.names)).tolist()
     counts = find_joint_counts(counted, grouping.risks, delta)
     rankings = [None if images is None else images.ranking for images in counted]
-    # What a group with too few images would have had: an equal share.
+    # For a group with too few images, report an equal share.
     share = delta / len(rankings)
     known_groups = zip(grouping.names, grouping.values, grouping.risks, rankings, counts, unfamiliar, strict=True)
     groups = tuple(_describe_group(*group, share=share) for group in known_groups)
@@ -575,7 +576,7 @@ def _certify_groups(scored: "ScoredImages", grouping: _Grouping, delta: float) -
 def _split_by_class(
     groups: Sequence[GroupThreshold], of_classes: Sequence[int], scored: "ScoredImages"
 ) -> tuple[GroupThreshold, ...]:
-    """Return the threshold of each class, which may be that of a group of classes, with the counts of the class."""
+    """Return the threshold of each class, which may be that of its group, with the counts of the class."""
     predicted, correct = scored.settings.find_first_classes(scored.preds), scored.correct()
     thresholds = np.array([group.threshold for group in groups])[np.array(of_classes)]
     counts = ~(scored.is_copy & correct)
@@ -602,7 +603,7 @@ def _split_by_class(
 def _describe_group(
     name: str, value: object, risk: float, ranking: Ranking | None, count: int | None, unfamiliar: int, *, share: float
 ) -> GroupThreshold:
-    """Return the threshold of a group; `share` is the level that estimates of needed images suppose."""
+    """Return the threshold of a group; `share` is the delta for estimates of the number of needed images."""
     n_images = unfamiliar + (0 if ranking is None else ranking.n_images)
     known: dict[str, Any] = {"threshold": math.inf, "accepted": 0, "errors": 0}
     if ranking is None:
@@ -615,15 +616,15 @@ def _describe_group(
     return GroupThreshold(name=name, value=value, risk=risk, images=n_images, **known)
 
 
-# --- The frontier of adaptive looking: which coverage can be certified with how many looks ---
+# --- The frontier of adaptive looking: certified coverage against the number of looks ---
 
 
 class CertifiedPoint(NamedTuple):
-    """What one margin costs and gives on the images that are certified on."""
+    """Cost and coverage of one margin on the calibration images."""
 
     margin: float
     looks: float
-    """Mean number of looks; where nothing can be certified, that on the tuning images."""
+    """Mean number of looks; on the tuning images if nothing can be certified."""
     coverage: float
     """Certified coverage; 0 if nothing can be certified."""
     differing: float
@@ -634,7 +635,7 @@ class CertifiedPoint(NamedTuple):
 class Frontier:
     """Certified coverage against mean looks, for margins from one look to all looks.
 
-    Each point is certified as if it were the only one: to choose among them, look at other images.
+    Each point is certified as if it were the only one, so choose among them on other images.
     """
 
     schedule: Schedule
@@ -642,7 +643,7 @@ class Frontier:
     policy: Policy
     """The adaptive policy with this schedule; it may not be certified."""
     points: tuple[CertifiedPoint, ...]
-    """By increasing margin; those that certify nothing are included."""
+    """By increasing margin, including points that certify nothing."""
     all_looks: CertifiedPoint
 
     @property
@@ -652,8 +653,8 @@ class Frontier:
 
     @property
     def certified_points(self) -> tuple[CertifiedPoint, ...]:
-        """The points at which something is certified, each once, from few looks to all of them."""
-        # Of equal points the last one counts: the chosen one, or else all looks.
+        """The points that certify something, without repeats, from few looks to all."""
+        # Keep the last of equal points: the chosen one, or all looks.
         found = (*self.points, self.all_looks, self.chosen)
         return tuple(sorted({(point.looks, point.coverage): point for point in found if point.coverage}.values()))
 
@@ -686,7 +687,7 @@ class Frontier:
             changed = replace(scored, schedule=schedule, confidence=schedule.confidence(scored.running))
             policies[margin] = changed.complete(changed.certify(risk, delta), delta)
             counts = policies[margin].calibration
-            assert counts is not None, "certify_confidence counts images"
+            assert counts is not None, "certify_confidence sets the counts"
             differing = (counts.differing or 0) / counts.images
             points.append(CertifiedPoint(margin, counts.mean_looks or expected[margin], counts.coverage, differing))
         full = replace(scored, schedule=None, confidence=scored.running[:, -1]).certify(risk, delta)
@@ -694,22 +695,22 @@ class Frontier:
         return cls(chosen, policies[chosen.margin], tuple(points), all_looks)
 
 
-# --- Images whose confidence a threshold is chosen on ---
+# --- Images to choose a threshold on ---
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredImages:
-    """The confidence of N images that a threshold is chosen on; with a schedule, and what it derives from."""
+    """The confidence of N images to choose a threshold on; with a schedule, also the values behind it."""
 
     text: str
-    """The method as it was given, with its options."""
+    """The method as given, with its options."""
     settings: Policy
     """The policy without its threshold."""
     preds: Predictions
     tuning: int
-    """Number of other images that were set apart."""
+    """Number of images set apart, not included here."""
     is_copy: BoolArray
-    """Which images are copies of others. bool [N]"""
+    """Whether each image is a copy of another. bool [N]"""
     confidence: Float64Array
     """With a schedule, the largest threshold at which each image is accepted. float64 [N]"""
     familiarity: Float64Array | None = None
@@ -721,12 +722,12 @@ class ScoredImages:
     """The top-k classes after 1, 2, ... looks, int64 [N, V, k]; or [N, 1, k] if they depend on the image alone."""
 
     def select(self, images: IntArray) -> Self:
-        """Return some of the images, by their positions."""
+        """Return the images at some positions."""
         chosen = self.preds.select(images=images)
         return replace(self, preds=chosen, is_copy=self.is_copy[images], confidence=self.confidence[images])
 
     def adapt(self, schedule: Schedule) -> Self:
-        """Return the confidence that a threshold for adaptive decisions is chosen on."""
+        """Return these images with the confidence for adaptive decisions."""
         settings, preds = self.settings, self.preds
         check_adaptive_method(settings.method, settings.options)
         if schedule.method != settings.method:
@@ -735,7 +736,7 @@ class ScoredImages:
         select_schedule_views(preds, schedule)
         if schedule.full_looks != preds.n_views:
             fault = f"the schedule was fitted to {schedule.full_looks} views, got predictions for {preds.n_views}"
-            raise DecisionError(fault, repair="select the views that it was fitted to, or fit another schedule")
+            raise DecisionError(fault, repair="select the views of the schedule, or fit another schedule")
         texts = [*schedule.views, *(view for view in preds.views.texts if view not in schedule.views)]
         running = settings.compiled.running(preds.select(views=texts))
         check_confidence_range(running, settings.method)
@@ -753,8 +754,8 @@ class ScoredImages:
     def correct(self) -> BoolArray:
         """Return which images count as correct. bool [N]
 
-        If classes are predicted from the views so far, they may depend on the threshold: an image counts as correct
-        only if it is after every number of looks at which some threshold accepts it.
+        Classes predicted from the views so far may depend on the threshold. An image counts as correct only if it is
+        correct after every number of looks at which some threshold accepts it.
         """
         if self.schedule is None or self.settings.predict_from == "image":
             return self.preds.correct(self.settings.predict_from, self.settings.top_k)
@@ -765,32 +766,32 @@ class ScoredImages:
 
     @cached_property
     def is_familiar(self) -> BoolArray:
-        """Which images may be accepted: all of them without a limit of familiarity. bool [N]"""
+        """Whether each image may be accepted; True without a limit of familiarity. bool [N]"""
         familiar = self.settings.is_familiar(self.familiarity)
         return np.ones(self.preds.n_images, dtype=np.bool_) if familiar is None else familiar
 
     @cached_property
     def is_rejected(self) -> BoolArray:
-        """Which images are rejected at any threshold and counted; correct copies of others are not. bool [N]"""
+        """Whether each image is rejected at any threshold and counted; correct copies are not counted. bool [N]"""
         return ~self.is_familiar & ~(self.is_copy & self.correct())
 
     def certify(self, risk: float, delta: float) -> Policy:
-        """Return the threshold with the largest coverage that is certified on these images.
+        """Return the threshold with the largest certified coverage on these images.
 
-        Which of them are familiar was fixed before, so these are draws of familiar images, and what is certified on
-        them is the error rate among accepted images.
+        The limit of familiarity was fixed before. The familiar images are therefore independent draws, and the
+        certified rate is the error rate among accepted images.
         """
         familiar = self.is_familiar
         arrays = (self.correct()[familiar], self.confidence[familiar])
         chosen = certify_confidence(*arrays, risk=risk, delta=delta, is_copy=self.is_copy[familiar])
         counts = chosen.calibration
-        assert counts is not None, "certify_confidence counts images"
+        assert counts is not None, "certify_confidence sets the counts"
         images = counts.images + int(self.is_rejected.sum())
         added = {"images": images, "duplicates": len(familiar) - images}
         return chosen.model_copy(update={"calibration": counts.model_copy(update=added)})
 
     def look(self, schedule: Schedule, threshold: float) -> tuple[IntArray, Float64Array]:
-        """Return how often the images are looked at, int64 [N], and their confidence then, float64 [N]."""
+        """Return the number of looks at each image, int64 [N], and the confidence after them, float64 [N]."""
         return schedule.look(self.running, threshold, self.is_familiar)
 
     def complete(self, chosen: Policy, delta: float) -> Policy:
@@ -803,17 +804,17 @@ class ScoredImages:
             update |= {"schedule": self.schedule, "views": self.schedule.views}
         if self.preds.origin is not None:
             known |= {"data": self.preds.origin.data, "digest": self.preds.origin.digest}
-        assert chosen.calibration is not None, "every way to choose a threshold counts images"
+        assert chosen.calibration is not None, "a chosen threshold has counts"
         update["calibration"] = chosen.calibration.model_copy(update=known)
         return self.settings.model_copy(update=update)
 
     def _count_looks(self, schedule: Schedule, threshold: float, delta: float) -> dict[str, float]:
-        """Return the mean looks at a threshold and a bound on the decisions that differ, for the calibration."""
+        """Return the mean looks at a threshold, and a bound on differing decisions, for the calibration."""
         looks, _ = self.look(schedule, threshold)
         accepted, final = (
             self.is_familiar & (values >= threshold) for values in (self.confidence, self.running[:, -1])
         )
-        # Where looking stops, also the class of an accepted image may differ from that with all looks.
+        # After an early stop, the class of an accepted image may also differ.
         place = np.minimum(looks, self.predicted.shape[1]) - 1
         stopped = np.take_along_axis(self.predicted, place[:, None, None], axis=1)[:, 0]
         is_other_class = (stopped != self.predicted[:, -1]).any(axis=1)
@@ -831,13 +832,13 @@ class ScoredImages:
         return compute_look_statistics(self.preds, self.settings.top_k)
 
     def describe_reference(self, threshold: float, methods: int = 1) -> Reference | None:
-        """Return how images look at a threshold, chosen from so many methods; None without one, or for few images."""
+        """Return the reference at a threshold; None without a threshold, or for few images."""
         if not math.isfinite(threshold) or self.preds.n_images < MIN_REFERENCE_IMAGES:
             return None
         first_look, disagreement = self.look_statistics
         confidence, compared = self.confidence, disagreement if self.preds.n_outputs > 1 else None
         if self.schedule is not None:
-            # How often a schedule looks depends on the threshold, and so on these images: no test may use it.
+            # The number of looks depends on the threshold, hence on these images, so tests must not use it.
             (_, confidence), compared = self.look(self.schedule, threshold), None
         wrong = ~self.correct() if self.preds.has_labels else None
         return Reference.make(confidence, first_look, compared, wrong, self.familiarity, methods=methods)
@@ -859,12 +860,12 @@ def score_candidates(
     duplicates: Collection[str] = (),
     examples: "UnknownExamples | None" = None,
 ) -> list[ScoredImages]:
-    """Fit methods, or the default one, on images set apart, and compute each confidence of the others.
+    """Fit methods on images set apart, and compute their confidence for the other images.
 
     A schedule and a limit of familiarity are fitted for a risk or a coverage; the other arguments are those of
     `certify`.
     """
-    given: object = adaptive  # whatever callers without a type checker pass
+    given: object = adaptive  # callers without a type checker may pass anything
     if not isinstance(given, bool | Schedule):
         raise DecisionError("is invalid; expected True, False or a schedule", argument="adaptive", value=given)
     warn_about_setup(preds)
@@ -903,7 +904,7 @@ def score_candidates(
         schedule = adaptive
         if examples is not None and not len(fitted.fitting):
             repair = Repair("pass {tuning} with some of them", tuning=ANY)
-            raise DecisionError("no images are set apart, which the limit of familiarity is chosen on", repair=repair)
+            raise DecisionError("no images are set apart to choose the limit of familiarity", repair=repair)
         if schedule is True or examples is not None:
             apart = preds.select(images=fitted.fitting)
             on_tuning = replace(one, preds=apart, confidence=fitted.compute(apart, text))
@@ -919,16 +920,16 @@ def score_candidates(
 
 @dataclass(frozen=True, eq=False)
 class UnknownExamples:
-    """What a limit of familiarity is chosen from: a budget, and halves of example unknown images if there are any."""
+    """The basis for a limit of familiarity: a budget, and two halves of the example unknown images, if any."""
 
     budget: float
     choosing: Predictions | None = None
     judging: Predictions | None = None
-    """The other half, on which nothing is chosen."""
+    """The other half, not used to choose anything."""
 
     @classmethod
     def split(cls, preds: Predictions, unknown: Predictions | None, budget: float | None) -> Self | None:
-        """Check the arguments of `certify`, and divide the examples at random; None if familiarity does not matter."""
+        """Check the arguments of `certify`, and split the examples at random; None without a limit of familiarity."""
         if budget is None and unknown is None:
             return None
         budget = Familiarity.DEFAULT_BUDGET if budget is None else budget
@@ -951,7 +952,7 @@ class UnknownExamples:
     def limit_familiarity(
         self, scored: ScoredImages, tuning: ScoredImages, threshold: float, schedule: Schedule | None
     ) -> ScoredImages:
-        """Return scored images with a limit, chosen on tuning images and examples that the threshold accepts."""
+        """Return scored images with a limit, chosen on accepted tuning images and examples."""
 
         def look(preds: Predictions, confidence: Float64Array) -> Candidates:
             return Candidates(preds if schedule is None else preds.select(views="identity"), confidence >= threshold)
@@ -968,7 +969,7 @@ class UnknownExamples:
         return replace(scored, settings=settings, familiarity=familiarity)
 
     def bound_accepted(self, policy: Policy) -> UnknownBound | None:
-        """Return how many images like the examples a policy accepts at most; None without examples."""
+        """Return a bound on accepted images like the examples; None without examples."""
         if self.judging is None:
             return None
         data = "" if self.judging.origin is None else self.judging.origin.data
@@ -976,7 +977,7 @@ class UnknownExamples:
 
 
 def _plan_threshold(scored: ScoredImages, risk: float | None, coverage: float | None) -> float:
-    """Return the lowest threshold with at most this error rate among accepted images, or that of a coverage."""
+    """Return the lowest threshold with at most this error rate among accepted images, or for a coverage."""
     if risk is not None:
         ranking = rank(scored.correct(), scored.confidence)
         passing = np.flatnonzero(ranking.errors <= risk * ranking.accepted)
@@ -992,13 +993,13 @@ def _find_threshold(confidence: Float64Array, coverage: float) -> float:
 
 
 def as_methods(method: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one or more names of methods as a tuple, or raise an error if there is none, or one twice."""
-    given: object = method  # whatever callers without a type checker pass
+    """Return one or more names of methods as a tuple; raise an error for none or duplicates."""
+    given: object = method  # callers without a type checker may pass anything
     methods = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     if not methods or not all(isinstance(name, str) for name in methods):
         fault = "is invalid; expected the name of a confidence method, such as 'blend', or a list"
         raise DecisionError(fault, argument="method", value=method)
     for name in methods:
         if methods.count(name) > 1:
-            raise DecisionError(f"duplicate method {name!r}; list each method once, since all of them share delta.")
+            raise DecisionError(f"duplicate method {name!r}; list each method once, since the methods share delta.")
     return methods

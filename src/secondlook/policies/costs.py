@@ -14,20 +14,20 @@ from secondlook.policies.guarantee import Guarantee
 
 PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PARTS = 10
-"""Parts of the images in the cross-validation of a cost."""
+"""Number of cross-validation folds for the cost."""
 RISK_STEPS = 10_000
 """A bound on a risk is rounded up to hundredths of a percent."""
 
 
 class Costs(FrozenRecord):
-    """What an accepted error and a review cost, and the mean cost of an image."""
+    """Cost of an accepted error and of a review, and the mean cost of an image."""
 
     error: PositiveFinite
     review: PositiveFinite
     per_image: Annotated[float, Field(ge=0)] = 0.0
     """Mean cost of a new image, estimated by cross-validation on the calibration images."""
     accept_all: Annotated[float, Field(ge=0)] = 0.0
-    """Mean cost of a calibration image if all are accepted; if all are reviewed, it is that of a review."""
+    """Mean cost of a calibration image if all are accepted."""
 
     @classmethod
     def check(cls, error: float | None, review: float | None) -> Self:
@@ -42,11 +42,11 @@ class Costs(FrozenRecord):
 
     @property
     def break_even(self) -> float:
-        """The error rate among accepted images above which reviewing them costs less."""
+        """The error rate among accepted images above which reviewing all of them costs less."""
         return self.review / self.error
 
     def choose(self, ranking: Ranking) -> int | None:
-        """Return the place of the threshold with the least cost, None if reviewing all images costs less."""
+        """Return the place of the threshold with the least cost; None if reviewing all images costs less."""
         total = self.error * ranking.errors + self.review * (ranking.n_images - ranking.accepted)
         best = int(np.argmin(total))
         return None if total[best] >= self.review * ranking.n_images else best
@@ -54,8 +54,8 @@ class Costs(FrozenRecord):
     def estimate(self, correct: BoolArray, confidence: Float64Array) -> Self:
         """Return the costs with the means per image. bool [N], float64 [N]
 
-        Each part of the images is decided by the threshold of the other parts. On the images that chose it, a threshold
-        costs less than on new ones.
+        Each fold is decided by the threshold of the other folds. On the images that it was chosen on, a threshold costs
+        less than on new images.
         """
         parts, total = np.random.default_rng(0).permutation(len(correct)) % PARTS, 0.0
         for part in range(PARTS):
@@ -85,11 +85,11 @@ class Costs(FrozenRecord):
 
 
 def bound_selected(found: int, others: int, n_thresholds: int, delta: float) -> float:
-    """Return an upper bound on the probability of an event at a threshold, whichever of the images it is chosen by.
+    """Return an upper bound on the probability of an event, valid for every threshold chosen on the same images.
 
-    It holds with probability 1 - `delta` although the threshold is chosen on the same images: it is the confidence of
-    one of `n_thresholds` images and independent of the `others`, of which `found` show the event. This is the exact
-    binomial bound of Clopper and Pearson with an equal share of `delta` for each image.
+    The threshold is the confidence of one of `n_thresholds` images and independent of the `others`, of which `found`
+    show the event. This is the exact binomial bound of Clopper and Pearson with an equal share of `delta` for each
+    image, so it holds for all of them with probability 1 - `delta`.
     """
     from scipy.special import betaincinv
 

@@ -1,4 +1,4 @@
-"""`Familiarity`: rejects images that look like none of the known ones, whatever their confidence."""
+"""`Familiarity`: rejects images that look unlike all known images, at any confidence."""
 
 from typing import Annotated, ClassVar, NamedTuple, Self
 
@@ -13,15 +13,15 @@ from secondlook.predictions import Predictions
 
 
 class UnknownBound(FrozenRecord):
-    """How many example unknown images a policy accepts, and a bound for other images like them."""
+    """Number of example unknown images that a policy accepts, and a bound for similar images."""
 
     DELTA: ClassVar = 0.05
 
     images: PositiveCount
-    """Examples that were counted: those that nothing was chosen on."""
+    """Number of examples, none of which was used to choose anything."""
     accepted: Count
     bound: Fraction
-    """With probability 1 - `delta` over the draw of the examples, at most this fraction of such images is accepted."""
+    """Bound on the accepted fraction of similar images, with probability 1 - `delta` over the draw of the examples."""
     delta: Probability = DELTA
     data: str = ""
     """Spec of the examples."""
@@ -30,7 +30,7 @@ class UnknownBound(FrozenRecord):
     def count(cls, accepted: BoolArray, data: str = "") -> Self:
         """Return the exact (Clopper-Pearson) bound for examples that are accepted or not. bool [n]"""
         images, found = len(accepted), int(accepted.sum())
-        _, bound = exact_interval(found, images, 1 - 2 * cls.DELTA)  # which is one-sided
+        _, bound = exact_interval(found, images, 1 - 2 * cls.DELTA)  # one-sided
         return cls(images=images, accepted=found, bound=bound, data=data)
 
     def __str__(self) -> str:
@@ -42,11 +42,11 @@ class UnknownBound(FrozenRecord):
 
 
 class Candidates(NamedTuple):
-    """Images that a limit of familiarity is chosen on."""
+    """Images to choose a limit of familiarity on."""
 
     preds: Predictions
     is_confident: BoolArray
-    """Which of them are confident enough to be accepted. bool [N]"""
+    """Whether each image is confident enough to be accepted. bool [N]"""
 
     def compute_familiarity(self, weights: tuple[float, ...]) -> Float64Array:
         """Return the familiarity of the confident images, in ascending order. float64 [n]"""
@@ -54,10 +54,10 @@ class Candidates(NamedTuple):
 
 
 class Familiarity(FrozenRecord):
-    """Reject images whose familiarity is below `limit`: the classifier's outputs are unlike those of known images.
+    """Reject images whose familiarity is below `limit`: the classifier's outputs are unlike those for known images.
 
-    The familiarity is that of all looks, or with a schedule that of the first look, so that an unfamiliar image is
-    looked at once. It is chosen on tuning images, before anything is certified.
+    The familiarity is computed from all looks, or with a schedule from the first look, so unfamiliar images need a
+    single look. It is chosen on tuning images, before anything is certified.
     """
 
     DEFAULT_BUDGET: ClassVar = 0.02
@@ -65,24 +65,24 @@ class Familiarity(FrozenRecord):
     limit: float
     """Smallest familiarity that is accepted."""
     weights: tuple[float, ...] = Field(default=(), repr=False)
-    """Weights of `gen` and of the mean log-probability of each class; none without examples: `gen` alone."""
+    """Weights of `gen` and of the mean log-probability of each class; empty without examples, for `gen` alone."""
     budget: Annotated[float, Field(gt=0, lt=1)]
-    """Largest fraction of the `images` that it may have cost."""
+    """Largest fraction of the `images` that the limit may reject."""
     images: PositiveCount
     """Number of tuning images."""
     given_up: Count
-    """How many of them a threshold about that of the policy accepts, and the limit rejects."""
+    """Tuning images that a threshold close to that of the policy accepts, but the limit rejects."""
 
     @classmethod
     def choose(cls, known: Candidates, unknown: Candidates | None, budget: float) -> Self:
-        """Choose it on tuning images, and on examples of unknown images if there are any.
+        """Choose weights and limit on tuning images, and on examples of unknown images if there are any.
 
-        Without examples the whole budget is spent. With them, as much of it as gains most: the largest difference
-        between the shares of unknown and of known images that are rejected, among those that are confident.
+        Without examples, the whole budget is used. With examples, the limit maximizes the difference between the
+        rejected fractions of confident unknown images and of confident known images.
         """
         weights = () if unknown is None else fit_familiarity(known.preds, unknown.preds)
         values, n_known = known.compute_familiarity(weights), known.preds.n_images
-        place = min(int(budget * n_known), (len(values) - 1) // 2)  # not most of them where few are confident
+        place = min(int(budget * n_known), (len(values) - 1) // 2)  # at most half, if few are confident
         if unknown is not None:
             limits, others = values[: place + 1], unknown.compute_familiarity(weights)
             rejected, lost = (np.searchsorted(each, limits) / max(1, len(each)) for each in (others, values))
@@ -92,7 +92,7 @@ class Familiarity(FrozenRecord):
         return cls(limit=limit, weights=weights, budget=budget, images=n_known, given_up=given_up)
 
     def compute(self, preds: Predictions) -> Float64Array:
-        """Compute the familiarity of images that were looked at in all views of the predictions. float64 [N]"""
+        """Compute the familiarity of images from all views of the predictions. float64 [N]"""
         return compute_familiarity(preds, self.weights)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How many images may be accepted: exact binomial tests in a fixed sequence of ranks, for any distribution.
+"""Fixed-sequence testing: exact binomial tests of how many images may be accepted, for any distribution.
 
 docs/background/proofs.md has the procedure and its proof. Every rank after a start is tested until the first failure.
 `delta` is divided equally among starts that are fixed in advance; a sequence that reaches the next start adds its
@@ -23,26 +23,26 @@ START_RATIO = math.sqrt(2)
 MAX_IMAGES = 10_000_000
 """Estimates above this number of images are not realistic."""
 GROWTH_STEP = 1.02
-"""Ratio of the numbers of images that are tried one after another."""
+"""Ratio of successive numbers of images in the search."""
 USUAL_DELTAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-"""Failure probabilities that people would accept instead of a smaller one."""
+"""Common failure probabilities, to propose instead of a smaller one."""
 RISK_STEPS = 10_000
 """Resolution of the search for a risk that can be guaranteed: hundredths of a percent."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedImages:
-    """Labeled images as the tests count them: of copies of other images, only errors."""
+    """Labeled images as counted by the tests: among copies of other images, only errors."""
 
     ranking: Ranking
     n_images: int
-    """Number of all images, including copies that do not count."""
+    """Number of all images, including uncounted copies."""
     copies: IntArray
     """Copies among the accepted images of each tie. int64 [T]"""
 
     @classmethod
     def count(cls, correct: ArrayLike, confidence: ArrayLike, is_copy: BoolArray | None = None) -> Self:
-        """Rank the images that count; `is_copy` tells which are copies of others. bool [N], float64 [N], bool [N]"""
+        """Rank the images that count; `is_copy` marks copies of others. bool [N], float64 [N], bool [N]"""
         ranking = rank(correct, confidence)
         if is_copy is None or not is_copy.any():
             return cls(ranking, ranking.n_images, np.zeros_like(ranking.accepted))
@@ -54,9 +54,9 @@ class CountedImages:
 
 
 def largest_certified_count(images: CountedImages | Ranking, risk: float, delta: float) -> int | None:
-    """Return how many of the most confident images may be accepted, or None if no number can be guaranteed.
+    """Return the number of most confident images that may be accepted; None if nothing can be guaranteed.
 
-    The count never splits images of equal confidence, so that a threshold accepts exactly these images.
+    The count never splits images of equal confidence, so a threshold accepts exactly these images.
     """
     if isinstance(images, Ranking):
         images = CountedImages(images, images.n_images, np.zeros_like(images.accepted))
@@ -64,9 +64,9 @@ def largest_certified_count(images: CountedImages | Ranking, risk: float, delta:
 
 
 def find_joint_counts(groups: Sequence[CountedImages | None], risks: Sequence[float], delta: float) -> list[int | None]:
-    """Return how many of the most confident images of each group may be accepted, jointly with probability 1 - delta.
+    """Return the number of most confident images to accept in each group, jointly with probability 1 - delta.
 
-    None where no number can be guaranteed. A group without images is None; the order of groups is irrelevant.
+    None if nothing can be guaranteed for a group. A group without images is None; the order of groups is irrelevant.
     """
     testable = _find_testable([0 if images is None else images.n_images for images in groups], risks, delta)
     level = delta / max(len(testable), 1)
@@ -77,7 +77,7 @@ def find_joint_counts(groups: Sequence[CountedImages | None], risks: Sequence[fl
     }
     while True:
         results = {index: sequence.run(level) for index, sequence in sequences.items()}
-        # Only the level that did not arrive at the last rank of its group can still certify something bad.
+        # Only the level that did not reach the last rank of its group can still certify falsely.
         needed = math.fsum(1 - finished for _, finished in results.values())
         if needed == 0 or delta / needed <= level:
             return [results[index][0] if index in results else None for index in range(len(groups))]
@@ -85,16 +85,16 @@ def find_joint_counts(groups: Sequence[CountedImages | None], risks: Sequence[fl
 
 
 def _find_testable(sizes: Sequence[int], risks: Sequence[float], delta: float) -> frozenset[int]:
-    """Return as many groups as can pass at all if they share `delta` equally; it depends on their sizes alone.
+    """Return the groups that can pass if they share `delta` equally; depends only on their sizes.
 
-    A group that could not pass without a single error would only take from the level of the others.
+    A group that fails even without errors would only reduce the level of the others.
     """
-    # The logarithm of the level that all images but one pass if none of them is wrong: a start and the rank after it.
+    # Logarithm of the level at which all images but one pass without errors: a start, and then the last rank.
     levels = [(max(size, 1) - 1) * math.log1p(-risk) for size, risk in zip(sizes, risks, strict=True)]
     ordered = [*sorted(levels), math.inf]
     for count in range(len(levels), 0, -1):
         hardest = ordered[count - 1]
-        # Groups that need the same level are tested together or not at all, so that their order does not matter.
+        # Test groups that need the same level together or not at all, so their order does not matter.
         if ordered[count] > hardest and hardest <= math.log(delta / count):
             return frozenset(index for index, level in enumerate(levels) if level <= hardest)
     return frozenset()
@@ -102,12 +102,12 @@ def _find_testable(sizes: Sequence[int], risks: Sequence[float], delta: float) -
 
 @dataclass(frozen=True, eq=False)
 class FixedSequence:
-    """The tests of some images, whose starts are fixed before any is made; they can be run at several levels."""
+    """The tests of a set of images; the starts are fixed in advance, and the tests can be run at several levels."""
 
     images: CountedImages
     starts: list[int]
     p_values: Float64Array
-    """Of every rank, float64 [N]; empty without starts."""
+    """P-value of every rank, float64 [N]; empty without starts."""
 
     @classmethod
     def plan(cls, images: CountedImages, risk: float, delta: float) -> Self:
@@ -116,18 +116,18 @@ class FixedSequence:
         return cls(images, starts, _compute_p_values(images.ranking, risk) if starts else np.empty(0))
 
     def run(self, delta: float) -> tuple[int | None, float]:
-        """Test the ranks at a level of `delta`, which all starts share; a larger one never certifies less.
+        """Test the ranks at a level of `delta`, shared by all starts; a larger level never certifies less.
 
-        Return how many of the most confident images may be accepted, None if no number can be guaranteed, and the
-        fraction of the level that passes every rank up to the last; 0 if the last rank is not certified.
+        Return the number of most confident images that may be accepted, None if nothing can be guaranteed; and the
+        fraction of the level that passes all ranks up to the last, 0 if the last rank is not certified.
         """
         certified, finished = self.find_certified(delta)
         return int(self.images.ranking.accepted[certified[-1]]) if len(certified) else None, finished
 
     def find_certified(self, delta: float) -> tuple[IntArray, float]:
-        """Return all ties at whose end a rank is certified, ascending int64 [n], and the fraction that `run` returns.
+        """Return all ties whose last rank is certified, ascending int64 [n], and the fraction as in `run`.
 
-        A threshold accepts whole ties, so only ranks at their ends are returned.
+        A threshold accepts whole ties, so only their last ranks matter.
         """
         certified, level, n_shares, first = [np.empty(0, dtype=np.int64)], 0.0, 0, 0
         if not self.starts:
@@ -155,7 +155,7 @@ class FixedSequence:
 
 
 def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
-    """Return the probability of at most the observed errors among the first 1 .. N images, those of each tie first."""
+    """Return the probability of at most the observed errors among the first 1 .. N images; errors lead each tie."""
     from scipy.special import bdtr
 
     sizes, errors, ranks = ranking.tie_sizes, ranking.tie_errors, np.arange(1, ranking.n_images + 1)
@@ -168,26 +168,26 @@ def _compute_p_values(ranking: Ranking, risk: float) -> Float64Array:
 def compute_starts(n_images: int, risk: float, delta: float) -> list[int]:
     """Return the ranks at which testing starts, in increasing order; they must not depend on observed errors.
 
-    Each is the smallest rank at which as many errors pass as at a certain fraction of the images; several may be equal.
+    Each is the smallest rank that passes with as many errors as a given fraction of the images; several may be equal.
     """
     ranks = _plan_ranks(n_images, risk, delta)
     return _find_smallest_ranks(np.array(ranks), risk, delta / len(ranks)) if ranks else []
 
 
 def _plan_ranks(n_images: int, risk: float, delta: float) -> list[int]:
-    """Return the ranks at fixed fractions of the images that can pass with equal shares of delta."""
+    """Return the ranks, at fixed fractions of the images, that can pass with equal shares of delta."""
     planned: list[int] = []
     for count in range(1, MAX_STARTS + 1):
         ranks = sorted({int(n_images / START_RATIO**step) for step in range(1, count + 1)})
         if ranks[0] >= count_without_errors(risk, delta / len(ranks)):
             planned = ranks
     smallest = count_without_errors(risk, delta)
-    # With too few images to divide delta there is one start, at the first rank that can pass.
+    # With too few images to divide delta, there is one start, at the first rank that can pass.
     return planned or ([smallest] if smallest < n_images else [])
 
 
 def _find_smallest_ranks(ranks: IntArray, risk: float, level: float) -> list[int]:
-    """Return the smallest ranks at which as many errors pass a level as at given ranks, which can pass it. int64 [J]"""
+    """Return the smallest ranks that pass a level with as many errors as the given passing ranks. int64 [J]"""
     from scipy.special import bdtr
     from scipy.stats import binom
 
@@ -204,18 +204,18 @@ def _find_smallest_ranks(ranks: IntArray, risk: float, level: float) -> list[int
 
 
 def count_without_errors(risk: float, delta: float) -> int:
-    """Return how many images without an error show, with probability 1 - delta, that the error rate is below `risk`."""
+    """Return how many images without an error show an error rate below `risk`, with probability 1 - delta."""
     # If delta is exactly (1 - risk)^n, the quotient may exceed n by rounding.
     return math.ceil(math.log(delta) / math.log1p(-risk) * (1 - 1e-12))
 
 
 def find_cut(ranking: Ranking, accepted: int) -> tuple[float, int]:
-    """Return the threshold that accepts so many of the most confident images, and the errors among them."""
+    """Return the threshold that accepts this number of images, and the errors among them."""
     tie = int(np.searchsorted(ranking.accepted, accepted))
     return float(ranking.confidences[tie]), int(ranking.errors[tie])
 
 
-# --- What would be needed where nothing can be guaranteed ---
+# --- Requirements of a guarantee that failed ---
 
 
 def describe_shortfall(
@@ -226,10 +226,10 @@ def describe_shortfall(
     can_certify: Callable[[float | None, float], bool],
     group: str | None = None,
 ) -> Shortfall:
-    """Return what the images of a ranking lack for a risk at a level of `delta`.
+    """Describe what the images of a ranking lack for a risk at a level of `delta`.
 
-    `can_certify` tells whether all images certify a risk, None for those that are requested, with a delta. What passes
-    is found on the images themselves, so it only helps to plan the next calibration: a guarantee is chosen in advance.
+    `can_certify` returns whether all images certify a risk, None for the requested risks, with a delta. Risk and delta
+    are found on these images, so they only help to plan the next calibration.
     """
     closest, additional = estimate_prospect(ranking, risk, delta)
     deltas = (usual for usual in USUAL_DELTAS if usual > requested.delta and can_certify(None, usual))
@@ -244,7 +244,7 @@ def describe_shortfall(
 
 
 def _find_larger_risk(can_certify: Callable[[float], bool], risk: float) -> float | None:
-    """Return a risk above `risk` that can be certified, to four decimals, found by bisection; None if there is none."""
+    """Find a risk above `risk` that can be certified by bisection, to four decimals; None if there is none."""
     low, high = int(risk * RISK_STEPS), RISK_STEPS - 1
     if not can_certify(high / RISK_STEPS):
         return None
@@ -255,13 +255,13 @@ def _find_larger_risk(can_certify: Callable[[float], bool], risk: float) -> floa
 
 
 def estimate_prospect(ranking: Ranking, risk: float, delta: float) -> tuple[Calibration, int | None]:
-    """Estimate how many images, more than these, would guarantee `risk` if all error rates stay as observed.
+    """Estimate how many additional images would guarantee `risk` if all error rates stay as observed.
 
-    A guarantee begins at a start, which must pass with its share of `delta`. Starts are at certain fractions of the
-    images, whatever their number: if the error rate at none of them is below `risk`, no number of images is enough.
+    A guarantee begins at a start, which must pass with its share of `delta`. Starts are at fixed fractions of the
+    images. If the error rate is at least `risk` at all of them, no number of images is enough.
 
-    Return the counts at the observed threshold that comes closest to a guarantee, and the smallest number of additional
-    images that is enough; None if none is, or too many are.
+    Return the counts at the observed threshold closest to a guarantee, and the smallest sufficient number of additional
+    images; None if there is none, or if it is too large.
     """
 
     def compute_error_rate(fraction: float) -> float:
@@ -277,23 +277,23 @@ def estimate_prospect(ranking: Ranking, risk: float, delta: float) -> tuple[Cali
 
 
 def _observe(ranking: Ranking, fraction: float) -> tuple[float, float, int]:
-    """Return the most confident fraction of the images, the errors among them, and the tie that they end in.
+    """Return the number of images in the most confident fraction, the errors among them, and the tie at its end.
 
     The errors of each tie come first. A sequence that starts before them must pass all of them, since a threshold
-    accepts the whole tie. Neither number need be whole.
+    accepts the whole tie. The numbers may be fractional.
     """
     accepted = fraction * ranking.n_images
     tie = min(int(np.searchsorted(ranking.accepted, accepted)), len(ranking.accepted) - 1)
     size, errors = int(ranking.tie_sizes[tie]), int(ranking.tie_errors[tie])
     before = int(ranking.accepted[tie]) - size
     if size == 1:
-        # With more images, each of these stands for several that are equally often wrong.
+        # With more images, each image represents several with the same error rate.
         return accepted, int(ranking.errors[tie]) - errors + errors * (accepted - before), tie
     return max(accepted, before + errors), int(ranking.errors[tie]), tie
 
 
 def _find_needed_images(ranking: Ranking, risk: float, delta: float) -> int | None:
-    """Return the smallest number of images, more than there are, at which a start passes; None if it is too large."""
+    """Return the smallest larger number of images at which a start passes; None if it is too large."""
 
     def passes(n_images: int) -> bool:
         return _find_passing_fraction(ranking, n_images, risk, delta) is not None
@@ -311,16 +311,16 @@ def _find_needed_images(ranking: Ranking, risk: float, delta: float) -> int | No
 
 
 def _find_passing_fraction(ranking: Ranking, n_images: int, risk: float, delta: float) -> float | None:
-    """Return the fraction of `n_images` at which the first of their starts passes and certifies a rank, or None."""
+    """Return the fraction of `n_images` at the first start that passes and certifies a rank, or None."""
     from scipy.special import betainc
 
-    # Those of fixed fractions: at the smaller ranks that are tested, error rates pass that are barely low enough.
+    # Use ranks at fixed fractions: the smaller ranks that are tested pass with barely low enough error rates.
     starts, growth = _plan_ranks(n_images, risk, delta), n_images / ranking.n_images
     for start in starts:
         # A start only opens the sequence: the next rank must pass, too.
         fraction = (start + 1) / n_images
         accepted, errors, _ = _observe(ranking, fraction)
-        # The binomial distribution function, for a number of errors that need not be an integer.
+        # The binomial distribution function, for a fractional number of errors.
         p_value = betainc(growth * (accepted - errors), growth * errors + 1, 1 - risk) if errors < accepted else 1.0
         if p_value <= delta / len(starts):
             return fraction

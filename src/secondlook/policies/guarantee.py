@@ -1,4 +1,4 @@
-"""What is guaranteed about accepted images, the counts it was certified on, and what a shortfall would need."""
+"""Guarantees about accepted images, the counts behind them, and the shortfall if there is no guarantee."""
 
 import math
 from typing import Annotated, Any, Literal, Self
@@ -10,12 +10,12 @@ from secondlook.errors import DecisionError, Repair
 from secondlook.files import Count, FrozenRecord
 
 DEFAULT_DELTA = 0.001
-"""Failure probability of a guarantee by default: 99.9 % confidence."""
+"""Default failure probability of a guarantee: 99.9 % confidence."""
 MAX_DELTA = 0.5
-"""Larger ones are confidence levels given by mistake."""
+"""Larger values are probably confidence levels, passed by mistake."""
 
 GroupedBy = Literal["class", "label"]
-"""What the groups of a policy are: the predicted classes, or groups given by a label for each image."""
+"""Kinds of groups: the predicted classes, groups of predicted classes, or one label per image."""
 GROUP_NOUNS = {"class": "predicted class", "classes": "group of predicted classes", "label": "group"}
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -38,7 +38,7 @@ class Guarantee(FrozenRecord):
     """At most `risk` of the accepted images are wrong, with probability 1 - `delta` over the draw of labeled images."""
 
     risk: Probability
-    """With groups, the largest risk of any of them."""
+    """Largest error rate; with groups, the largest of their risks."""
     delta: Probability
     grouped_by: GroupedBy | Literal["classes"] | None = None
     """Whether the guarantee holds in every predicted class, every group of predicted classes, or every group of images,
@@ -58,20 +58,20 @@ class Guarantee(FrozenRecord):
 
 
 class Calibration(FrozenRecord):
-    """Counts on the images that a threshold was chosen on."""
+    """Counts on the calibration images."""
 
     images: Annotated[Count, Field(gt=0)]
     accepted: Count
     errors: Count | None = None
     """Errors among the accepted images; None without labels."""
     duplicates: Count = 0
-    """Correct copies of other images, which were left out; `images` does not include them. Wrong copies count."""
+    """Correct copies of other images, excluded from `images`; wrong copies are included."""
     joint_delta: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Probability that any guarantee calibrated on these images fails; None if there is no other, or it is unknown."""
+    """Probability that any guarantee calibrated on these images fails; None for a single one, or if unknown."""
     tuning: Count = 0
-    """Images set apart to choose views or to fit the method or the schedule; `images` does not include them."""
+    """Images set apart to choose views or to fit the method or the schedule, excluded from `images`."""
     labels: Count | None = None
-    """Images with a label, the most confident ones; those without one count as wrong. None if all have one."""
+    """Number of labels, for the most confident images; the others count as wrong. None if all have labels."""
     mean_looks: Annotated[float, Field(ge=1)] | None = None
     """Mean number of looks; None if every image has all looks."""
     differing: Count | None = None
@@ -83,7 +83,7 @@ class Calibration(FrozenRecord):
     reviewed: Count | None = None
     """Number of accepted images that were drawn and reviewed; None if all were labeled."""
     estimated_risk: Fraction | None = None
-    """Error rate among accepted images as the reviewed ones suggest, weighted for how they were drawn."""
+    """Error rate among accepted images, estimated from reviewed ones, weighted by their sampling probability."""
     data: str = ""
     """Spec of the images."""
     digest: str = ""
@@ -102,34 +102,34 @@ class Calibration(FrozenRecord):
         return self.accepted / self.images
 
     def describe_errors(self) -> str:
-        """Return what is known about errors among the accepted images, in words."""
+        """Describe what is known about errors among the accepted images."""
         if self.reviewed is not None and self.estimated_risk is not None:
             rate = 100 * self.estimated_risk
-            return f"{self.reviewed:,} of them reviewed, which suggest {rate:.2g} % errors"
+            return f"{self.reviewed:,} of them reviewed, estimated {rate:.2g} % errors"
         return "no labels" if self.errors is None else f"{self.errors:,} of them wrong"
 
 
 class Shortfall(FrozenRecord):
-    """A guarantee that could not be given, and what would be needed for it.
+    """A guarantee that could not be given, and its requirements.
 
-    Risk and delta were found on the labeled images: they help to plan a calibration on others, and guarantee nothing.
+    Risk and delta were found on the labeled images: they help to plan another calibration, but guarantee nothing.
     """
 
     requested: Guarantee
     smallest_risk: float | None
-    """A larger risk that these images pass with the same `delta`; None if there is none."""
+    """A larger risk that passes on these images with the same `delta`; None if there is none."""
     additional_images: int | None
-    """Rough number of additional labeled images that are enough if error rates stay as observed; None if none is."""
+    """Rough number of additional labeled images needed if error rates stay as observed; None if none are enough."""
     larger_delta: float | None = None
-    """A larger delta with which these images pass for the same `risk`; None if there is none up to 0.1."""
+    """A larger delta that passes on these images with the same `risk`; None if there is none up to 0.1."""
     closest: Calibration | None = None
-    """Counts at the threshold that comes closest to the guarantee, on which `additional_images` is based."""
+    """Counts at the threshold closest to the guarantee, the basis of `additional_images`."""
     group: str | None = None
-    """The group that comes closest to the guarantee, if each needs one; all else is about it."""
+    """The group closest to the guarantee, if each group needs one; the other fields describe it."""
     groups: Count = 0
     """Number of groups."""
     images_needed: Count = 0
-    """Labeled images without an error that each group needs at least if all of them are to have a guarantee."""
+    """Smallest number of labeled images per group, without an error, for a guarantee in all groups."""
     median_images: Count = 0
     """Median number of labeled images of a group."""
 
@@ -137,15 +137,15 @@ class Shortfall(FrozenRecord):
         where, place = "", "at the threshold that comes closest"
         if self.group is not None:
             each = f"at least {self.images_needed:,} images of each without an error (the median is"
-            where = f"a guarantee in all {self.groups:,} takes {each} {self.median_images:,}); "
+            where = f"a guarantee in all {self.groups:,} needs {each} {self.median_images:,}); "
             place = f"in {self.group!r}, which comes closest"
         seen, rate = "", "error rates stay as observed"
         if self.closest is not None:
             counts = f"{self.closest.errors:,} of {self.closest.accepted:,} accepted images are wrong"
             seen, rate = f"{place}, {counts}, so ", "this error rate holds"
-        needed = "more images like these would not help, whatever their number"
+        needed = "additional images like these would not help"
         if self.additional_images is not None:
-            images = "labeled images" if self.group is None else "labeled images of it"
+            images = "labeled images" if self.group is None else "labeled images of this group"
             needed = f"roughly {self.additional_images:,} more {images} are needed if {rate}"
         repair = "improve the classifier, or plan a calibration on other images with a larger risk or delta"
         if self.requested.grouped_by == "class":
@@ -153,31 +153,30 @@ class Shortfall(FrozenRecord):
         risks = [] if self.smallest_risk is None else [f"a risk of {100 * self.smallest_risk:.4g} %"]
         deltas = [] if self.larger_delta is None else [f"a delta of {self.larger_delta:.4g}"]
         if risks or deltas:
-            passing = "would pass" if self.group is None else "would pass in one of them"
+            passing = "would pass" if self.group is None else "would pass in one group"
             repair += f"; {' or '.join(risks + deltas)} {passing} on these images, which guarantees nothing"
         return f"no threshold guarantees {self.requested}; {where}{seen}{needed}; {repair}"
 
 
 class GroupThreshold(FrozenRecord):
-    """The threshold of one group of images, and the counts on the images of the group that it was chosen on."""
+    """The threshold of one group of images, and the counts on its calibration images."""
 
     name: str
     """Name of the class, or the label of the group as text."""
     value: Any
-    """What identifies the group: the index of the class, or the label."""
+    """Identifier of the group: the index of the class, or the label."""
     risk: Probability
     """Largest error rate among accepted images of the group."""
     threshold: Annotated[float, Field(allow_inf_nan=True), BeforeValidator(lambda x: math.inf if x is None else x)]
-    """Smallest confidence that is accepted; infinite (null in JSON) if nothing can be guaranteed."""
+    """Smallest accepted confidence; infinite (null in JSON) if nothing can be guaranteed."""
     images: Count
     accepted: Count
     errors: Count
     """Errors among the accepted images."""
     additional_images: Count | None = None
-    """Where nothing is accepted, the rough number of additional labeled images of the group that are enough."""
+    """If nothing is accepted, the rough number of additional labeled images that the group needs."""
     shared_by: str | None = None
-    """Name of the group of classes that share this threshold, which is guaranteed for all of them together; the counts
-    are those of the class. None if it has a threshold of its own."""
+    """Name of the group that shares this threshold and its guarantee, or None; the counts are those of the class."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
@@ -194,12 +193,12 @@ class GroupThreshold(FrozenRecord):
 
 
 class ComparedMethod(FrozenRecord):
-    """A method that was certified together with others, of which the one with the largest coverage was chosen."""
+    """One of several methods that were certified together; the one with the largest coverage was chosen."""
 
     method: str
-    """As it was given, with its options."""
+    """The method as given, with its options."""
     threshold: float | None
-    """The smallest one, if there are groups; None if nothing could be certified."""
+    """The threshold; with groups, the smallest one; None if nothing could be certified."""
     coverage: Fraction
     """Fraction of the calibration images that the method accepts."""
     chosen: bool

@@ -1,4 +1,4 @@
-"""`LabelingPlan`: a guaranteed threshold from few labels, asked for from the most confident image down.
+"""`LabelingPlan`: a guaranteed threshold from few labels, requested from the most confident image down.
 
 docs/background/proofs.md has the proof. An image without a label counts as wrong. A threshold certified early therefore
 remains certified once all labels are there, and labeling may stop at any time for any reason.
@@ -19,29 +19,29 @@ from secondlook.policies.policy import Policy
 from secondlook.predictions import PredictFrom, Predictions
 
 DEFAULT_LABELS = 3
-"""Labels by default, as a multiple of those that would be enough if none were an error."""
-# What follows was chosen on resnet20, wrn16-2-seed0, c100-plain and c100-smooth; the guarantee does not depend on it.
+"""Default number of labels, as a multiple of the number that is enough without errors."""
+# Chosen on resnet20, wrn16-2-seed0, c100-plain and c100-smooth; the guarantee does not depend on these constants.
 SIZE_RATIO = 1.1
-"""Ratio of the numbers of images that a plan chooses from."""
+"""Ratio of successive candidates for the number of images."""
 ERROR_SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""How often images are wrong, as a multiple of what their probabilities tell; a plan is for all of these at once."""
+"""Error rates, as multiples of those predicted by the probabilities; a plan averages over them."""
 SMALLEST_FACTOR = 0.01
 
 
 @dataclass(frozen=True)
 class LabelingProgress:
-    """How far a plan is; `print` shows a sentence."""
+    """Progress of a plan; `print` shows a sentence."""
 
     guarantee: Guarantee
     images: int
-    """Images that the threshold is chosen on."""
+    """Number of images to choose the threshold on."""
     labels: int
     errors: int
-    """Labels that differ from the prediction."""
+    """Number of labels that differ from the prediction."""
     accepted: int
-    """Images that are certified now; 0 if nothing is."""
+    """Number of images certified so far."""
     next_step: int | None
-    """Labels until more is certified, if all of them are right; None if no labels within the plan certify more."""
+    """Labels needed to certify more if all are right; None if no labels within the plan certify more."""
 
     @property
     def finished(self) -> bool:
@@ -50,12 +50,12 @@ class LabelingProgress:
 
     @property
     def coverage(self) -> float:
-        """Fraction of the images that is certified now."""
+        """Fraction of the images certified so far."""
         return self.accepted / self.images
 
     @property
     def certified_text(self) -> str:
-        """What is certified now, in words."""
+        """What is certified so far, as text."""
         risk = f"at most {100 * self.guarantee.risk:g} % errors ({100 * (1 - self.guarantee.delta):g} % confidence)"
         if not self.accepted:
             return f"nothing is certified {'' if self.finished else 'yet '}for {risk}"
@@ -70,30 +70,30 @@ class LabelingProgress:
 
 
 class LabelingPlan:
-    """Asks for labels one after another, and tells at every moment what they guarantee.
+    """Requests labels one by one, and computes their guarantee at any time.
 
-    The guarantee is that of `certify`: it holds with probability 1 - `delta` over the draw of the images, however many
-    of the labels are given. The next labels are those of the most confident images without one, as long as they can
-    certify more. The plan depends on its arguments alone, so that the same labels continue it another time.
+    The guarantee is that of `certify`: it holds with probability 1 - `delta` over the draw of the images, for any
+    number of labels. Labels are requested for the most confident images without one, until they cannot certify more.
+    The plan depends only on its arguments, so the same arguments and labels resume it later.
 
     Parameters
     ----------
     preds
-        Predictions for independent draws from the distribution that later images come from. Labels are not used.
+        Predictions for independent draws from the distribution of later images. Labels are not used.
     method, options
-        The confidence and its options, as in `certify`; one that need not be fitted to labels.
+        The confidence and its options, as in `certify`; it must not need fitting to labels.
     risk, delta
         Largest error rate among accepted images, and failure probability of the guarantee.
     max_labels
-        The number of labels that is planned for, and never exceeded; by default three times as many as would be enough
-        without any error. It certifies most where the images are not many more, so a subset of them is drawn.
+        Largest number of labels; by default three times the number that is enough without errors. A subset of the
+        images is drawn, since a given number of labels certifies most on a limited number of images.
     predict_from, top_k
         As in `certify`.
     duplicates
-        Ids of images that are copies of others; only those that are errors count.
+        Ids of images that are copies of others; only errors among them count.
     tuning
-        Positions or a mask bool [N] of images that were used to choose views. They need no labels, and determine how
-        large the subset is. By default, they are a quarter of the images, at most 1,000.
+        Positions or a mask bool [N] of images that were used to choose views. They need no labels, and determine the
+        size of the subset. By default, a quarter of the images, at most 1,000.
     seed
         Random seed of the subset.
     """
@@ -118,19 +118,19 @@ class LabelingPlan:
         if max_labels is None:
             max_labels = DEFAULT_LABELS * count_without_errors(risk, delta)
         if not is_whole_number(max_labels) or max_labels < 1:
-            fault = "is no number of labels; expected a whole number of at least 1"
+            fault = "is not a number of labels; expected a whole number of at least 1"
             raise DecisionError(fault, argument="max_labels", value=max_labels)
         needed = count_without_errors(risk, delta) + 1
         if min(max_labels, preds.n_images) < needed:
             wanted = {"max_labels": needed, "risk": ANY, "delta": ANY}
-            repair = Repair("give more images, {max_labels} or more, a larger {risk} or a larger {delta}", **wanted)
+            repair = Repair("pass more images, {max_labels} or more, a larger {risk} or a larger {delta}", **wanted)
             few = f"{min(max_labels, preds.n_images):,} labels cannot guarantee at most {100 * risk:g} % errors"
             fault = (
                 f"{few} ({100 * (1 - delta):g} % confidence), even if none is an error: at least {needed:,} are needed"
             )
             raise DecisionError(fault, repair=repair)
         self.guarantee, self.max_labels = Guarantee(risk=risk, delta=delta), int(max_labels)
-        if tuning is None:  # there is nothing to choose where all images can be labeled
+        if tuning is None:  # if all images can be labeled, there is nothing to choose
             tuning = tuning_positions(preds.n_images) if preds.n_images > max_labels else ()
         apart = resolve_tuning(tuning, preds.n_images)
         (scored,) = score_candidates(
@@ -142,7 +142,7 @@ class LabelingPlan:
         elif size > max_labels:
             others = preds.select(images=apart)
             ranks = np.argsort(-scored.settings.confidence(others), kind="stable")
-            # How likely each prediction is wrong, as far as that can be told without labels.
+            # Probability that each prediction is wrong, estimated without labels.
             likely = compile_method("mean", {}, predict_from=predict_from, top_k=top_k).confidence(others)
             size = self._choose_size(1 - likely[ranks], size)
         drawn = np.random.default_rng(seed).permutation(scored.preds.n_images)[:size]
@@ -152,11 +152,11 @@ class LabelingPlan:
         self._places = {id_: place for place, id_ in enumerate(self._scored.preds.ids)}
         self._others = frozenset(preds.ids) - self._places.keys()
         self.labels: dict[str, int | None] = {}
-        """The labels that were added, by id."""
+        """The labels added so far, by id."""
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the images that the threshold is chosen on, most confident first."""
+        """The ids of the images to choose the threshold on, most confident first."""
         return self._scored.preds.ids
 
     @property
@@ -165,13 +165,13 @@ class LabelingPlan:
         return self._scored.settings
 
     def add(self, labels: Mapping[str, int | None]) -> None:
-        """Add labels by id: the index of the class, or None for an image that has none, which counts as wrong.
+        """Add labels by id: the index of the class, or None for an image of no class, which counts as wrong.
 
-        A label replaces an earlier one of the same image. Labels of images that the plan did not draw are left out.
+        A label replaces an earlier one of the same image. Labels of images that the plan did not draw are ignored.
         """
         for id_, label in labels.items():
             if id_ not in self._places and id_ not in self._others:
-                raise DecisionError(f"a label is given for image {id_!r}, which the predictions do not have.")
+                raise DecisionError(f"there is a label for image {id_!r}, which is not among the predictions.")
             if label is not None and not (is_whole_number(label) and 0 <= label < self._scored.preds.n_classes):
                 fault = f"the label of image {id_!r} is {label!r}; expected a class from 0 to"
                 raise DecisionError(f"{fault} {self._scored.preds.n_classes - 1}, or None.")
@@ -186,11 +186,11 @@ class LabelingPlan:
 
     @property
     def progress(self) -> LabelingProgress:
-        """How far labeling is, and what is certified now."""
+        """Progress of labeling, and what is certified so far."""
         is_labeled, is_wrong = self._read_labels()
         certified = self._find_certified(~is_labeled | is_wrong)
         accepted = int(certified.max(initial=0))
-        # The first number that would be certified if all images without a label were right.
+        # The first number certified if all images without a label are right.
         more = self._find_certified(is_wrong)
         more = more[more > accepted]
         needed = int(np.sum(~is_labeled[: more[0]])) if len(more) else self.max_labels + 1
@@ -206,7 +206,7 @@ class LabelingPlan:
 
     @property
     def policy(self) -> Policy:
-        """The policy that the labels certify now; an error if they certify nothing."""
+        """The policy that the labels certify so far; raises an error if they certify nothing."""
         progress, (is_labeled, is_wrong) = self.progress, self._read_labels()
         if not progress.accepted:
             raise DecisionError(f"no threshold is certified yet: {progress}", repair="add more labels")
@@ -223,7 +223,7 @@ class LabelingPlan:
         return str(self.progress)
 
     def _read_labels(self) -> tuple[BoolArray, BoolArray]:
-        """Return which images have a label, and which of these are wrong. bool [n] each"""
+        """Return which images have a label, and which labels are errors. bool [n] each"""
         is_labeled, is_wrong = np.zeros((2, len(self._places)), dtype=np.bool_)
         places = np.array([self._places[id_] for id_ in self.labels], dtype=np.int64)
         labels = np.array([-1 if label is None else label for label in self.labels.values()], dtype=np.int64)
@@ -235,20 +235,20 @@ class LabelingPlan:
         return CountedImages.count(~is_wrong, self._scored.confidence, self._scored.is_copy)
 
     def _find_certified(self, is_wrong: BoolArray) -> IntArray:
-        """Return all numbers of the most confident images that are certified if these are wrong, ascending. bool [n]"""
+        """Return all certified numbers of most confident images for these errors, ascending. bool [n]"""
         return _find_certified(self._count(is_wrong), self.guarantee)
 
     def _choose_size(self, doubt: Float64Array, n_images: int) -> int:
-        """Return of how many images the planned labels are expected to certify most, as tuning images suggest.
+        """Return the number of images of which the planned labels are expected to certify most, from tuning images.
 
-        `doubt` is how likely these are wrong, most confident first, float64 [T]. The images that the threshold is
-        chosen on must not choose their own number.
+        `doubt` is the error probability of the tuning images, most confident first, float64 [T]. The images that the
+        threshold is chosen on must not choose their own number.
         """
         sizes = [n_images]
         while sizes[-1] > self.max_labels:
             sizes.append(int(sizes[-1] / SIZE_RATIO))
         factor = 1.0
-        while factor > SMALLEST_FACTOR:  # some classifiers are far less confident than they could be
+        while factor > SMALLEST_FACTOR:  # some classifiers are strongly underconfident
             scales = [factor * scale for scale in ERROR_SCALES]
             coverages = [np.mean([self._forecast(scale * doubt, size) for scale in scales]) for size in sizes]
             if any(coverages):
@@ -257,7 +257,7 @@ class LabelingPlan:
         return sizes[-1]
 
     def _forecast(self, doubt: Float64Array, size: int) -> float:
-        """Return the coverage that the planned labels certify of so many images that are wrong as often as others."""
+        """Return the coverage that the planned labels certify among `size` images with the error rates of `doubt`."""
         at_rank = doubt[((np.arange(size) + 0.5) * len(doubt) / size).astype(np.int64)]
         images = CountedImages.count(~_place_errors(at_rank), -np.arange(size))
         certified = _find_certified(images, self.guarantee)
@@ -265,7 +265,7 @@ class LabelingPlan:
 
 
 def _place_errors(expected: Float64Array) -> BoolArray:
-    """Return errors at regular intervals of their expected number, given that of each image. float64 [n] -> bool [n]"""
+    """Place errors at regular intervals of their cumulative expected number. float64 [n] -> bool [n]"""
     return np.diff(np.floor(np.cumsum(expected) + 0.5), prepend=0.0) > 0
 
 

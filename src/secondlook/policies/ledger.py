@@ -22,17 +22,17 @@ from secondlook.predictions import PredictFrom, Predictions
 
 
 class RecordedCalibration(FrozenRecord):
-    """What was certified, on which images.
+    """The terms and the images of a calibration.
 
-    The methods, with their own options, share `delta`; `options` are those of all of them.
+    The methods, with their own options, share `delta`; `options` apply to all of them.
     """
 
     images: str
-    """Digest of the images; of a stream, the checksum of the policy that scored it."""
+    """Digest of the images; for a stream, the checksum of the policy that scored it."""
     predictions: str
     """Key of the entry in the store, which identifies the classifier; empty for a stream."""
     selection: str
-    """Which of these images were certified on, as `Ledger.identify_selection` tells; of a stream, its first image."""
+    """The selected images, from `Ledger.identify_selection`; for a stream, its first image."""
     views: tuple[str, ...]
     methods: tuple[str, ...] = Field(min_length=1)
     options: dict[str, str | int | float | bool | None]
@@ -42,13 +42,13 @@ class RecordedCalibration(FrozenRecord):
     """None if the guarantee bounds the risk of every threshold at once."""
     delta: float = Field(gt=0, lt=1)
     tolerance: float | None = Field(default=None, gt=0, lt=1)
-    """Of adaptive looking; None if every image has all looks."""
+    """Tolerance of adaptive looking; None if every image has all looks."""
     max_looks: int | None = Field(default=None, gt=0)
     class_risks: tuple[Annotated[float, Field(gt=0, lt=1)], ...] | None = None
-    """The risk of each predicted class, of which `risk` is the largest; None if there is one threshold for all."""
+    """The risk of each predicted class; `risk` is the largest. None if there is one threshold for all."""
 
     def equals(self, other: "RecordedCalibration") -> bool:
-        """Whether both certify the same; the order of the methods does not matter."""
+        """Whether both calibrations have equal terms; the order of the methods does not matter."""
         return set(self.methods) == set(other.methods) and self.model_copy(update={"methods": other.methods}) == other
 
     def __str__(self) -> str:
@@ -60,11 +60,11 @@ class RecordedCalibration(FrozenRecord):
 
 
 class Ledger(SealedRecord):
-    """Calibrations in the order in which they were first made, also those on other images."""
+    """Calibrations by the time they were first made, including those on other images."""
 
     OF_RUN: ClassVar[str] = "calibrations.json"
     OF_SCORES: ClassVar[str] = "_calibrations.json"
-    """Lies beside score files, where names that begin with '_' are not scores."""
+    """File name beside score files, where names that begin with '_' are not scores."""
 
     format: Literal["secondlook calibrations"] = "secondlook calibrations"
     version: Literal[1] = 1
@@ -85,10 +85,10 @@ class Ledger(SealedRecord):
 
     @classmethod
     def record(cls, path: Path, repair: Repair | str, *, planned: float = 0.0, **terms: Any) -> float | None:
-        """Add a calibration with these terms to the ledger at `path`, unless it has it already.
+        """Add a calibration with these terms to the ledger at `path`, unless it is there already.
 
         Return the joint failure probability of all calibrations on the same images, with a warning that ends in the
-        repair; None for a single one, or while it is not above the `planned` one.
+        repair; None for a single calibration, or up to the `planned` probability.
         """
         try:
             new = RecordedCalibration(**terms)
@@ -113,7 +113,7 @@ class Ledger(SealedRecord):
     def identify_selection(
         preds: Predictions, tuning: IntArray | None, duplicates: Iterable[str], *others: object
     ) -> str:
-        """Return a checksum of the images of a calibration, of those set apart for it and of copies. int64 [n]"""
+        """Return a checksum of the images of a calibration, the images set apart and the copies. int64 [n]"""
         apart = None if tuning is None else tuning.tolist()
         return compute_checksum({"selection": [preds.ids, apart, sorted(duplicates), *others]})
 
@@ -127,7 +127,7 @@ class Ledger(SealedRecord):
         return min(1.0, math.fsum(one.delta for one in self.calibrations))
 
     def describe(self) -> str:
-        """Return how probable it is that one of the guarantees fails."""
+        """Describe the probability that one of the guarantees fails."""
         probability = f"{100 * self.joint_delta:.4g} %, the sum of their deltas"
         reason = f"{len(self.calibrations)} different calibrations used these images"
         return f"{reason}, so the probability that one of their guarantees fails is up to {probability}"

@@ -1,4 +1,4 @@
-"""`Policy`: which predictions are accepted, by which confidence, from which views of which classifier; and its file."""
+"""`Policy`: the rule that accepts predictions, with its classifier, views and confidence; and its file."""
 
 import contextlib
 import datetime
@@ -50,31 +50,31 @@ from secondlook.tables import MAX_LISTED_GROUPS, TextTable, format_html, shorten
 from secondlook.views import ViewSet
 
 DEFAULT_METHOD = "blend"
-"""The confidence of policies, and of every function that takes a method."""
+"""The default confidence of policies and of all functions with a `method`."""
 LOST_GUARANTEE = "none, since the policy was changed after it was written"
 _FILE_OPTION = str | int | float | bool | None
 _DECISIONS = "secondlook.decisions"
-"""The room that looks at images. It is to the right of this one: only `decide` and `score` go there."""
+"""The package that looks at images. It imports this one, so only `decide` and `score` import it, when called."""
 
 
 class PolicyWarning(SecondLookWarning):
-    """A policy that was changed after it was written, so that its guarantee is lost."""
+    """A policy lost its guarantee because it was changed after it was written."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """How the classifier of a policy is found when it looks at images."""
+    """Where a policy finds its classifier."""
 
     classifier: object = None
-    """Anything that `load_classifier` accepts; None for the classifier that the policy names."""
+    """Anything that `load_classifier` accepts; None for the classifier named in the policy."""
     path: Path | None = None
-    """The file of the policy, in whose folder its classifier may be; or the exported file that decides by itself."""
+    """The file of the policy, whose folder may contain its classifier; or an exported file, which contains it."""
     allow_mismatch: bool = False
     execution: Execution = DEFAULT_EXECUTION
 
 
 class LookedImages(NamedTuple):
-    """How often each image is looked at, its confidence when looking stops, and the class predicted then."""
+    """Number of looks at each image, and confidence and predicted class after the last look."""
 
     looks: IntArray
     """Number of looks, int64 [N]."""
@@ -89,69 +89,69 @@ def _describe_classifier(classifier: object) -> object:
 
 
 class Policy(SealedRecord):
-    """Accept a prediction if its confidence is at least `threshold`, and its familiarity at least the limit if any.
+    """Accept a prediction if its confidence is at least `threshold`, and its familiarity at least the limit, if any.
 
-    `certify` returns a policy with a guarantee, `load_policy` opens one, and `Policy(threshold=0.9)` is a plain
-    threshold. A stored policy has a checksum; one that was changed since has no guarantee.
+    `certify` returns a policy with a guarantee, `load_policy` opens a file, and `Policy(threshold=0.9)` is a plain
+    threshold. A stored policy has a checksum; it loses its guarantee if the file is changed.
     """
 
     METADATA: ClassVar[str] = "secondlook.policy"
-    """Key of the metadata of an exported ONNX file that has the policy as JSON."""
+    """Key of the policy, as JSON, in the metadata of an exported ONNX file."""
 
     format: Literal["secondlook policy"] = "secondlook policy"
     version: Literal[1] = 1
     made: str = ""
-    """When the policy was saved for the first time."""
+    """Time when the policy was first saved."""
     secondlook: str = __version__
     classifier: Annotated[ClassifierRecord | None, BeforeValidator(_describe_classifier)] = None
     """The classifier that the threshold was chosen for; None if it was chosen from arrays."""
     views: tuple[str, ...] = ()
-    """The views that the confidence is computed from, in the order of looks; empty if unknown."""
+    """The views for computing the confidence, in the order of looks; empty if unknown."""
     method: str = DEFAULT_METHOD
     options: dict[str, Any] = Field(default_factory=dict)
     predict_from: PredictFrom = "image"
     top_k: int = Field(default=1, gt=0)
     threshold: Annotated[float, Field(allow_inf_nan=True, strict=True)]
-    """Smallest confidence that is accepted, of any group if there are groups; infinite if nothing is accepted."""
+    """Smallest accepted confidence, of any group if there are groups; infinite if nothing is accepted."""
     guarantee: Guarantee | None = None
-    """What is guaranteed about accepted images; None if nothing is."""
+    """The guarantee for accepted images, if any."""
     average_risk: Probability | None = None
-    """Bound on the error rate among accepted images on average over calibrations; not a guarantee for this one."""
+    """Bound on the error rate among accepted images, on average over calibrations; not a guarantee."""
     costs: Costs | None = None
-    """What errors and reviews cost, if the threshold has the least cost; None if it was chosen otherwise."""
+    """Costs of errors and reviews for a threshold of least cost; None for other thresholds."""
     calibration: Calibration | None = None
-    """Counts on the images that the threshold was chosen on."""
+    """Counts on the calibration images."""
     shortfall: Shortfall | None = Field(default=None, exclude=True)
     """Why a requested guarantee could not be given; not stored."""
     class_names: tuple[str, ...] | None = None
     """Names of the classes in the order of the classifier's outputs; None if unknown."""
     schedule: Schedule | None = None
-    """When to stop looking; None if every image has all looks."""
+    """The schedule of adaptive looking; None if every image has all looks."""
     grouped_by: GroupedBy | None = None
     groups: tuple[GroupThreshold, ...] = ()
     """The threshold of each predicted class, in the order of the outputs, or of each group; empty if all share one."""
     familiarity: Familiarity | None = None
-    """The second condition: how familiar an image must look to be accepted; None if any is familiar enough."""
+    """Limit of familiarity for accepted images; None without a limit."""
     unknown: UnknownBound | None = None
-    """How many images like the example unknown images are accepted at most; None without examples."""
+    """Bound on accepted images like the example unknown images; None without examples."""
     compared: tuple[ComparedMethod, ...] = ()
-    """The methods that were certified together, of which `method` is the best."""
+    """The methods that were certified together; `method` is the best of them."""
     reference: Reference | None = Field(default=None, repr=False)
-    """How the calibration images looked, which monitoring compares new images with; None if unknown."""
+    """Statistics of the calibration images, for comparison with new images in monitoring; None if unknown."""
     shifts: ShiftModel | None = Field(default=None, repr=False)
-    """How scores tell accuracy when images change, as learned from corrupted images; None if it was not learned."""
+    """Model that estimates accuracy from scores after a shift, learned from corrupted images; None if not learned."""
 
     _was_changed: bool = PrivateAttr(default=False)
     _binding: Binding = PrivateAttr(default=Binding())
-    # A copy with other settings takes this along, so that it is valid for its owner only.
+    # A copy with other settings inherits this cache, which is only valid for its owner.
     _plan: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
     _compiled: tuple["Policy | None", Any] = PrivateAttr(default=(None, None))
 
     @model_validator(mode="wrap")
     @classmethod
     def _verify_checksum(cls, content: Any, validate: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Validate content; a stored policy that was changed since it was written loses its guarantee."""
-        # What is stored has a version; a policy made in Python cannot have been changed.
+        """Validate content; a stored policy loses its guarantee if it was changed after it was written."""
+        # Only stored policies have a version; a policy made in Python cannot have been changed.
         is_stored = isinstance(content, dict) and (info.mode == "json" or "version" in content)
         others = {key: value for key, value in content.items() if key != "checksum"} if is_stored else content
         try:
@@ -171,7 +171,7 @@ class Policy(SealedRecord):
             where = "the policy" if path is None else f"policy {str(path)!r}"
             fault = "was changed after it was written (its checksum is wrong or missing), so nothing is guaranteed"
             warnings.warn(PolicyWarning(f"{where} {fault}", repair="restore it, or calibrate again"), stacklevel=4)
-            # In place, since a constructor returns its own instance whatever a validator returns.
+            # In place, since a constructor ignores an instance returned by a validator.
             for name in ("guarantee", "average_risk", "unknown"):
                 object.__setattr__(policy, name, None)
             policy._was_changed = True
@@ -189,7 +189,7 @@ class Policy(SealedRecord):
     def _check_views(cls, views: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if views and views[0] != "identity":
             raise ValueError(f"expected a list of views that starts with 'identity', got {list(views)}")
-        # Views of predictions that were made elsewhere may be only names.
+        # Views of external predictions may be plain names.
         is_made = info.mode == "json" and info.data.get("classifier") is not None
         try:
             parsed = ViewSet(list(views)) if is_made else ViewSet.with_names(list(views or ("identity",)))
@@ -201,7 +201,7 @@ class Policy(SealedRecord):
     @classmethod
     def _check_method(cls, method: str, info: ValidationInfo) -> str:
         try:
-            if info.mode == "json":  # in Python, the threshold may be one of confidences computed elsewhere
+            if info.mode == "json":  # in Python, confidences may be computed elsewhere
                 find_method(method)
         except SecondLookError as error:
             raise ValueError(str(error)) from None
@@ -218,7 +218,7 @@ class Policy(SealedRecord):
             raise ValueError(str(error)) from None
         for name, value in options.items():
             if info.mode == "json" and not isinstance(value, _FILE_OPTION):
-                raise ValueError(f"expected a text or a number for option {name!r}")
+                raise ValueError(f"expected a string or a number for option {name!r}")
         return options
 
     def _check_schedule(self) -> None:
@@ -261,16 +261,16 @@ class Policy(SealedRecord):
     __hash__ = None  # type: ignore[assignment]
 
     def replace(self, **changes: Any) -> "Policy":
-        """Return a policy with other values of some fields, which are validated."""
+        """Return a copy with other values of some fields, which are validated."""
         kept = {name: getattr(self, name) for name in Policy.model_fields if name not in ("format", "version")}
         return Policy(**{**kept, **changes})
 
     @property
     def was_changed(self) -> bool:
-        """Whether the file of the policy was changed after it was written, so that its guarantee is lost."""
+        """Whether the policy lost its guarantee because its file was changed after it was written."""
         return self._was_changed
 
-    # --- What it decides ---
+    # --- Decisions from predictions ---
 
     @property
     def certified(self) -> bool:
@@ -295,7 +295,7 @@ class Policy(SealedRecord):
         return self.calibration.coverage
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Leave out what is compiled at first use."""
+        """Exclude values that are compiled at first use."""
         state = super().__getstate__()
         compiled = {"_compiled": (None, None), "_plan": (None, None)}
         return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **compiled}}
@@ -310,13 +310,13 @@ class Policy(SealedRecord):
         return cast(CompiledMethod, compiled)
 
     def confidence(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence that the threshold applies to: with a schedule, when looking stops. -> float64 [N]"""
+        """Compute the confidence to compare with the threshold; with a schedule, after the last look. -> float64 [N]"""
         return self.compiled.confidence(preds) if self.schedule is None else self.look(preds).confidence
 
     def look(self, preds: Predictions) -> LookedImages:
-        """Return how often each image is looked at, and what is known of it then.
+        """Return the number of looks at each image, and its confidence and class after them.
 
-        `preds` are for all views of the policy, and with a schedule at least for its views.
+        `preds` need all views of the policy; with a schedule, only its views.
         """
         if self.schedule is None:
             looks = np.full(preds.n_images, preds.n_views)
@@ -328,7 +328,7 @@ class Policy(SealedRecord):
         return LookedImages(looks, confidence, self._predict(looked_at, looks))
 
     def compute_familiarity(self, preds: Predictions) -> Float64Array | None:
-        """Compute the familiarity of images: of all looks, with a schedule of the first; None without a limit. [N]"""
+        """Compute the familiarity from all looks, or with a schedule from the first; None without a limit. [N]"""
         if self.familiarity is None:
             return None
         return self.familiarity.compute(preds if self.schedule is None else preds.select(views="identity"))
@@ -338,19 +338,19 @@ class Policy(SealedRecord):
         if self.familiarity is None:
             return None
         if familiarity is None:
-            repair = "pass predictions, from which it is computed"
+            repair = "pass predictions to compute it"
             raise DecisionError("the policy also needs the familiarity of the images", repair=repair)
         familiar: BoolArray = familiarity >= self.familiarity.limit
         return familiar
 
     def compute_stopped(self, preds: Predictions) -> Float64Array:
-        """Compute the confidence after looks at all views of `preds` and no others, estimated with a schedule. [N]"""
+        """Compute the confidence if looking stops after the views of `preds`; with a schedule, an estimate. [N]"""
         if self.schedule is None:
             return self.compiled.confidence(preds)
         return self.schedule.estimate(preds.n_views, self.compiled.running(preds)[:, -1])
 
     def _predict(self, preds: Predictions, looks: IntArray) -> IntArray:
-        """Predict classes from the image itself, or from as many views as were looked at. int64 [N] or [N, k]"""
+        """Predict classes from the image itself, or from the views that were classified. int64 [N] or [N, k]"""
         if self.predict_from == "image":
             return preds.predicted("image", self.top_k)
         predicted = np.empty((preds.n_images, self.top_k), dtype=np.int64)
@@ -368,10 +368,10 @@ class Policy(SealedRecord):
         Parameters
         ----------
         preds
-            Predictions; or confidences computed elsewhere, float [N], with the name of their `method`, which must be
-            that of the policy.
+            Predictions; or confidences computed elsewhere, float [N], with their `method`, which must be the method of
+            the policy.
         groups
-            For a policy with groups: their label for each image, [N]; predicted classes are known from predictions.
+            For a policy with groups, the label of each image, [N]; not needed for predicted classes.
         """
         familiarity = None
         if isinstance(preds, Predictions):
@@ -380,11 +380,11 @@ class Policy(SealedRecord):
             if self.grouped_by == "class":
                 groups = self.find_first_classes(chosen)
         elif method is None:
-            fault = "numbers do not tell which confidence they are, and a threshold is valid for its own method only"
-            raise DecisionError(fault, repair=Repair("pass predictions, or name {method}", method=self.method))
+            fault = "the method of these confidences is unknown, and a threshold is only valid for its own method"
+            raise DecisionError(fault, repair=Repair("pass predictions, or {method}", method=self.method))
         elif method != self.method:
-            fault = f"the threshold is for confidence {self.method!r}, got confidences of {method!r}"
-            raise DecisionError(fault, repair="pass predictions, whose confidence is computed here")
+            fault = f"the threshold is for confidences of method {self.method!r}, got {method!r}"
+            raise DecisionError(fault, repair="pass predictions to compute the right confidence")
         else:
             values = _as_confidences(preds)
         return self.accept_values(values, groups, familiarity)
@@ -392,13 +392,13 @@ class Policy(SealedRecord):
     def accept_values(
         self, values: Float64Array, groups: ArrayLike | None = None, familiarity: Float64Array | None = None
     ) -> BoolArray:
-        """Return whether confidences of the policy's method are accepted, with the familiarity. float64 [N] -> [N]"""
+        """Return whether confidences of the policy's method, and the familiarity, are accepted. float64 [N] -> [N]"""
         accepted: BoolArray = values >= self.find_thresholds(values.shape, groups)
         familiar = self.is_familiar(familiarity)
         return accepted if familiar is None else accepted & familiar
 
     def find_thresholds(self, shape: tuple[int, ...], groups: ArrayLike | None) -> Float64Array | float:
-        """Return the threshold of each image, float64 [N], or that of all; `groups` are those of `accept`."""
+        """Return the threshold of each image, float64 [N], or a single one; `groups` as in `accept`."""
         if self.grouped_by is None:
             if groups is not None:
                 repair = Repair("omit {groups}", groups=ANY)
@@ -427,14 +427,14 @@ class Policy(SealedRecord):
             raise DecisionError(fault, repair="use the classifier that it was certified for, or certify again")
         return preds.predicted(self.predict_from, self.top_k).reshape(preds.n_images, -1)[:, 0]
 
-    # --- Images, which the room of decisions looks at ---
+    # --- Decisions about images ---
 
     def decide(self, image: object, **options: Any) -> Any:
         """Return the `Decision` about one image: predicted class, confidence, and whether the prediction is accepted.
 
-        The decision is that of `score` for the same image: a path, the bytes of an image file, a PIL image, a NumPy
-        array [H, W, 1 or 3] or a torch tensor [C, H, W]. `interval=True` also computes the bootstrap interval of the
-        confidence over the views; `level` and `seed` are its confidence level and random seed.
+        The image is a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] or a torch tensor [C,
+        H, W]. `score` makes the same decision. `interval=True` also computes the bootstrap interval of the confidence
+        over the views; `level` and `seed` are its confidence level and random seed.
         """
         return import_module(_DECISIONS).compile_policy(self).decide(image, **options)
 
@@ -446,10 +446,10 @@ class Policy(SealedRecord):
         allow_mismatch: bool = False,
         execution: Execution = DEFAULT_EXECUTION,
     ) -> Self:
-        """Return the policy with the classifier that it decides with, which is loaded at first use.
+        """Return the policy bound to a classifier, which is loaded at first use.
 
-        The arguments are those of `load_policy`; `path` is the file of the policy, in whose folder its classifier may
-        be. Without a classifier or a path, those that it was bound to before stay.
+        The arguments are those of `load_policy`; `path` is the file of the policy, whose folder may contain the
+        classifier. A classifier or path of None keeps the previous one.
         """
         earlier, bound = self._binding, self.model_copy()
         if classifier is None:
@@ -463,40 +463,40 @@ class Policy(SealedRecord):
         return import_module(_DECISIONS).score(self, data, out, **options)
 
     def parse_views(self) -> ViewSet:
-        """Return the views; an error if they are unknown, or only names as those of predictions made elsewhere."""
+        """Return the views; raise an error if they are unknown, or plain names from external predictions."""
         if not self.views:
-            raise DecisionError("the policy does not tell its views; pass predictions to its accept().")
+            raise DecisionError("the views of the policy are unknown; pass predictions to its accept().")
         try:
             return ViewSet(list(self.views))
         except SecondLookError as error:
-            fault = f"a view of the policy is only a name ({str(error).rstrip('.')}), which cannot be made"
+            fault = f"a view of the policy is a plain name ({str(error).rstrip('.')}), so it cannot be made"
             raise DecisionError(fault, repair="pass predictions to its accept()") from None
 
-    # --- The classifier it belongs to ---
+    # --- The classifier of the policy ---
 
     @property
     def known_classifier(self) -> ClassifierRecord:
-        """The classifier; an error if the policy has none."""
+        """The classifier; raises an error if the policy has none."""
         if self.classifier is None:
             repair = "pass predictions to its accept(), or certify predictions of a classifier"
             raise DecisionError("the policy was made from arrays, so it has no classifier", repair=repair)
         return self.classifier
 
     def check(self, classifier: Classifier | ClassifierRecord) -> None:
-        """Raise an error for a classifier, an output or a preprocessing that the threshold was not chosen for."""
+        """Raise an error if the threshold was chosen for another classifier, output or preprocessing."""
         if (mismatch := self.find_mismatch(classifier)) is not None:
             raise mismatch
 
     def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> DecisionError | None:
-        """Return the error for a classifier that differs from the one that the policy was made for, or None."""
+        """Return the error for a classifier that the policy was not made for, or None."""
         expected, given = self.classifier, ClassifierRecord.describe(classifier)
         repair = "calibrate again"
         named: dict[str, Any] = {}
         if expected is None:
-            fault = "the policy was made from arrays, so it is not known which classifier it is for"
+            fault = "the policy was made from arrays, so its classifier is unknown"
             repair = "certify predictions that were collected with the classifier"
         elif not given.digest:
-            fault = f"classifier {given.name!r} has no digest to compare with that of the policy for {expected.name!r}"
+            fault = f"classifier {given.name!r} has no digest, unlike {expected.name!r} of the policy"
             repair, named = "load it with {name}", {"name": ANY}
         elif given.digest != expected.digest:
             wanted, found = (f"{one.name!r} (digest {one.digest[:12]})" for one in (expected, given))
@@ -516,24 +516,24 @@ class Policy(SealedRecord):
         text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
         return DecisionError(fault, repair=Repair(text, allow_mismatch=True, **named))
 
-    # --- Its file ---
+    # --- The policy file ---
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the policy and its checksum as a JSON file, atomically.
 
-        Anything but the same policy, made at another time, is replaced only if `overwrite` is set.
+        An existing file is only replaced if it is the same policy, made at another time, or if `overwrite` is set.
         """
         self.check_storable()
         if not overwrite:
             self._check_replaceable(Path(path))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         content = self.model_copy(update={"made": self.made or now}).model_dump_json(indent=2)
-        # One line for each list of numbers. Texts hold no line breaks, so that none is changed.
+        # One line for each list of numbers. Strings have no raw line breaks, so they remain unchanged.
         content = re.sub(r"\[\n(?:null|[-+.,eE\d\s])*\]", lambda match: "".join(match[0].split()), content)
         write_bytes_atomically(Path(path), content.encode() + b"\n")
 
     def check_transfers(self) -> None:
-        """Raise an error for a confidence that depends on the other images: its threshold is invalid for new ones."""
+        """Raise an error for a confidence that depends on other images, since its threshold is invalid for new ones."""
         name = self.method.partition(":")[0]
         if name in METHODS and METHODS[name].is_rank:
             reason, repair = "is a rank among the given images", "use 'blend' or 'mean'"
@@ -546,22 +546,22 @@ class Policy(SealedRecord):
         raise DecisionError(fault, repair=repair)
 
     def check_storable(self) -> None:
-        """Raise an error for a policy that a file cannot store."""
+        """Raise an error for a policy that cannot be stored in a file."""
         if not math.isfinite(self.threshold):
             raise DecisionError(f"a policy file needs a finite threshold, got {self.threshold}: {self}.")
         find_method(self.method)
         if self.grouped_by == "label":
             repair = "keep the policy in memory, and pass the groups to its accept()"
-            raise DecisionError("a policy file cannot store thresholds of other groups than classes", repair=repair)
+            raise DecisionError("a policy file cannot store thresholds of groups other than classes", repair=repair)
         for name, value in self.options.items():
             if not isinstance(value, _FILE_OPTION):
                 fault = f"option {name!r} of confidence {self.method!r} is a {type(value).__name__}"
-                raise DecisionError(fault, repair="choose a method whose options are texts and numbers")
+                raise DecisionError(fault, repair="choose a method whose options are strings and numbers")
 
     def _check_replaceable(self, path: Path) -> None:
         if not path.is_file() or path.stat().st_size == 0:
             return
-        found = "something other than a policy"
+        found = "something else than a policy"
         with warnings.catch_warnings(), contextlib.suppress(ValidationError):
             warnings.simplefilter("ignore", PolicyWarning)
             existing = Policy.model_validate_json(path.read_bytes())
@@ -572,15 +572,15 @@ class Policy(SealedRecord):
         raise DecisionError(f"{str(path)!r} exists and holds {found}", repair=repair)
 
     def decides_like(self, other: "Policy") -> bool:
-        """Whether the policies differ only in when, by which version and after how many others they were made."""
+        """Whether the policies differ at most in time, version and joint delta."""
         left_out: Any = {"made": True, "secondlook": True, "checksum": True, "calibration": {"joint_delta"}}
         return self.model_dump(exclude=left_out) == other.model_dump(exclude=left_out)
 
-    # --- In words ---
+    # --- Text ---
 
     @property
     def guarantee_text(self) -> str:
-        """The guarantee in words; 'none' if there is none, with the reason if it was lost."""
+        """The guarantee as text; 'none' without one, with the reason if it was lost."""
         if self._was_changed:
             return LOST_GUARANTEE
         if self.average_risk is None:
@@ -592,7 +592,7 @@ class Policy(SealedRecord):
 
     @property
     def identity(self) -> str:
-        """What tells the policy from others, in words."""
+        """A text that identifies the policy."""
         return f"{self.method} >= {self.threshold:.6g}, made {self.made}, checksum {self.checksum[:8]}"
 
     def __repr__(self) -> str:
@@ -632,7 +632,7 @@ class Policy(SealedRecord):
         return format_html([self])
 
     def describe_threshold(self) -> str:
-        """Return what is accepted, in words."""
+        """Describe the condition for accepting a prediction."""
         threshold = f"{self.threshold:.6g}"
         if self.grouped_by is not None:
             threshold = f"the threshold of the {GROUP_NOUNS[self.grouped_by]}"
@@ -640,12 +640,12 @@ class Policy(SealedRecord):
         return f"accept where {self.method} >= {threshold}{second}"
 
     def _list_groups(self) -> tuple[str, list[GroupThreshold]]:
-        """Return what a group is called, and the groups, with one entry for all classes that share a threshold."""
+        """Return the noun for a group, and the groups, with one entry for all classes that share a threshold."""
         joined = _join_shared(self.groups)
         return "class" if self.grouped_by == "class" and len(joined) == len(self.groups) else "group", joined
 
     def list_tables(self) -> list[TextTable]:
-        """Return the thresholds of groups, the methods that were compared, and the limits of a schedule, if any."""
+        """Return the thresholds of groups, the compared methods, and the limits of a schedule, if any."""
         noun, joined = self._list_groups()
         tables = [_make_group_table(joined, noun)] if joined else []
         if len(self.compared) > 1:
@@ -662,7 +662,7 @@ class Policy(SealedRecord):
 def read_policy(path: str | Path) -> Policy:
     """Read and validate a policy file, or the policy in an ONNX file that `export_onnx` wrote.
 
-    A file that was changed after it was written causes a `PolicyWarning`, and the policy has no guarantee.
+    If the file was changed after it was written, warn with a `PolicyWarning` and drop the guarantee.
     """
     try:
         return Policy.model_validate_json(_read_content(Path(path)), context={"path": path})
@@ -674,7 +674,7 @@ def read_policy(path: str | Path) -> Policy:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names of groups for a message, in quotes; the first ones if there are many."""
+    """Return quoted names for a message, abbreviated if there are many."""
     shown = names if len(names) <= MAX_LISTED_GROUPS else names[:5]
     more = len(names) - len(shown)
     return ", ".join(map(repr, shown)) + (f" and {more:,} more" if more else "")
@@ -699,7 +699,7 @@ def _read_content(path: Path) -> bytes:
         raise DecisionError.from_error(error, "cannot read a policy from an ONNX file: ") from error
     if Policy.METADATA not in metadata:
         repair = "export a policy with this classifier, or pass a policy file (.json)"
-        raise DecisionError(f"{str(path)!r} has no policy in it, as a classifier has none", repair=repair)
+        raise DecisionError(f"{str(path)!r} contains no policy, only a classifier", repair=repair)
     if not OnnxFile(path, str(path)).is_sealed():
         fault = f"the exported file {str(path)!r} was changed after it was exported (wrong or missing checksum)"
         raise DecisionError(fault, repair="export the policy again")
@@ -716,7 +716,7 @@ def _as_confidences(values: ArrayLike) -> Float64Array:
 
 
 def _join_shared(groups: Sequence[GroupThreshold]) -> list[GroupThreshold]:
-    """Return one entry, with joint counts, for all classes that share a threshold."""
+    """Return one entry, with joint counts, per group of classes that share a threshold."""
     joined: dict[str, GroupThreshold] = {}
     for one in groups:
         name = one.shared_by or one.name
@@ -728,7 +728,7 @@ def _join_shared(groups: Sequence[GroupThreshold]) -> list[GroupThreshold]:
 
 
 def _describe_groups(groups: Sequence[GroupThreshold]) -> str:
-    """Return how many groups have a threshold, and how many more images the others need."""
+    """Describe how many groups have a threshold, and how many more images the others need."""
     nothing = [group for group in groups if not math.isfinite(group.threshold)]
     if not nothing:
         return f"all {len(groups):,} have a threshold"
@@ -745,7 +745,7 @@ def _describe_groups(groups: Sequence[GroupThreshold]) -> str:
 
 
 def _make_group_table(groups: Sequence[GroupThreshold], noun: str) -> TextTable:
-    """Return a line for each group; of many, for those with the smallest coverage, nearest to a guarantee."""
+    """Return a table with one row per group; if there are many, for those with the smallest coverage."""
     shown, more = groups, len(groups) - MAX_LISTED_GROUPS
     if more > 0:
         shown = sorted(groups, key=lambda group: (group.coverage, group.additional_images or math.inf))

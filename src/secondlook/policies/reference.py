@@ -1,4 +1,4 @@
-"""What a policy tells monitoring: how its calibration images looked, what to audit, and how shifts tell accuracy."""
+"""The monitoring part of a policy: statistics of its calibration images, audits, and models of accuracy under shift."""
 
 import hashlib
 import math
@@ -16,17 +16,17 @@ from secondlook.tables import TextTable, format_html
 MAX_BINS = 100
 """Largest number of bins of a histogram: about a kilobyte each in the policy file."""
 EDGE_SHARE = 5
-"""One of so many images chooses the edges of bins, and the others are counted."""
+"""One in this number of images chooses the edges of bins; the others are counted."""
 
-# Chosen on CIFAR-10 and resnet20: a doubled error rate is found with half the labels of even audits if errors are where
-# they were before, and with a fifth more labels if the new ones are anywhere among accepted images.
+# Chosen on CIFAR-10 and resnet20. Compared with uniform audits, finding a doubled error rate needs half the labels if
+# errors occur where they were before, and a fifth more labels if the new errors are spread over all accepted images.
 ERROR_POWER = 0.75
-"""Images are audited in proportion to this power of the error rate at their confidence."""
+"""Images are audited with a probability proportional to this power of the error rate at their confidence."""
 UNIFORM_SHARE = 0.2
-"""Share of the audits that are spread evenly, so that errors are also found where none were expected."""
+"""Share of the audits that are uniform, to also find errors at unexpected confidences."""
 
 SMALLEST_SHARE = 1e-3
-"""Shares nearer to 0 or 1 have the log-odds of this one."""
+"""Shares closer to 0 or 1 are clipped to this one for log-odds."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -47,9 +47,9 @@ class BinCounts(FrozenRecord):
 
     @classmethod
     def count(cls, values: Float64Array) -> Self:
-        """Count values whose order is random: every fifth one chooses the edges, and the others are counted.
+        """Count values in random order: every fifth value chooses the edges, and the others are counted.
 
-        So edges and counts are independent of each other, as the test of a shift requires. float64 [N]
+        Edges and counts are therefore independent, as required by the shift test. float64 [N]
         """
         choosing, counted = split_values(values)
         n_bins = min(MAX_BINS, len(choosing) + 1)
@@ -64,21 +64,21 @@ class BinCounts(FrozenRecord):
 
 
 class Reference(FrozenRecord):
-    """The confidence and the disagreement of calibration images, which new images are compared with."""
+    """Histograms of calibration images, for comparison with new images."""
 
     images: PositiveCount
     """Number of images in each histogram."""
     methods: PositiveCount = 1
-    """Number of methods that the one of the policy was chosen from on these images."""
+    """Number of methods that were compared on these images."""
     confidence: BinCounts
     errors: tuple[Count, ...] | None
     """Errors among the images of each bin of `confidence`, accepted or not; None without labels."""
     first_look: BinCounts
     """The probability of the predicted class after the first look."""
     disagreement: BinCounts | None
-    """None with a single view, or if images are looked at until they are decided."""
+    """None with a single view, or with a schedule."""
     familiarity: BinCounts | None = None
-    """None if the policy has no limit for it."""
+    """None if the policy has no limit of familiarity."""
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
@@ -104,11 +104,11 @@ class Reference(FrozenRecord):
         *,
         methods: int = 1,
     ) -> Self:
-        """Return the reference of images, given what their rows hold. float64 [N] each
+        """Return the reference for the values of images. float64 [N] each
 
-        `wrong` says which images are wrong, or how many wrong images each stands for.
+        `wrong` marks errors, or has the number of errors that each image represents.
         """
-        # Which images choose the edges must not depend on what they look like, as their order may.
+        # Shuffle: the order of images may depend on their content, but the choice of edges must not.
         order = np.random.default_rng(0).permutation(len(confidence))
         confidence, first_look = confidence[order], first_look[order]
         histogram = BinCounts.count(confidence)
@@ -129,13 +129,13 @@ class Reference(FrozenRecord):
 
 
 def split_values(values: Array) -> tuple[Array, Array]:
-    """Return every fifth value, which edges are chosen from, and the others, which are counted. [N] -> [n], [N - n]"""
+    """Return every fifth value, to choose edges from, and the other values, to count. [N] -> [n], [N - n]"""
     is_choosing = np.arange(len(values)) % EDGE_SHARE == 0
     return values[is_choosing], values[~is_choosing]
 
 
 def _round(value: float) -> float:
-    """Return a value with few digits, so that the file stays small: three of what is missing to 1 above one half."""
+    """Round a value to four digits for a small file; above one half, keep three digits of its distance to 1."""
     if 0.5 < value < 1:
         return round(value, 2 - math.floor(math.log10(1 - value)))
     return float(f"{value:.4g}")
@@ -145,10 +145,10 @@ def _round(value: float) -> float:
 
 
 class AuditPlan:
-    """The probability with which each accepted image is audited: larger where errors are likelier.
+    """The audit probability of each accepted image, larger where errors are likelier.
 
     `rate` is the fraction of the accepted images to audit: the mean probability over the accepted calibration images.
-    Without a reference, or without errors in it, all images from the threshold on are equally likely.
+    Without a reference, or without errors in it, all accepted images are equally likely.
     """
 
     def __init__(self, reference: Reference | None, threshold: float, rate: float) -> None:
@@ -157,7 +157,7 @@ class AuditPlan:
         self._edges, self._of_bin = np.empty(0), np.array([float(rate)])
         if reference is not None and reference.errors is not None:
             edges = np.array(reference.confidence.edges)
-            # The bin that the threshold falls into counts as accepted, with all its images.
+            # The whole bin that contains the threshold counts as accepted.
             first = int(np.searchsorted(edges, threshold, side="right"))
             images = np.array(reference.confidence.counts[first:], dtype=np.float64)
             errors = np.array(reference.errors[first:], dtype=np.float64)
@@ -166,11 +166,11 @@ class AuditPlan:
 
     @property
     def smallest(self) -> float:
-        """Smallest probability that an accepted image can have."""
+        """Smallest audit probability of an accepted image."""
         return float(self._of_bin.min())
 
     def probabilities(self, confidence: Float64Array) -> Float64Array:
-        """Return the probability that each accepted image is audited. float64 [n] -> float64 [n]"""
+        """Return the audit probability of each accepted image. float64 [n] -> float64 [n]"""
         probabilities: Float64Array = self._of_bin[np.searchsorted(self._edges, confidence, side="right")]
         return probabilities
 
@@ -178,7 +178,7 @@ class AuditPlan:
     def draw(ids: Sequence[str], seed: int) -> Float64Array:
         """Return a number in [0, 1) for each id; the image is audited if it is below its probability. float64 [n]
 
-        It is a hash of seed and id, so that it does not depend on the order of images or on how they are divided.
+        It is a hash of seed and id, so it does not depend on the order of images or on chunks.
         """
         hashes = [hashlib.blake2b(f"{seed}:{image_id}".encode(), digest_size=8).digest() for image_id in ids]
         bits = np.frombuffer(b"".join(hashes), dtype="<u8") >> np.uint64(11)
@@ -186,14 +186,14 @@ class AuditPlan:
 
 
 def _spread_audits(images: Float64Array, errors: Float64Array, rate: float) -> Float64Array:
-    """Return the probability of each bin, which falls with confidence; its mean over images is `rate`. float64 [B]"""
+    """Return the probability of each bin, decreasing with confidence; its mean over images is `rate`. float64 [B]"""
     from scipy.optimize import isotonic_regression
 
     weights = np.maximum(images, np.finfo(float).tiny)  # bins may be empty
     error_rates = isotonic_regression(errors / np.maximum(images, 1), weights=weights, increasing=False).x
     doubt = error_rates**ERROR_POWER
     shares = UNIFORM_SHARE + (1 - UNIFORM_SHARE) * doubt / np.average(doubt, weights=images)
-    # The factor of the shares that gives this mean, though no probability exceeds 1.
+    # Find the factor of the shares that gives this mean if probabilities are clipped at 1.
     low, high = 0.0, 1 / float(shares.min())
     for _ in range(100):
         middle = (low + high) / 2
@@ -207,13 +207,13 @@ def _spread_audits(images: Float64Array, errors: Float64Array, rate: float) -> F
 
 
 class LearnedShift(FrozenRecord):
-    """One kind of corruption: its views, from mild to severe, and what was found and estimated for each of them."""
+    """One kind of corruption: its views, from mild to severe, with the measured and the estimated accuracy of each."""
 
     kind: str
     views: tuple[str, ...] = Field(min_length=1)
     accuracy: tuple[Share, ...]
     estimate: tuple[Share, ...]
-    """Accuracy as it is estimated without having learned from this kind."""
+    """Estimated accuracy, without learning from this kind."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
@@ -223,11 +223,11 @@ class LearnedShift(FrozenRecord):
 
 
 class AccuracyModel(FrozenRecord):
-    """From the images of a window to the log-odds of their accuracy.
+    """Estimates the log-odds of the accuracy of the images of a window.
 
-    They are constant + slope * e + class_weight * d * (clean - e). e are the log-odds of the accuracy that the
-    calibration images with the same confidences have, `clean` is e for the calibration images themselves, and d is how
-    much the predicted classes differ from theirs.
+    The estimate is constant + slope * e + class_weight * d * (clean - e). Here, e is the log-odds of the accuracy of
+    calibration images with the same confidences, `clean` is e for the calibration images themselves, and d is the
+    distance between the predicted classes and theirs.
     """
 
     clean: float
@@ -235,56 +235,56 @@ class AccuracyModel(FrozenRecord):
     slope: float
     class_weight: float
     error: float = Field(ge=0)
-    """90 % quantile of errors for kinds that were not learned from, at the accuracy of the calibration images."""
+    """90 % quantile of the errors for unseen kinds of corruption, at the accuracy of the calibration images."""
 
     def estimate(self, expected: float, class_distance: float) -> float:
-        """Return the log-odds of the accuracy, given e as a share and d."""
+        """Return the log-odds of the accuracy from e, as a share, and d."""
         log_odds = ShiftModel.to_log_odds(expected)
         return self.constant + self.slope * log_odds + self.class_weight * class_distance * (self.clean - log_odds)
 
     def compute_spread(self, estimate: float) -> float:
-        """Return how much larger errors are than at the accuracy of the calibration images, which is 1."""
+        """Return the size of errors relative to those at the accuracy of the calibration images."""
         return 1 + max(self.constant + self.slope * self.clean - estimate, 0.0)
 
 
 class RiskModel(FrozenRecord):
-    """From the log-odds of the accuracy of all images to those of the accepted ones: constant + slope * log-odds."""
+    """Log-odds of the accuracy of accepted images from those of all images: constant + slope * log-odds."""
 
     constant: float
     slope: float
     error: float = Field(ge=0)
-    """As that of `AccuracyModel`."""
+    """Like `AccuracyModel.error`."""
 
 
 class ShiftModel(FrozenRecord):
-    """How confidences and predicted classes tell the accuracy of images that have changed, in a few numbers."""
+    """Estimates the accuracy of shifted images from confidences and predicted classes."""
 
     DEFAULT_IMAGES: ClassVar[int] = 500
-    """Number of labeled images that are corrupted to learn from."""
+    """Number of labeled images to corrupt for learning."""
     MIN_IMAGES: ClassVar[int] = 50
-    """With fewer images the accuracy for a corruption says nothing."""
+    """Smallest number of images for the accuracy of a corruption."""
     MAX_CLASS_GROUPS: ClassVar[int] = 16
-    """Predicted classes are counted in so many groups at most, so that a window of the stream stays small.
+    """Largest number of groups to count predicted classes in, which limits the size of a window of the stream.
 
-    Class c is in group c modulo their number: neighbors, which are often alike, are in different ones.
+    Class c is in group c modulo their number, so neighbors, which are often similar, are in different groups.
     """
 
     images: PositiveCount
-    """Number of images of which corrupted versions were classified."""
+    """Number of images with classified corruptions."""
     class_shares: tuple[Share, ...] = Field(min_length=1, max_length=16)
-    """Share of the calibration images that are predicted to be in each group of classes."""
+    """Share of the calibration images with predictions in each group of classes."""
     accuracy: AccuracyModel
     risk: RiskModel | None
     """None if corrupted images are hardly ever accepted."""
     shifts: tuple[LearnedShift, ...] = Field(min_length=1)
 
     def estimate_accuracy(self, expected: float, class_counts: Float64Array, images: float) -> tuple[float, float]:
-        """Return the log-odds of the accuracy of a window and their error. float, float64 [G], number of images"""
+        """Return the log-odds of the accuracy of a window, and their error. float, float64 [G], number of images"""
         value = self.accuracy.estimate(expected, self.measure_class_distance(class_counts, self.class_shares, images))
         return value, self.accuracy.error * self.accuracy.compute_spread(value)
 
     def estimate_accepted(self, accuracy: float) -> tuple[float, float] | None:
-        """Return the log-odds of the accuracy of accepted images and their error, given those of all, or None."""
+        """Return the log-odds of the accuracy of accepted images from those of all images, and their error; or None."""
         if self.risk is None:
             return None
         error = self.risk.error * self.accuracy.compute_spread(accuracy)
@@ -292,9 +292,9 @@ class ShiftModel(FrozenRecord):
 
     @staticmethod
     def measure_class_distance(counts: Float64Array, shares: tuple[float, ...], images: float) -> float:
-        """Return the Euclidean distance of the shares of classes among images from given ones. float64 [G]
+        """Return the Euclidean distance of the shares of classes among images from given shares. float64 [G]
 
-        What images that are drawn at random would differ by is subtracted; `images` is their effective number.
+        The expected distance of a random sample is subtracted; `images` is its effective size.
         """
         found = np.asarray(counts, dtype=np.float64) / np.sum(counts)
         squared = float(np.sum((found - shares) ** 2) - (1 - np.sum(found**2)) / images)
@@ -302,13 +302,13 @@ class ShiftModel(FrozenRecord):
 
     @staticmethod
     def to_log_odds(share: float) -> float:
-        """Return log(s / (1 - s)), of the nearest share that is not too close to 0 or 1."""
+        """Return log(s / (1 - s)) of the share, clipped away from 0 and 1."""
         kept = min(max(share, SMALLEST_SHARE), 1 - SMALLEST_SHARE)
         return math.log(kept / (1 - kept))
 
     @staticmethod
     def to_share(log_odds: float) -> float:
-        """Return the share with these log-odds."""
+        """Return the share for log-odds."""
         return 1 / (1 + math.exp(-log_odds)) if log_odds >= 0 else 1 - 1 / (1 + math.exp(log_odds))
 
     def __str__(self) -> str:
@@ -318,7 +318,7 @@ class ShiftModel(FrozenRecord):
         return format_html(self._blocks())
 
     def _blocks(self) -> list[object]:
-        """Return in words and numbers how well corruptions are estimated that were not learned from."""
+        """Return a text and a table of the estimates for unseen corruptions."""
         pairs = [pair for one in self.shifts for pair in zip(one.accuracy, one.estimate, strict=True)]
         error = sum(abs(accuracy - estimate) for accuracy, estimate in pairs) / len(pairs)
         rows = [("shift", "accuracy", "estimate")]
@@ -326,7 +326,7 @@ class ShiftModel(FrozenRecord):
         return [
             f"shifts: learned from {len(pairs)} corruptions of {self.images:,} images, mild to severe",
             TextTable(rows, numbers=True),
-            f"Accuracy of a kind that was not learned from is estimated with an error of {100 * error:.1f} points on "
+            f"The accuracy under an unseen corruption is estimated with an error of {100 * error:.1f} points on "
             "average (an estimate, not a guarantee).",
         ]
 

@@ -1,4 +1,4 @@
-"""Schedules: in which order to look at the views of an image, when to stop, and how both are fitted to images."""
+"""Schedules: the order of looks at the views of an image, the rule for stopping, and how both are fitted."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -21,17 +21,17 @@ MAX_LOG_ODDS = 37.0
 """Log-odds of the largest confidence below 1."""
 
 MARGINS = np.arange(0, 8.05, 0.05).round(2)
-"""The margins that are tried, in standard deviations; the first is one look for every image."""
+"""The margins to try, in standard deviations; the first means one look at every image."""
 FRONTIER_MARGINS = (*np.arange(0, 4.25, 0.25).tolist(), 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
-"""The margins of a frontier, up to those with which nearly every image has all looks."""
+"""The margins of a frontier; with the largest, nearly every image has all looks."""
 
 NEARBY = 0.05
-"""The margin is chosen at thresholds of which at most this fraction of images lies between them and the given one."""
+"""The margin is chosen at thresholds with at most this fraction of images between them and the given threshold."""
 MAX_THRESHOLDS = 21
 
 
 class FrontierPoint(FrozenRecord):
-    """What a margin costs and gives on the tuning images."""
+    """Looks and differing decisions for one margin on the tuning images."""
 
     margin: float = Field(ge=0)
     looks: float = Field(ge=1)
@@ -41,33 +41,33 @@ class FrontierPoint(FrozenRecord):
 
 
 class Schedule(FrozenRecord):
-    """The order of looks, and the limits at which looking stops; `fit_schedule` makes one.
+    """The order of looks, and the limits at which looking stops; made by `fit_schedule`.
 
-    After each look the confidence with all looks is estimated from the views so far. Looking stops when the estimate is
-    further from the threshold than `margin` standard deviations of its error. All of it is in log-odds, so that the
-    limits move with the threshold: an image that is accepted at some threshold is accepted at every lower one.
+    After each look, the confidence with all looks is estimated from the views so far. Looking stops when the distance
+    of the estimate from the threshold exceeds `margin` standard deviations of its error. Everything is in log-odds, so
+    the limits move with the threshold: an image that is accepted at some threshold is accepted at every lower one.
     """
 
     DEFAULT_TOLERANCE: ClassVar[float] = 0.0075
-    """Fraction of decisions that may differ from those with all looks; docs/results.md has what it costs and gives."""
+    """Fraction of decisions that may differ from those with all looks; docs/results.md has the costs and benefits."""
 
     views: tuple[str, ...] = Field(min_length=1)
     """The views in the order of looks, the image itself first."""
     method: str
     changes: tuple[float, ...]
-    """Mean change of the log-odds from 1, 2, ... looks to all of them."""
+    """Mean change of the log-odds from 1, 2, ... looks to all looks."""
     spreads: tuple[float, ...]
     """Standard deviation of this change."""
     margin: float = Field(ge=0)
     """Distance from the threshold at which looking stops, in standard deviations."""
     tolerance: float = Field(gt=0, lt=1)
-    """Fraction of differing decisions that the margin was chosen for."""
+    """Fraction of differing decisions for which the margin was chosen."""
     full_looks: PositiveCount
-    """Number of looks of the decision that this one stands in for."""
+    """Number of looks of the full decision."""
     images: PositiveCount
-    """Number of images that the schedule was fitted to."""
+    """Number of images for fitting."""
     threshold: float
-    """The threshold that the margin was chosen at."""
+    """The threshold for choosing the margin."""
     frontier: tuple[FrontierPoint, ...] = ()
 
     @model_validator(mode="after")
@@ -86,32 +86,32 @@ class Schedule(FrozenRecord):
         return len(self.views)
 
     def estimate(self, looks: int, running: Float64Array) -> Float64Array:
-        """Estimate the confidence with all looks from that after some looks. float64 [n] -> [n]"""
-        # On the same side of the threshold as both ends, also in the last bit.
+        """Estimate the confidence with all looks from the confidence after some looks. float64 [n] -> [n]"""
+        # Clip, so that rounding cannot move the estimate across the threshold.
         estimate: Float64Array = np.clip(_shift(running, self.changes[looks - 1]), *self._bound(looks, running))
         return estimate
 
     def is_open(self, looks: int | IntArray, running: Float64Array, threshold: float) -> BoolArray:
-        """Return whether images need another look after `looks`, one number or int64 [n]. float64 [n] -> bool [n]"""
+        """Return whether images need another look after `looks`, a number or int64 [n]. float64 [n] -> bool [n]"""
         low, high = self._bound(looks, running)
         return (low < threshold) & (high >= threshold) & (looks < self.max_looks)
 
     def limits(self, threshold: float) -> tuple[Float64Array, Float64Array]:
-        """Return the estimates after each look below which an image is rejected, and from which it is accepted. [L]"""
+        """Return for each look the estimate below which an image is rejected, and from which it is accepted. [L]"""
         at = np.full(self.max_looks, threshold)
         return _shift(at, -self.widths), _shift(at, self.widths)
 
     def confidence(self, running: Float64Array) -> Float64Array:
-        """Return the largest threshold at which each image is accepted, given its confidence after each look.
+        """Return the largest threshold at which each image is accepted, from its confidence after each look.
 
-        float64 [N, L or more] -> [N]. A threshold on it makes the same decisions as looking with this threshold, so it
-        is what a threshold is certified on.
+        float64 [N, L or more] -> [N]. Comparing this value with a threshold gives the same decisions as looking with
+        that threshold, so thresholds are certified on it.
         """
         confidence: Float64Array = self._accepting_thresholds(running).max(axis=1)
         return confidence
 
     def find_accepting_looks(self, running: Float64Array) -> BoolArray:
-        """Return after which numbers of looks an image is accepted at some threshold. float64 [N, L] -> bool [N, L]"""
+        """Return the looks after which an image is accepted at some threshold. float64 [N, L] -> bool [N, L]"""
         thresholds = self._accepting_thresholds(running)
         before = np.maximum.accumulate(thresholds, axis=1)[:, :-1]
         return np.concatenate([np.ones((len(thresholds), 1), dtype=np.bool_), thresholds[:, 1:] > before], axis=1)
@@ -119,10 +119,10 @@ class Schedule(FrozenRecord):
     def look(
         self, running: Float64Array, threshold: float, is_familiar: BoolArray | None = None
     ) -> tuple[IntArray, Float64Array]:
-        """Return how often to look at a threshold, int64 [N], given the confidence after each look, [N, L or more].
+        """Return the number of looks at a threshold, int64 [N], from the confidence after each look, [N, L or more].
 
-        And the estimate of the confidence with all looks then, float64 [N]; accepted if it reaches the threshold.
-        Images that are not familiar, bool [N], are looked at once, since they are rejected.
+        Also return the final estimate of the confidence, float64 [N]; it is compared with the threshold.
+        Unfamiliar images, bool [N], get a single look, since they are rejected.
         """
         lows, highs = self._bound_all(running)
         is_open = (lows < threshold) & (highs >= threshold)
@@ -139,25 +139,25 @@ class Schedule(FrozenRecord):
     def count_mean_looks(self, running: Float64Array, thresholds: Float64Array) -> float:
         """Return the mean number of looks over images and ascending thresholds. float64 [N, L or more], [T]"""
         lows, highs = (bounds[:, :-1] for bounds in self._bound_all(running))
-        # After l looks an image is open at the thresholds above all its lows so far, and not above any of its highs.
+        # After l looks, an image is open at thresholds above all its lows so far, and not above any of its highs.
         first = np.searchsorted(thresholds, np.maximum.accumulate(lows, axis=1), side="right")
         last = np.searchsorted(thresholds, np.minimum.accumulate(highs, axis=1), side="right")
         return 1 + float(np.maximum(last - first, 0).sum()) / (len(running) * len(thresholds))
 
     def _accepting_thresholds(self, running: Float64Array) -> Float64Array:
-        """Return the largest threshold at which each image is accepted after each look, not rejected before. [N, L]"""
+        """Return the largest threshold that accepts each image after each look without rejecting it before. [N, L]"""
         thresholds, highs = self._bound_all(running)
         thresholds[:, 1:] = np.minimum(thresholds[:, 1:], np.minimum.accumulate(highs, axis=1)[:, :-1])
         return thresholds
 
     def _bound(self, looks: int | IntArray, running: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the estimate less and plus the margin; both are the estimate after the last look. Same shape"""
+        """Return the estimate minus and plus the margin; both equal the estimate after the last look. Same shape"""
         change, width = np.array(self.changes)[looks - 1], self.widths[looks - 1]
         low, high = _shift(running, change - width), _shift(running, change + width)
-        return np.minimum(low, high), high  # where one of them is exact, the last bit of the other may differ
+        return np.minimum(low, high), high  # if one is exact, the last bit of the other may differ
 
     def _bound_all(self, running: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return `_bound` after each look. [N, L or more] -> [N, L] each"""
+        """Return `_bound` for each look. [N, L or more] -> [N, L] each"""
         if running.ndim != 2 or running.shape[1] < self.max_looks:
             fault = f"the running confidence has shape {list(running.shape)}, expected at least {self.max_looks} looks"
             raise DecisionError(fault, repair="compute it from the views of the schedule")
@@ -176,7 +176,7 @@ class Schedule(FrozenRecord):
         return TextTable([("look", "view", "reject below", "accept from"), *zip(*columns, strict=True)])
 
     def describe_fit(self) -> str:
-        """Return what the schedule was fitted to, and what it costs and gives there."""
+        """Describe the fit of the schedule and its results on the tuning images."""
         fit = f"fitted to {self.images:,} images for a tolerance of {100 * self.tolerance:g} %"
         text = f"at most {self.max_looks} of {self.full_looks} looks; margin {self.margin:g}, {fit}"
         for point in self.frontier:
@@ -212,8 +212,8 @@ def _compute_finite_log_odds(confidence: Float64Array) -> Float64Array:
 
 
 def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Array:
-    """Add `change` to the log-odds of confidences: one for all, for each column or for each. Same shape"""
-    # Without a change exactly: there and back again, the last bit may differ.
+    """Add `change` to the log-odds of confidences: a number, or an array that broadcasts. Same shape"""
+    # Return unchanged values exactly: a round trip may change the last bit.
     return np.where(np.equal(change, 0), confidence, sigmoid(_compute_log_odds(confidence) + change))
 
 
@@ -223,25 +223,25 @@ def _shift(confidence: Float64Array, change: float | Float64Array) -> Float64Arr
 def fit_schedule(
     preds: Predictions, policy: "Policy", *, tolerance: float = Schedule.DEFAULT_TOLERANCE, max_looks: int | None = None
 ) -> Schedule:
-    """Fit the order of looks, and when to stop, to predictions for all views. Labels are not needed.
+    """Fit the order of looks and the rule for stopping to predictions for all views. Labels are not needed.
 
-    The views are ordered so that the confidence after few looks is as close as possible to that after all. The margin
-    is the smallest with which at most a fraction `tolerance` of the decisions at thresholds about that of the policy
-    differ from those with all looks; if `max_looks` (by default all views) are too few, it is one that more would not
-    change.
+    The views are ordered so that the confidence after few looks is as close as possible to the confidence after all
+    looks. The margin is the smallest one for which at most a fraction `tolerance` of the decisions differ from those
+    with all looks, at thresholds close to that of the policy. If `max_looks` (by default all views) is too small for
+    this, it is a margin beyond which nothing changes.
 
     Parameters
     ----------
     preds
-        Predictions for all views, for images that no threshold is certified on.
+        Predictions for all views, for images that are not used to certify a threshold.
     policy
-        The method, its options and the class prediction; and the threshold, which need not be the final one.
+        A policy with the method, its options, the class prediction, and a threshold, which need not be the final one.
     """
     if not is_number(tolerance) or not 0 < tolerance < 1:
         fault = f"is out of range; expected a fraction of images in (0, 1), such as {Schedule.DEFAULT_TOLERANCE}"
         raise DecisionError(fault, argument="tolerance", value=tolerance)
     if max_looks is not None and (not is_whole_number(max_looks) or max_looks < 2):
-        fault = "is invalid; expected a whole number of at least 2, or nothing for all views"
+        fault = "is invalid; expected a whole number of at least 2, or None for all views"
         raise DecisionError(fault, argument="max_looks", value=max_looks)
     check_adaptive_method(policy.method, policy.options)
     if not np.isfinite(policy.threshold):
@@ -268,7 +268,7 @@ def fit_schedule(
 
 
 def order_views(preds: Predictions, policy: "Policy") -> tuple[str, ...]:
-    """Return the views in the order of looks: each next one leaves the least spread of what is still to change."""
+    """Return the views in the order of looks; each view minimizes the spread of the remaining change."""
     values, combine = policy.compiled.view_statistics(preds)
     final = _compute_finite_log_odds(combine(values.mean(axis=2, keepdims=True)))
     total, order, rest = values[:, :, 0], [0], list(range(1, preds.n_views))
@@ -282,26 +282,26 @@ def order_views(preds: Predictions, policy: "Policy") -> tuple[str, ...]:
 
 
 def check_confidence_range(running: Float64Array, method: str) -> None:
-    """Raise an error for confidences that are not between 0 and 1, which have no log-odds."""
+    """Raise an error for confidences outside [0, 1], which have no log-odds."""
     if running.min() < 0 or running.max() > 1:
         fault = f"method {method!r} has confidences from {running.min():.6g} to {running.max():.6g}"
         raise DecisionError(f"{fault}; adaptive looking expects them between 0 and 1", repair="choose another method")
 
 
 def check_counts(n_views: int, n_images: int) -> None:
-    """Raise an error if there are too few views, or images that are set apart, to fit a schedule to."""
+    """Raise an error if there are too few views or tuning images to fit a schedule."""
     if n_views < 2:
-        repair = Repair("name more of them with {views}", views=ANY)
+        repair = Repair("pass more with {views}", views=ANY)
         raise DecisionError("adaptive looking needs at least two views, got one", repair=repair)
     if n_images < MIN_IMAGES:
         fault = f"a schedule is fitted to at least {MIN_IMAGES} images set apart (by default a quarter), got {n_images}"
-        repair = Repair("pass more images, or say with {tuning} which of them to set apart", tuning=ANY)
+        repair = Repair("pass more images, or select those to set apart with {tuning}", tuning=ANY)
         raise DecisionError(fault, repair=repair)
 
 
 def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
-    """Return the schedule with the smallest margin that is within the tolerance, and the frontier of margins."""
-    # Confidences with all looks that are about as high as the threshold.
+    """Return the schedule with the smallest margin within the tolerance, and with the frontier of margins."""
+    # Confidences with all looks that are close to the threshold.
     ranked = np.sort(running[:, -1])
     place, reach = int(np.searchsorted(ranked, schedule.threshold)), max(1, int(NEARBY * len(ranked)))
     first, last = max(0, place - reach), min(len(ranked) - 1, place + reach)
@@ -309,7 +309,7 @@ def _choose_margin(schedule: Schedule, running: Float64Array) -> Schedule:
     final = running[:, -1:] >= thresholds
     tried = [schedule.model_copy(update={"margin": float(margin)}) for margin in MARGINS]
     differing = np.array([_compute_differing(one, running, thresholds, final) for one in tried])
-    # If too few looks are allowed, it is never within the tolerance.
+    # With too few looks, no margin is within the tolerance.
     chosen = int(np.argmax(differing <= max(schedule.tolerance, differing.min())))
     frontier = []
     for margin in sorted({*FRONTIER_MARGINS, tried[chosen].margin}):
