@@ -18,7 +18,7 @@ from secondlook.serving import ServiceOptions, pages, serve, tokens
 from secondlook.serving.access import SESSION_COOKIE, Access, require
 from secondlook.serving.database import open_database, sessions
 from secondlook.serving.middleware import RequestLog
-from secondlook.serving.server import answer_error
+from secondlook.serving.server import handle_error
 from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.tokens import Permission, Principal, Role
 from tests.serving.running import Reply, call
@@ -44,7 +44,7 @@ class Site:
         self.app = FastAPI()
         self.app.state.service = self
         self.app.include_router(pages.router)
-        self.app.add_exception_handler(SecondLookError, answer_error)
+        self.app.add_exception_handler(SecondLookError, handle_error)
         self.app.add_middleware(RequestLog, metrics=ServiceMetrics())
         for permission in PERMISSIONS:
             self._add_routes(permission)
@@ -112,7 +112,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 class TestTokens:
     @pytest.mark.parametrize("role", ["client", "reviewer", "admin"])
-    def test_a_token_opens_what_its_role_may_do(self, site: Site, role: Role) -> None:
+    def test_token_grants_the_permissions_of_its_role(self, site: Site, role: Role) -> None:
         allowed = {
             "client": {"decide", "watch"},
             "reviewer": {"review", "watch"},
@@ -125,7 +125,7 @@ class TestTokens:
         assert {(reply.status, reply.code) for reply in refused} <= {(403, "permission")}
 
     @pytest.mark.parametrize("given", [None, "Bearer x", "Bearer", "Basic QTpi", "Bearer sl_000000000000_x", ""])
-    def test_no_token_and_a_wrong_one_are_refused(self, site: Site, given: str | None) -> None:
+    def test_missing_and_wrong_tokens_are_refused(self, site: Site, given: str | None) -> None:
         site.tokens.add("Anna", "admin")
         reply = site.post("/watch", HOST if given is None else {**HOST, "Authorization": given})
         assert (reply.status, reply.code) == (401, "token")
@@ -133,7 +133,7 @@ class TestTokens:
         assert site.get("/watch", {**OWN, "Accept": "application/json"}).status == 401, "data do not lead to the login"
         assert site.changes == []
 
-    def test_a_damaged_file_of_tokens_lets_nobody_in(self, site: Site) -> None:
+    def test_damaged_token_file_refuses_all_requests(self, site: Site) -> None:
         headers = bearer(site.tokens.add("Anna", "admin"))
         site.tokens.path.write_text("{")
         replies = [*(site.post("/watch", each) for each in (headers, HOST))]
@@ -144,7 +144,7 @@ class TestTokens:
 
 
 class TestBrowsers:
-    def test_the_login_leads_back_to_the_page_with_a_safe_cookie(self, site: Site) -> None:
+    def test_login_sets_a_safe_cookie_and_returns_to_the_page(self, site: Site) -> None:
         token = site.tokens.add("Anna", "reviewer")
         reply = site.get("/review?a=1&b=2", PAGE)
         assert (reply.status, reply.headers["location"]) == (303, f"/login?next={quote('/review?a=1&b=2', safe='')}")
@@ -161,7 +161,7 @@ class TestBrowsers:
         assert "secure" in site.log_in(token, scheme="https").headers["set-cookie"].lower().split("; ")
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-    def test_a_change_needs_the_csrf_token_of_its_session_and_an_own_page(self, site: Site, method: str) -> None:
+    def test_changes_need_the_csrf_token_and_the_same_origin(self, site: Site, method: str) -> None:
         anna, csrf = site.browser("Anna")
         ben, csrf_of_ben = site.browser("Ben")
         for given in ({}, {"X-CSRF-Token": ""}, {"X-CSRF-Token": csrf_of_ben}, {"X-CSRF-Token": "é"}):
@@ -192,7 +192,7 @@ class TestBrowsers:
         again = site.get(login, {**PAGE, "Sec-Fetch-Site": "same-origin", **cookie})
         assert (again.status, again.headers["location"]) == (303, "/review"), "whoever is logged in sees the page"
 
-    def test_a_wrong_token_is_told_on_the_page_and_other_sites_cannot_log_anybody_in(self, site: Site) -> None:
+    def test_login_page_reports_a_wrong_token_and_other_sites_cannot_log_in(self, site: Site) -> None:
         token = site.tokens.add("Anna", "reviewer")
         reply = site.log_in("sl_000000000000_x", "/review")
         assert reply.status == 401
@@ -225,7 +225,7 @@ class TestBrowsers:
         for value in ("", "x", "local.x", "é", "x" * 5000, '"a\\042b"'):
             assert site.get("/review", {**PAGE, "Cookie": f"{SESSION_COOKIE}={value}"}).status == 303
 
-    def test_a_session_survives_a_restart_without_its_cookie_in_the_database(self, site: Site, tmp_path: Path) -> None:
+    def test_session_survives_a_restart_without_storing_its_cookie(self, site: Site, tmp_path: Path) -> None:
         cookie, csrf = site.browser("Anna")
         site.database.close()
         value = cookie["Cookie"].partition("=")[2].encode()
@@ -236,7 +236,7 @@ class TestBrowsers:
 
 
 class TestOpenService:
-    def test_programs_of_this_machine_may_do_everything_and_other_sites_nothing(self, site: Site) -> None:
+    def test_local_programs_have_full_access_and_other_sites_none(self, site: Site) -> None:
         for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "127.9.9.9", "[::1]:8000"):
             for permission in PERMISSIONS:
                 made = site.post(f"/{permission}", {"Host": host}).json
@@ -250,7 +250,7 @@ class TestOpenService:
         assert (reply.status, "set-cookie" in reply.headers) == (303, False)
         assert b'http-equiv="refresh"' in site.get(reply.headers["location"], LINK).body
 
-    def test_two_browsers_are_two_owners_of_leases_and_need_their_csrf_tokens(self, site: Site) -> None:
+    def test_two_browsers_own_separate_leases_and_need_their_csrf_tokens(self, site: Site) -> None:
         owners = []
         for _ in range(2):
             page = site.get("/review", PAGE)
@@ -275,7 +275,7 @@ class TestOpenService:
         assert site.post("/decide", {"Host": host}).code == site.get("/watch", {**PAGE, "Host": host}).code == "host"
         assert site.changes == []
 
-    def test_a_token_or_another_address_closes_it_for_ever(self, site: Site, tmp_path: Path) -> None:
+    def test_token_or_public_address_closes_the_service_permanently(self, site: Site, tmp_path: Path) -> None:
         page = site.get("/review", PAGE)
         headers = {**OWN, "Cookie": read_cookie(page), "X-CSRF-Token": read_csrf(page)}
         assert site.post("/review", headers).status == 200
@@ -291,7 +291,7 @@ class TestOpenService:
 
 class TestBinding:
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "a.org", "", "127.1.2.3", "::1", "localhost"])
-    def test_beyond_loopback_a_token_is_needed(self, tmp_path: Path, host: str) -> None:
+    def test_public_address_requires_a_token(self, tmp_path: Path, host: str) -> None:
         """The policy is read after the token was checked."""
         options, is_local = ServiceOptions(tmp_path, host=host), host in ("127.1.2.3", "::1", "localhost")
         with pytest.raises(SecondLookError, match="missing" if is_local else "secondlook token add"):
@@ -311,7 +311,7 @@ class TestBinding:
                  ("null", "null"), ("file://", ""), ("http://", "")]),
     ],
 )  # fmt: skip
-def test_only_pages_of_the_host_itself_may_use_a_token(site: Site, own: bool, origins: list[tuple[str, str]]) -> None:
+def test_tokens_work_only_on_pages_of_the_same_host(site: Site, own: bool, origins: list[tuple[str, str]]) -> None:
     headers = bearer(site.tokens.add("Anna", "admin"))
     for origin, host in origins:
         reply = site.post("/watch", {**headers, "Origin": origin, "Host": host})
@@ -323,7 +323,7 @@ def test_only_pages_of_the_host_itself_may_use_a_token(site: Site, own: bool, or
     ["/review", "/review?a=b", "https://evil.example", "//evil.example", "/\\evil.example", "", "/\r\nSet-Cookie: a=b",
      "javascript:alert(1)"],
 )  # fmt: skip
-def test_the_login_leads_to_pages_of_this_service_only(site: Site, given: str) -> None:
+def test_login_redirects_only_to_pages_of_this_service(site: Site, given: str) -> None:
     opened = given if given.startswith("/review") else "/"
     assert site.get(f"/login?next={quote(given, safe='')}", PAGE).headers["location"] == opened  # nothing to ask
     assert site.log_in(site.tokens.add("Anna", "reviewer"), given).headers["location"] == opened
@@ -339,7 +339,7 @@ def test_every_response_has_the_security_headers(site: Site) -> None:
         assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-def test_pages_load_files_that_browsers_keep_until_they_change(site: Site) -> None:
+def test_browsers_cache_static_files_until_they_change(site: Site) -> None:
     site.tokens.add("Anna", "reviewer")
     addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', site.get("/login", PAGE).body.decode())
     assert len(addresses) == 2

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from secondlook.extension import name_label
 from secondlook.serving.access import require
-from secondlook.serving.decision_worker import too_many_images
+from secondlook.serving.decision_worker import make_image_count_error
 from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
 from secondlook.serving.responses import DecisionsBody, RequestError, ServedDecision
 from secondlook.serving.service import CurrentService, Service
@@ -127,7 +127,7 @@ async def read_form(request: Request, max_images: int) -> list[SubmittedImage]:
             ]
     except HTTPException as error:
         if error.detail.startswith("Too many"):  # Starlette has no other way to distinguish these errors
-            raise too_many_images(max_images) from None
+            raise make_image_count_error(max_images) from None
         raise
 
 

@@ -104,7 +104,7 @@ class DecisionWorker:
         """
         most, waiting = self._options.max_request_images, self.waiting
         if len(images) > most:
-            raise too_many_images(most)
+            raise make_image_count_error(most)
         if waiting + len(images) > self._options.max_waiting:
             self._metrics.overloads.inc()
             seconds = str(max(1, math.ceil(waiting * self._recent_seconds / self._recent_images)))
@@ -250,32 +250,32 @@ class DecisionWorker:
             outcome if outcome.decision.digest == job.digest else make_conflict_error(job.id)
             for job, outcome in zip(jobs, outcomes, strict=True)
         ]
-        self._answer(jobs, results)
+        self._set_results(jobs, results)
 
     def _fail(self, jobs: Sequence[DecodedImage], error: Exception) -> None:
-        self._answer(jobs, [make_request_error(error)] * len(jobs))
+        self._set_results(jobs, [make_request_error(error)] * len(jobs))
 
-    def _answer(self, jobs: Sequence[DecodedImage], results: Sequence[_Result]) -> None:
+    def _set_results(self, jobs: Sequence[DecodedImage], results: Sequence[_Result]) -> None:
         """Pass the results of images to the waiting requests; only the first result of an image counts."""
-        answers: list[tuple[asyncio.Future[_Result], _Result]] = []
+        pairs: list[tuple[asyncio.Future[_Result], _Result]] = []
         with self._changed:
             for job, result in zip(jobs, results, strict=True):
                 if self._in_work.get(job.id) is not job:
                     continue
                 del self._in_work[job.id]
                 for future in job.waiting:
-                    answers.append((future, result))
+                    pairs.append((future, result))
                     if isinstance(result, StoredOutcome):
                         result = result._replace(replayed=True)  # for further requests with the same id
-        _deliver(answers)
+        _deliver(pairs)
 
 
-def _deliver(answers: Sequence[tuple[asyncio.Future[_Result], _Result]]) -> None:
+def _deliver(pairs: Sequence[tuple[asyncio.Future[_Result], _Result]]) -> None:
     def set_result(future: asyncio.Future[_Result], result: _Result) -> None:
         if not future.done():  # otherwise the request was canceled
             future.set_result(result)
 
-    for future, result in answers:
+    for future, result in pairs:
         with suppress(RuntimeError):  # the loop is closed: the server dropped the request
             future.get_loop().call_soon_threadsafe(set_result, future, result)
 
@@ -299,7 +299,7 @@ def make_request_error(error: Exception) -> RequestError:
     return RequestError(500, "internal", "the service failed to decide about the image; see its log.")
 
 
-def too_many_images(most: int) -> RequestError:
+def make_image_count_error(most: int) -> RequestError:
     """Return the error for a request with too many images."""
     return RequestError(413, "too_many_images", f"a request may have at most {most} images; send several requests.")
 

@@ -20,7 +20,7 @@ from secondlook import __version__
 from secondlook.extension import Array, SourceError, describe_invalid, validate_pixels
 from secondlook.serving.access import require
 from secondlook.serving.decide_routes import assign_key, read_key
-from secondlook.serving.decision_worker import too_many_images
+from secondlook.serving.decision_worker import make_image_count_error
 from secondlook.serving.request_images import SubmittedImage
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import CurrentService, Service
@@ -195,7 +195,7 @@ def parse_inference_request(
     (tensor,), parameters = document.inputs, document.parameters or _RequestParameters()
     content, n_images = _take_content(tensor, body[end:]), tensor.shape[0]
     if n_images > max_images:
-        raise too_many_images(max_images)
+        raise make_image_count_error(max_images)
     is_pixels = tensor.datatype != "BYTES"
     images = list(_parse_pixels(tensor, content, max_pixels) if is_pixels else _parse_files(tensor, content))
     ids: Sequence[str | None] = [None] * n_images if parameters.ids is None else parameters.ids

@@ -77,7 +77,7 @@ class RequestLimits:
 
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > body.most:
-            await send_error(scope, send, too_large(body.most), receive)
+            await send_error(scope, send, make_body_size_error(body.most), receive)
             return
         try:
             await self._app(scope, body.receive, send_uncut)
@@ -117,7 +117,7 @@ class _BoundedBody:
         self.length += n_bytes
         self._limits.held += n_bytes
         if self.length > self.most:
-            self.fault = too_large(self.most)
+            self.fault = make_body_size_error(self.most)
         elif self._limits.held > MAX_FULL_BODIES * self._limits.options.max_body_bytes:
             text = "the pending requests have too many bytes; send this one again in a second."
             self.fault = RequestError(429, "busy", text, headers={"Retry-After": "1"})
@@ -150,7 +150,7 @@ def find_body_limit(path: str, options: ServiceOptions) -> int:
     return options.max_body_bytes if is_large else min(SMALL_BODY_BYTES, options.max_body_bytes)
 
 
-def too_large(most: int) -> RequestError:
+def make_body_size_error(most: int) -> RequestError:
     """Return the error for a body above the limit."""
     return RequestError(413, "body_too_large", f"the body of this request may have at most {most:,} bytes; send less.")
 

@@ -99,14 +99,14 @@ def create_app(service: Service) -> FastAPI:
     for routes in (*only_services, review_routes, pages):
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, answer_error)
+        app.add_exception_handler(kind, handle_error)
     # The last added middleware runs first.
     app.add_middleware(RequestLimits, options=service.options)
     app.add_middleware(RequestLog, metrics=service.metrics)
     return app
 
 
-async def answer_error(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Return an error as JSON, in the format of the route's protocol."""
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method"}.get(error.status_code, "invalid")
