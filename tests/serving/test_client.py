@@ -70,7 +70,7 @@ def decide(respond: Respond, image: object = b"file", timeout: float = 240, **op
             return raised, server.requests
 
 
-def test_decision_of_one_image_and_a_token_that_is_never_shown() -> None:
+def test_decide_returns_the_decision_and_never_shows_the_token() -> None:
     with serve_loopback(respond(decision())) as server:
         service = Client(f"http://{server.host}/digits/", timeout=240)
         made = service.decide(b"the bytes of a file", id="a")
@@ -103,7 +103,7 @@ def list_images() -> Iterable[tuple[object, Any]]:
     yield from ((tensor, COLOR), (tensor / 255, COLOR))
 
 
-def test_files_are_sent_as_they_are_and_pixels_as_a_file_without_loss(tmp_path: Path) -> None:
+def test_files_are_sent_unchanged_and_pixels_lossless(tmp_path: Path) -> None:
     path = tmp_path / "größe & ä?.jpg"
     path.write_bytes(b"any bytes")
     for image in (path, str(path)):
@@ -123,7 +123,7 @@ def test_files_are_sent_as_they_are_and_pixels_as_a_file_without_loss(tmp_path: 
 
 @settings(max_examples=25, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
-def test_any_id_arrives_as_it_is(id_: str) -> None:
+def test_any_id_arrives_unchanged(id_: str) -> None:
     with serve_loopback(respond(decision())) as server:
         service = Client(f"http://{server.host}", timeout=240)
         service.decide(b"file", id=id_)
@@ -177,7 +177,7 @@ def test_other_failures_are_raised_at_once_with_the_code(reply: bytes, status: i
     assert len(requests) == 1
 
 
-def test_a_service_that_is_away_or_slow_is_given_up_when_the_time_is_over() -> None:
+def test_unreachable_or_slow_service_times_out() -> None:
     with serve_loopback(respond(decision())) as server:
         pass
     with pytest.raises(ServingError, match=r"did not respond .*url="):
@@ -207,7 +207,7 @@ def test_a_service_that_is_away_or_slow_is_given_up_when_the_time_is_over() -> N
         ("32 MB", (b" " * (32 * 2**20 + 1),)),
     ],
 )
-def test_a_response_that_is_no_decision_is_an_error(shown: str, bodies: tuple[bytes, ...]) -> None:
+def test_invalid_response_is_an_error(shown: str, bodies: tuple[bytes, ...]) -> None:
     for body in bodies:
         raised, _ = decide(respond(http(body)))
         assert isinstance(raised, ServingError)
@@ -223,14 +223,14 @@ def test_a_response_that_is_no_decision_is_an_error(shown: str, bodies: tuple[by
         ("timeout", (0, -1, float("nan"), float("inf"), "30", None)),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_used_are_errors_that_hide_secrets(named: str, values: tuple[Any, ...]) -> None:
+def test_invalid_arguments_are_errors_without_secrets(named: str, values: tuple[Any, ...]) -> None:
     for value in values:
         with pytest.raises(ServingError, match=f"{named}=") as caught:
             Client(**{"url": ANYWHERE, named: value})
         assert "secret" not in str(caught.value)
 
 
-def test_decisions_come_in_the_order_of_images_and_a_refused_one_ends_the_others() -> None:
+def test_decisions_are_in_image_order_and_a_refused_image_cancels_the_rest() -> None:
     second_is_sent = threading.Event()
 
     def reply(path: str, request: bytes) -> Iterable[bytes]:
@@ -269,7 +269,7 @@ def test_the_client_needs_no_package_of_the_service() -> None:
     assert done.stdout.strip() == "Client('http://127.0.0.1:8000')"
 
 
-def test_images_are_decided_as_by_the_policy_and_reviews_and_errors_are_told(running: Server, digits: Digits) -> None:
+def test_client_returns_decisions_of_the_policy_with_reviews_and_errors(running: Server, digits: Digits) -> None:
     policy, (url, serving) = sl.load_policy(digits.policy), running
     with Client(url, timeout=240) as service:
         for number, file in enumerate(digits.files[:3]):
@@ -318,7 +318,7 @@ def test_many_threads_share_a_client_and_a_busy_service_decides_all(digits: Digi
 
 
 @pytest.mark.posix
-def test_decisions_arrive_once_although_the_server_is_killed_and_started_again(digits: Digits, tmp_path: Path) -> None:
+def test_decisions_are_made_once_when_the_server_is_killed_and_restarted(digits: Digits, tmp_path: Path) -> None:
     data_dir, files = tmp_path / "service", (digits.files * 150)[:150]
     ids = [f"image {number}" for number in range(len(files))]
     made: list[Any] = []

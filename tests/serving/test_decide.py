@@ -46,7 +46,7 @@ def send_form(url: str, *parts: tuple[str, str | None, bytes], query: str = "", 
 
 
 class TestRequests:
-    def test_ids_come_in_the_query_or_a_header_or_are_made(self, server: Server, digits: Digits) -> None:
+    def test_ids_are_read_from_query_or_header_or_generated(self, server: Server, digits: Digits) -> None:
         url, service = server
         assert send(f"{url}/v1/decide?id=a%20b&name=c.png", digits.files[0], **PNG).json["id"] == "a b"
         assert read_rows(service.options.data_dir, "SELECT name FROM decisions") == [("c.png",)]
@@ -76,7 +76,7 @@ class TestRequests:
         assert (reply.status, reply.code) == (400, "id"), "as many ids as images are needed"
         assert send_form(url, ("image", None, b"text")).code == "no_image", "a form without files"
 
-    def test_the_key_of_a_form_is_the_id_of_its_only_image(self, server: Server, digits: Digits) -> None:
+    def test_key_of_a_form_is_the_id_of_its_only_image(self, server: Server, digits: Digits) -> None:
         image = ("image", "x.png", digits.files[0])
         for key, query, headers in (("a", "?id=a", {}), ("b", "", {"Idempotency_Key": "b"})):
             first, again = (send_form(server[0], image, query=query, **headers) for _ in range(2))
@@ -117,7 +117,7 @@ class TestRequests:
             (make_noise(), {**PNG, "Idempotency_Key": "\xff"}, 400, "id"),
         ],
     )
-    def test_each_bad_input_is_a_clear_error_and_the_server_goes_on(
+    def test_invalid_input_is_a_clear_error_and_the_server_keeps_running(
         self, running: Server, digits: Digits, body: bytes, headers: dict[str, str], status: int, code: str
     ) -> None:
         reply = send(f"{running[0]}/v1/decide", body, **headers)
@@ -313,7 +313,7 @@ class TestIdempotency:
         assert bench.find_error(*two)[1] == "id_conflict"
         assert bench.query("SELECT id FROM decisions") == [("a",)], "nothing of a request with a conflict is decided"
 
-    def test_a_request_with_an_id_of_another_image_in_work_decides_nothing(self, bench: Bench, digits: Digits) -> None:
+    def test_request_with_the_id_of_a_pending_image_decides_nothing(self, bench: Bench, digits: Digits) -> None:
         async def send() -> RequestError:
             with bench.hold_looks() as (looks, goes_on):
                 first = asyncio.create_task(bench.worker.decide([SubmittedImage(digits.files[0], "a")]))
@@ -333,7 +333,9 @@ class TestIdempotency:
 
 
 class TestFaults:
-    def test_bad_images_spoil_no_others(self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_bad_images_do_not_affect_others(
+        self, bench: Bench, digits: Digits, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         status, code, _ = bench.find_error(SubmittedImage(make_noise()[:100], None, "max_pixels.png"))
         assert (status, code) == (422, "unreadable_image"), "not too large because of its name"
         for id_ in ("", "a" * 201, "new\nline", "\x1b[31m", "a\0b", "\ufffd"):
@@ -364,7 +366,7 @@ class TestFaults:
             ("metrics", "count_decisions", ValueError("the decision is stored already"), None),
         ],
     )
-    def test_whatever_fails_the_worker_goes_on(
+    def test_worker_survives_any_failure(
         self, bench: Bench, digits: Digits, part: str, step: str, error: Exception, expected: tuple[int, str] | None
     ) -> None:
         failed = threading.Event()
@@ -386,7 +388,7 @@ class TestFaults:
         assert bench.worker.is_alive
         assert bench.decide_one(digits.files[0], "a").replayed == (expected is None)
 
-    def test_requests_that_the_server_gave_up_do_not_end_the_worker(self, bench: Bench, digits: Digits) -> None:
+    def test_worker_survives_canceled_requests(self, bench: Bench, digits: Digits) -> None:
         async def leave(looks: threading.Event) -> None:
             task = asyncio.create_task(bench.worker.decide([SubmittedImage(digits.files[0], "a")]))
             await asyncio.to_thread(looks.wait)
@@ -399,7 +401,7 @@ class TestFaults:
 
 
 class TestLimits:
-    def test_too_many_waiting_images_are_asked_to_come_back(self, digits: Digits, tmp_path: Path) -> None:
+    def test_full_queue_refuses_images_with_a_retry_time(self, digits: Digits, tmp_path: Path) -> None:
         async def send(bench: Bench) -> tuple[RequestError, list[StoredOutcome]]:
             with bench.hold_looks() as (_, goes_on):
                 first = asyncio.create_task(bench.worker.decide([SubmittedImage(file) for file in digits.files[:3]]))
@@ -418,7 +420,7 @@ class TestLimits:
             assert bench.decide_one(digits.files[3]).decision.label >= 0
 
     @pytest.mark.parametrize("is_bounded", [True, False])
-    def test_pixels_that_are_decoded_at_once_are_bounded(
+    def test_number_of_pixels_decoded_at_once_is_limited(
         self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bounded: bool
     ) -> None:
         n_pixels, at_once, changed, are_many = 16 * 16, 0, threading.Lock(), threading.Event()
@@ -459,7 +461,7 @@ class TestLimits:
         with pytest.raises(SecondLookError):
             fit_image(plan, pixels)
 
-    def test_what_is_in_work_is_finished_when_the_worker_stops(self, bench: Bench, digits: Digits) -> None:
+    def test_stopping_worker_finishes_pending_images(self, bench: Bench, digits: Digits) -> None:
         async def send() -> list[StoredOutcome]:
             with bench.hold_looks() as (looks, goes_on):
                 images = [SubmittedImage(file) for file in digits.files[:40]]  # more than a batch

@@ -14,7 +14,7 @@ ROOM = 24 * 1024
 """Bytes that the files of the database may still grow."""
 
 
-def test_the_server_goes_on_when_the_disk_was_full(digits: Digits, tmp_path: Path) -> None:
+def test_server_recovers_from_a_full_disk(digits: Digits, tmp_path: Path) -> None:
     from resource import RLIM_INFINITY, RLIMIT_FSIZE, prlimit
 
     data_dir = tmp_path / "service"

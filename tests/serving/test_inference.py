@@ -61,7 +61,7 @@ def serialize(files: list[bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=MAX_IMAGES))
-def test_files_come_back_from_json_and_from_bytes(files: list[bytes]) -> None:
+def test_files_are_parsed_from_json_and_from_binary_data(files: list[bytes]) -> None:
     tensor = {**FILES, "shape": [len(files)], "data": [base64.b64encode(file).decode() for file in files]}
     assert parse({"inputs": [tensor]}).images == files
     assert parse_binary(tensor, serialize(files)).images == files
@@ -73,7 +73,7 @@ SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.s
 @given(
     st.one_of(arrays.arrays(np.uint8, SHAPES), arrays.arrays(np.float32, SHAPES, elements=st.floats(0, 1, width=32)))
 )
-def test_pixels_come_back_from_lists_and_from_bytes(pixels: Array) -> None:
+def test_pixels_are_parsed_from_lists_and_from_binary_data(pixels: Array) -> None:
     datatype = {"uint8": "UINT8", "float32": "FP32"}[pixels.dtype.name]
     tensor = {"name": "image", "datatype": datatype, "shape": list(pixels.shape)}
     requests = [
@@ -141,7 +141,7 @@ HOSTILE_REQUESTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("document", HOSTILE_REQUESTS.values(), ids=HOSTILE_REQUESTS)
-def test_a_request_that_cannot_be_served_is_an_error_of_the_client(document: object) -> None:
+def test_invalid_request_is_a_client_error(document: object) -> None:
     with pytest.raises(RequestError) as caught:
         parse(document)
     assert caught.value.status in (400, 413, 422)
@@ -160,7 +160,7 @@ def test_a_request_that_cannot_be_served_is_an_error_of_the_client(document: obj
         (FILES, serialize([b"a", b"b"]), None),
     ],
 )
-def test_binary_data_that_do_not_fit_are_an_error(tensor: dict[str, Any], content: bytes, size: object) -> None:
+def test_binary_data_of_the_wrong_size_are_an_error(tensor: dict[str, Any], content: bytes, size: object) -> None:
     with pytest.raises(RequestError) as caught:
         parse_binary(tensor, content, size)
     assert caught.value.status in (400, 422)
@@ -230,7 +230,7 @@ def test_outputs_are_json_by_default_or_bytes() -> None:
     assert parse({"inputs": [UINT8], "outputs": requested}).outputs == {"looks": False, "label": True}
 
 
-def test_lengths_that_do_not_fit_the_body_are_errors_and_not_counted() -> None:
+def test_invalid_lengths_are_errors_without_large_allocations() -> None:
     """Millions of empty ones fit into a body."""
     content = bytes(8 * 2**20)
     tracemalloc.start()
@@ -303,7 +303,7 @@ def test_health_and_metadata_of_the_model(running: Server, digits: Digits, monke
 
 @pytest.mark.parametrize("binary_input", [True, False])
 @pytest.mark.parametrize("binary_output", [True, False, None])
-def test_files_are_decided_alike(
+def test_outputs_equal_the_stored_decisions(
     running: Server, digits: Digits, binary_input: bool, binary_output: bool | None
 ) -> None:
     url, _ = running
@@ -333,7 +333,7 @@ def test_files_are_decided_alike(
 
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_pixels_are_decided_as_their_files(running: Server, digits: Digits, binary: bool, dtype: type) -> None:
+def test_decisions_on_pixels_equal_those_on_files(running: Server, digits: Digits, binary: bool, dtype: type) -> None:
     url, _ = running
     pixels = np.stack([read_image(file) for file in digits.files[:4]])
     pixels = pixels if dtype is np.uint8 else (pixels / 255).astype(np.float32)
@@ -355,7 +355,7 @@ def test_a_single_look_has_no_interval(digits: Digits, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(np.isnan(result.as_numpy(name)), single)
 
 
-def test_ids_or_the_key_of_a_request_make_it_safe_to_repeat(running: Server, digits: Digits) -> None:
+def test_requests_with_ids_or_a_key_are_safe_to_repeat(running: Server, digits: Digits) -> None:
     url, service = running
     client = connect(url)
     files, ids = [make_files(digits.files[:3])], {"ids": ["a", "b", "c"]}
@@ -405,7 +405,7 @@ def test_bad_requests_are_errors_of_the_protocol(
     assert connect(url).infer("secondlook", [make_files(digits.files[:1])]).as_numpy("label").shape == (1,)
 
 
-def test_a_busy_service_says_when_to_come_back_and_one_with_tokens_needs_one(digits: Digits, tmp_path: Path) -> None:
+def test_busy_service_sends_a_retry_time_and_tokens_are_required(digits: Digits, tmp_path: Path) -> None:
     with serve(digits.policy, tmp_path / "service", max_waiting=1) as (url, service):
         service.worker.waiting = 1
         reply = post(url, make_document(digits.files[:1]))

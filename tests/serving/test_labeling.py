@@ -20,7 +20,7 @@ def desk(tmp_path: Path) -> Desk:
     return make_desk(tmp_path)
 
 
-def test_it_asks_in_the_order_of_the_plan_and_tells_what_is_certified(desk: Desk) -> None:
+def test_images_are_offered_in_plan_order_with_the_certified_text(desk: Desk) -> None:
     with desk.open() as plan:
         expected, found = desk.make_plan(), []
         first = desk.lease(8)
@@ -42,7 +42,7 @@ def test_it_asks_in_the_order_of_the_plan_and_tells_what_is_certified(desk: Desk
     assert desk.read_labels() == {id_: desk.truth[id_] for id_ in found}
 
 
-def test_labels_that_change_or_come_later_change_the_plan(desk: Desk) -> None:
+def test_changed_and_later_labels_update_the_plan(desk: Desk) -> None:
     with desk.open() as plan:
         one, other = desk.lease(2)["items"]
         desk.label(one, (one["label"] + 1) % 10)
@@ -67,7 +67,7 @@ def test_labels_that_change_or_come_later_change_the_plan(desk: Desk) -> None:
         assert (reply.status, plan.progress.errors) == (422, 0)
 
 
-def test_images_that_are_skipped_do_not_keep_others_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_images_do_not_block_others(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labeling, "AHEAD", 3)
     with desk.open() as plan:
         for place in range(8):
@@ -76,7 +76,7 @@ def test_images_that_are_skipped_do_not_keep_others_away(desk: Desk, monkeypatch
             desk.post(f"{item['number']}/skip")
 
 
-def test_it_resumes_with_all_labels_and_takes_those_of_a_file(desk: Desk) -> None:
+def test_labeling_resumes_with_stored_labels_and_labels_of_a_file(desk: Desk) -> None:
     with desk.open():
         for _ in range(5):
             desk.label(desk.lease()["items"][0])
@@ -96,7 +96,7 @@ def test_it_resumes_with_all_labels_and_takes_those_of_a_file(desk: Desk) -> Non
     assert plan.policy.decides_like(expected.policy)
 
 
-def test_it_stops_by_itself_unless_the_last_label_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_stops_unless_the_last_label_is_undone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labeling, "CLOSING_SECONDS", 600.0)
     with desk.open() as plan:
         item = desk.lease()["items"][0]
@@ -114,7 +114,7 @@ def test_it_stops_by_itself_unless_the_last_label_is_taken_back(desk: Desk, monk
     assert plan.progress.finished
 
 
-def test_page_shows_images_and_no_predictions_and_there_is_nothing_else(desk: Desk) -> None:
+def test_labeling_has_only_a_page_without_predictions(desk: Desk) -> None:
     with desk.open() as plan:
         (item,) = desk.lease()["items"]
         shown = send(f"{desk.url}/v1/review/{item['number']}/image")
@@ -130,7 +130,7 @@ def test_page_shows_images_and_no_predictions_and_there_is_nothing_else(desk: De
         assert [(row["id"], row["label"]) for row in rows] == [(plan.ids[0], str(desk.truth[plan.ids[0]]))]
 
 
-def test_ids_that_cannot_be_kept_are_named(desk: Desk) -> None:
+def test_invalid_ids_are_named(desk: Desk) -> None:
     for file in (desk.folder / "pool").iterdir():
         file.rename(file.with_name(f"{'x' * 200}{file.name}"))
     desk.source = sl.open_source(f"folder:{desk.folder / 'pool'}")

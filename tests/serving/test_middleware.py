@@ -58,7 +58,7 @@ def make_limited_app(**options: Any) -> FastAPI:
 
 class TestLimits:
     @given(pieces=st.lists(st.binary(max_size=600), min_size=1, max_size=5))
-    def test_a_body_is_taken_if_its_pieces_are_within_the_limit_together(self, pieces: list[bytes]) -> None:
+    def test_body_is_accepted_if_all_chunks_are_within_the_limit(self, pieces: list[bytes]) -> None:
         length = sum(map(len, pieces))
         reply = call(make_limited_app(), "POST", "/length", body=pieces)
         if length <= LIMIT:
@@ -67,7 +67,7 @@ class TestLimits:
             assert (reply.status, reply.code, reply.headers["connection"]) == (413, "body_too_large", "close")
 
     @pytest.mark.parametrize("target", ["/length", "/v2/form"])
-    def test_a_body_that_trickles_or_is_announced_as_too_long_is_refused(self, target: str) -> None:
+    def test_slow_body_and_too_large_content_length_are_refused(self, target: str) -> None:
         """A body that never comes shows what is waited for."""
         for length, status in ((LIMIT, 408), (LIMIT + 1, 413), (10**30, 413)):
             headers = {"Content-Length": str(length)}
@@ -83,7 +83,7 @@ class TestLimits:
         error = reply.json["error"]
         assert isinstance(error, str) if target.startswith("/v2") else error["code"] == "slow_body"
 
-    def test_a_response_that_began_is_cut_off_not_replaced(self) -> None:
+    def test_started_response_is_truncated_not_replaced(self) -> None:
         async def echo(_scope: Scope, receive: Receive, send: Send) -> None:
             await send(START)
             while True:
@@ -92,7 +92,7 @@ class TestLimits:
         reply = call(RequestLimits(echo, make_options()), "POST", "/", body=[b"x" * LIMIT, b"x"])
         assert (reply.status, reply.body) == (200, b"x" * LIMIT)
 
-    def test_all_bodies_together_are_bounded(self) -> None:
+    def test_total_size_of_bodies_is_limited(self) -> None:
         """Requests that are in work hold their bodies; the next one is asked to come back, and taken afterwards."""
         goes_on, held = asyncio.Event(), asyncio.Semaphore(0)
 
@@ -147,7 +147,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 class TestLog:
-    def test_a_request_is_a_line(self, app: FastAPI, lines: Any) -> None:
+    def test_request_is_one_log_line(self, app: FastAPI, lines: Any) -> None:
         factory = logging.getLogRecordFactory()
 
         def add(*values: Any, **named: Any) -> logging.LogRecord:
@@ -178,7 +178,7 @@ class TestLog:
         assert exception["id"] == request["id"] == reply.headers["x-request-id"]
         assert (exception["level"], request["level"], request["status"]) == ("error", "error", 500)
 
-    def test_clients_that_leave_and_responses_that_break_off(self, lines: Any) -> None:
+    def test_disconnected_clients_and_truncated_responses(self, lines: Any) -> None:
         async def read(_scope: Scope, _receive: Receive, _send: Send) -> None:
             raise ClientDisconnect
 
@@ -195,7 +195,7 @@ class TestLog:
         assert call(RequestLog(break_off, ServiceMetrics()), "GET", "/").body == b"a"
         assert [line["event"] for line in lines()[1:]] == ["exception", "request"]
 
-    def test_all_that_happens_is_json_while_the_service_runs(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_all_log_output_of_a_running_service_is_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         code = """
 import logging, threading, warnings
 from secondlook.serving.middleware import configure_logging
@@ -221,7 +221,7 @@ with configure_logging():
         assert (root.handlers, threading.excepthook, warnings.showwarning) == (handlers, hook, show)
         assert json.loads(capsys.readouterr().err)["event"] == "told"
 
-    def test_lines_are_printable_ascii_whatever_a_client_sends(self) -> None:
+    def test_log_lines_are_printable_ascii_for_any_input(self) -> None:
         values: dict[str, Any] = {"levelname": "ERROR", "msg": "x\ny\u2028", "path": "\x1b\x7fé\udcff"}
         error = ValueError("\x1b[31m\x7f\n")
         line = JsonFormatter().format(logging.makeLogRecord({**values, "exc_info": (ValueError, error, None)}))

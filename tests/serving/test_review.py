@@ -80,7 +80,7 @@ def read_gray(reply: Reply) -> Any:
 
 
 class TestRoutes:
-    def test_a_reviewer_gets_images_with_what_was_predicted_on_a_page(self, team: Team) -> None:
+    def test_reviewer_gets_images_with_their_predictions(self, team: Team) -> None:
         answer = team.post("anna", "lease", count=2).json
         first, second = answer.pop("items")
         assert answer == {
@@ -123,7 +123,7 @@ class TestRoutes:
         assert team.post(HOSTILE, "release").json["counts"]["leased"] == 1
         assert [item["skips"] for item in team.lease("anna", 3)] == [0, 0, 1]
 
-    def test_a_reviewer_says_something_else_than_a_class(self, team: Team) -> None:
+    def test_reviewer_gives_an_answer_other_than_a_class(self, team: Team) -> None:
         number, *_ = team.lease_one()
         assert team.post("anna", f"{number}/label", label="cannot tell").json["counts"]["done"] == 1
         assert team.post("anna", f"{number}/label", label="Cannot tell").status == 200, "the same once more"
@@ -137,7 +137,7 @@ class TestRoutes:
         assert team.post("anna", f"{number}/label", label="none of these").status == 200
         assert team.service.reviews.labels([1]) == {id_: Answer.NONE_OF_THESE}
 
-    def test_only_reviewers_see_the_queue_and_what_does_not_exist_is_an_error(self, team: Team) -> None:
+    def test_only_reviewers_see_the_queue_and_unknown_images_are_errors(self, team: Team) -> None:
         known, *_ = team.lease_one()
         labels: list[Any] = [10, -1, "ten", True, 1.5, None, 2**40, []]
         for label in labels:
@@ -159,7 +159,7 @@ class TestRoutes:
         assert send(f"{team.url}/v1/reviews", b"id,label\n", Authorization=token).status == 403
         assert team.service.reviews.counts().done == 0
 
-    def test_images_are_served_as_they_came_and_views_as_the_classifier_saw_them(self, team: Team) -> None:
+    def test_images_are_served_unchanged_and_views_as_the_classifier_saw_them(self, team: Team) -> None:
         number, file, pixels = team.lease_one()
         reply = team.get("anna", f"/v1/review/{number}/image")
         assert reply.body == file
@@ -260,7 +260,7 @@ class TestLabelFiles:
             st.text(st.characters(codec="utf-8"), min_size=1, max_size=200).filter(str.isprintable), st.integers(0, 3)
         )
     )
-    def test_csv_of_any_ids_comes_back(self, labels: dict[str, int]) -> None:
+    def test_exported_csv_of_any_ids_can_be_imported(self, labels: dict[str, int]) -> None:
         rows = [format_csv_row((id_, CLASSES[label])) for id_, label in labels.items()]
         content = "".join(["id,label\n", *rows]).encode()
         assert {one.id: one.label for one in parse_label_file(content, CLASSES)} == labels
@@ -289,7 +289,7 @@ class TestLabelFiles:
             ("unreadable_labels", b"PAR1 and nothing else", "Parquet"),
         ],
     )
-    def test_files_that_cannot_be_read_name_the_row(self, code: str, content: bytes, names: str) -> None:
+    def test_errors_of_label_files_name_the_row(self, code: str, content: bytes, names: str) -> None:
         with pytest.raises(RequestError, match=names) as caught:
             parse_label_file(content, CLASSES)
         assert (caught.value.status, caught.value.code) == (422, code)
@@ -356,7 +356,9 @@ class TestExports:
         assert [one.get("value") for one in config.iter("Choice")] == [*map(str, range(10)), *answers]
 
     @pytest.mark.parametrize("first", ["one", "bad image", None])
-    def test_all_labels_come_back_from_every_export(self, digits: Digits, tmp_path: Path, first: str | None) -> None:
+    def test_labels_of_every_export_format_can_be_imported(
+        self, digits: Digits, tmp_path: Path, first: str | None
+    ) -> None:
         """Whether classes have names, or one that is also another answer: that is not offered beside it."""
         (tmp_path / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
         names = None if first is None else (first, *(f"digit {place}" for place in range(1, 10)))
@@ -384,7 +386,7 @@ class TestExports:
             rows = read_csv(export(url, format="csv", state="done").body)
             assert set(answers) <= {row["label"] for row in rows}
 
-    def test_both_conditions_of_a_policy_are_told(self, digits: Digits, tmp_path: Path) -> None:
+    def test_both_rejection_reasons_are_reported(self, digits: Digits, tmp_path: Path) -> None:
         with serve(digits.limited_policy, tmp_path / "service") as (url, service), Client(url) as client:
             made = {one.id: one for one in client.decide_many([make_noise(seed=seed) for seed in range(20)])}
             made |= {one.id: one for one in client.decide_many(digits.files[:60])}
@@ -404,7 +406,7 @@ class TestExports:
             assert {item["id"]: (item["rejection"], item["familiarity"]) for item in items} == rejected
 
     @pytest.mark.parametrize("format_", ["csv", "parquet", "label-studio"])
-    def test_labels_that_were_added_to_an_export_come_back(self, queue: Server, format_: str) -> None:
+    def test_labels_added_to_an_export_can_be_imported(self, queue: Server, format_: str) -> None:
         url, service = queue
         waiting = service.reviews.counts().waiting
         content = export(url, format=format_, state="waiting").body

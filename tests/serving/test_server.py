@@ -105,7 +105,7 @@ class TestRequests:
             ),
         ],
     )
-    def test_an_announced_gigabyte_and_what_is_not_http_are_refused(self, url: str, sent: bytes, status: int) -> None:
+    def test_gigabyte_content_length_and_invalid_http_are_refused(self, url: str, sent: bytes, status: int) -> None:
         with connect(url) as connection:
             connection.sendall(sent)
             reply = read_reply(connection)
@@ -125,7 +125,7 @@ class TestRequests:
         ],
         ids=["gigabyte", "chunks", "trailers", "headers", "one name", "long headers"],
     )
-    def test_a_flood_is_refused_and_told_why(self, url: str, head: bytes, piece: bytes, status: int) -> None:
+    def test_flood_is_refused_with_a_reason(self, url: str, head: bytes, piece: bytes, status: int) -> None:
         """Trailers and headers are no part of the body, and take memory until they are complete."""
         with connect(url) as connection:
             connection.sendall(head)
@@ -135,7 +135,7 @@ class TestRequests:
                 else:
                     assert b" 400 " in connection.recv(65536)
 
-    def test_only_addresses_of_images_and_files_take_large_bodies(self, url: str) -> None:
+    def test_only_image_and_file_routes_accept_large_bodies(self, url: str) -> None:
         """Forms and JSON are parsed before tokens are checked: strangers cannot make the service parse much."""
         large = ("v1/decide", "v1/policy", "v1/reviews", "v2/models/secondlook/infer", "v2/models/m/versions/1/infer")
         small = ("login", "logout", "v1/review/lease", "v1/review/1/label", "v1/decide/x", "")
@@ -145,14 +145,14 @@ class TestRequests:
                 assert (reply.status == 413) == (path in small), path
 
     @pytest.mark.usefixtures("running")  # which does not wait long for the rest of a body
-    def test_a_body_that_trickles_is_refused(self, digits: Digits, tmp_path: Path) -> None:
+    def test_slow_body_is_refused(self, digits: Digits, tmp_path: Path) -> None:
         with serve(digits.policy, tmp_path, body_seconds=0.5) as (url, _), connect(url) as connection:
             connection.sendall(HEADERS + b"Content-Length: 10000\r\n\r\n")
             with sending(connection, b"x", pause=0.1):
                 reply = read_reply(connection, end=b"}}")
         assert (reply.status, reply.code) == (408, "slow_body")
 
-    def test_requests_behind_one_another_are_answered_in_order(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pipelined_requests_are_answered_in_order(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A short rest of a body does not cost the connection."""
         monkeypatch.setattr(middleware, "DRAIN_SECONDS", 120.0)
         with connect(url) as connection:
@@ -168,7 +168,9 @@ class TestRequests:
 
 
 class TestConnections:
-    def test_their_number_is_bounded(self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_number_of_connections_is_limited(
+        self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
         with serve(digits.policy, tmp_path / "service") as (url, _):
             with connect(url) as one, connect(url) as two, connect(url) as three:
@@ -177,7 +179,7 @@ class TestConnections:
                 wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 503)
             wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 200)
 
-    def test_half_of_the_open_files_are_for_other_things(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_connections_use_at_most_half_of_the_open_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resource = pytest.importorskip("resource")
         for files, expected in ((256, 128), (100_000, 512), (resource.RLIM_INFINITY, 512)):
             monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
@@ -209,7 +211,7 @@ def test_requests_with_and_without_permission(digits: Digits, tmp_path: Path) ->
 
 
 class TestAddresses:
-    def test_a_host_that_is_not_this_machine_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_public_host_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nor is a name local because it looks like it."""
 
         def check(host: str, match: str) -> None:
@@ -223,7 +225,7 @@ class TestAddresses:
         for host in ("localhost", "127.evil.example"):
             check(host, r"203\.0\.113\.1")
 
-    def test_localhost_is_served_at_one_port_of_all_its_addresses_that_no_other_can_take(self, tmp_path: Path) -> None:
+    def test_localhost_listens_on_all_addresses_at_one_exclusive_port(self, tmp_path: Path) -> None:
         with bind_sockets(ServiceOptions(tmp_path, host="localhost", port=0)) as sockets:
             (port,) = {one.getsockname()[1] for one in sockets}
             options = ServiceOptions(tmp_path, host="localhost", port=port)
@@ -235,7 +237,7 @@ class TestAddresses:
 
 
 class TestCertificates:
-    def test_a_key_without_a_certificate_and_files_that_are_none_are_errors(self, tmp_path: Path) -> None:
+    def test_key_without_certificate_and_invalid_files_are_errors(self, tmp_path: Path) -> None:
         file = tmp_path / "file.pem"
         file.write_text("nothing")
         for certificate, key in ((None, file), (file, file), (tmp_path / "missing.pem", None)):
@@ -270,7 +272,7 @@ class TestCertificates:
 
 
 @pytest.mark.posix
-def test_a_process_finishes_what_is_in_work_and_logs_json(digits: Digits, tmp_path: Path) -> None:
+def test_stopping_process_finishes_pending_requests_and_logs_json(digits: Digits, tmp_path: Path) -> None:
     """A request whose body is on its way when the signal comes is decided and stored."""
     image, secret = make_noise(), "sl_0123456789ab_secret"
     with ServerProcess(digits.policy, tmp_path / "service") as process, connect(process.url) as connection:

@@ -136,7 +136,7 @@ class TestDecisions:
 
 
 class TestReviews:
-    def test_an_item_holds_what_reviewers_see(self, store: DecisionStore, queue: ReviewStore) -> None:
+    def test_item_has_the_data_for_reviewers(self, store: DecisionStore, queue: ReviewStore) -> None:
         (number,) = add_images(store, 0.25)
         (item,) = queue.lease("anna", 1)
         assert (item.number, item.id, item.name, item.confidence) == (number, "a", "a.png", 0.25)
@@ -144,7 +144,7 @@ class TestReviews:
         assert [tuple(one) for one in item.views] == [("identity", 2, 0.5), ("hflip", 1, 0.4)]
         assert queue.read_image(number) == PNG
 
-    def test_undo_takes_a_skip_back(self, store: DecisionStore, queue: ReviewStore) -> None:
+    def test_undo_reverts_a_skip(self, store: DecisionStore, queue: ReviewStore) -> None:
         """A sequence that the state machine seldom tries."""
         number, _ = add_images(store, 0.1, 0.2)
         for skips in (1, 2):
@@ -153,7 +153,7 @@ class TestReviews:
             assert queue.read(number).skips == skips
         assert [queue.undo(number, ANNA).skips for _ in range(2)] == [1, 1], "once"
 
-    def test_reviewers_at_once_get_disjoint_images(self, store: DecisionStore, database: Database) -> None:
+    def test_concurrent_reviewers_get_disjoint_images(self, store: DecisionStore, database: Database) -> None:
         numbers = add_images(store, *(place / 100 for place in range(40)))
 
         def work(name: str) -> list[int]:
@@ -193,7 +193,9 @@ class TestReviews:
         assert [queue.add_labels([bad], "import") for _ in range(2)] == [1, 0]
         assert isinstance(queue.labels([1])["c"], Answer)
 
-    def test_images_are_removed_a_few_at_once(self, store: DecisionStore, database: Database, clock: Clock) -> None:
+    def test_images_are_removed_in_small_transactions(
+        self, store: DecisionStore, database: Database, clock: Clock
+    ) -> None:
         """Decisions are stored in between."""
 
         class CountingDatabase(Database):
@@ -220,7 +222,7 @@ class TestReviews:
             database.close()  # which moves what is in the log into the file
             assert b"patient" not in Path(str(database.url.database)).read_bytes()
 
-    def test_the_queue_follows_its_rules_whatever_reviewers_do(self, store: DecisionStore, database: Database) -> None:
+    def test_queue_follows_its_rules_for_any_actions(self, store: DecisionStore, database: Database) -> None:
         machine = type("BoundReviewers", (Reviewers,), {"database": database, "decisions": store})
         checks = list(HealthCheck)
         options = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=checks)
@@ -390,7 +392,7 @@ def test_minutes_begin_with_their_first_second(store: DecisionStore, database: D
 
 
 class TestDatabase:
-    def test_the_seed_of_audits_stays_and_another_version_of_the_tables_is_an_error(self, database: Database) -> None:
+    def test_audit_seed_persists_and_another_schema_version_is_an_error(self, database: Database) -> None:
         seed = database.audit_seed
         again = Database(database.url)
         with database.write() as connection:
@@ -404,7 +406,7 @@ class TestDatabase:
         with pytest.raises(ServingError, match="99"):
             Database(database.url)
 
-    def test_readers_leave_decisions_their_connections(self, sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_readers_do_not_block_decisions(self, sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(database_module, "POOL_SECONDS", 0.1)
         crowded = Database(sqlite.url)
         store = DecisionStore(crowded)

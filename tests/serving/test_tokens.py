@@ -51,12 +51,12 @@ def test_a_token_identifies_its_owner_until_it_is_removed(tokens: Any) -> None:
 
 @given(text=st.text(max_size=300) | st.from_regex(r"sl_[0-9a-f]*_\w*"))
 @settings(max_examples=50)
-def test_any_text_is_a_wrong_token(text: str) -> None:
+def test_any_other_text_is_a_wrong_token(text: str) -> None:
     empty = ServiceOptions(Path("/nowhere")).open_tokens()
     assert empty.check(text) is empty.recall(text) is None
 
 
-def test_a_token_is_hashed_once_and_wrong_ones_every_time_alike(tokens: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_hashed_once_and_wrong_tokens_every_time(tokens: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     token = tokens.add("Anna", "reviewer")
     (known,) = (one.hash for one in tokens.read().values())
     hasher = Mock(wraps=tokens._hasher)
@@ -73,7 +73,7 @@ def test_a_token_is_hashed_once_and_wrong_ones_every_time_alike(tokens: Any, mon
     assert used.split("$")[:4] == known.split("$")[:4], "an unknown id takes the same algorithm and costs"
 
 
-def test_checks_at_once_are_bounded(tokens: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_concurrent_checks_is_limited(tokens: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     token, started, release = tokens.add("Anna", "reviewer"), threading.Semaphore(0), threading.Event()
 
     def verify(_hash: str, _token: str) -> bool:
@@ -93,7 +93,7 @@ def test_checks_at_once_are_bounded(tokens: Any, monkeypatch: pytest.MonkeyPatch
     assert tokens.check(token) is not None  # the places are free again
 
 
-def test_the_file_is_private_and_has_only_hashes_and_names_that_can_stand_on_a_label(tokens: Any) -> None:
+def test_token_file_is_private_and_has_only_hashes_and_valid_names(tokens: Any) -> None:
     token = tokens.add("Anna", "reviewer")
     for name in ("", " Anna", "Anna\n", "a\x1b[31m", "local", "x" * 101, "Anna"):
         with pytest.raises(ServingError):
@@ -111,7 +111,7 @@ def test_the_file_is_private_and_has_only_hashes_and_names_that_can_stand_on_a_l
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"tokens": 1}', '{"tokens": [{"id": "a"}]}', '{"other": []}'])
-def test_a_damaged_file_lets_nobody_in(tokens: Any, content: str) -> None:
+def test_damaged_file_accepts_no_token(tokens: Any, content: str) -> None:
     token = tokens.add("Anna", "admin")
     tokens.path.write_text(content)
     for use in (lambda: tokens.check(token), tokens.read, lambda: tokens.add("Ben", "admin")):

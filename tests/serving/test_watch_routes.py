@@ -34,7 +34,7 @@ def put_in_force(url: str, policy: Policy | bytes, **headers: str) -> Any:
     return send(f"{url}/v1/policy", content, Content_Type="application/json", **headers)
 
 
-def test_status_and_metrics_have_what_was_decided(server: Server, digits: Digits) -> None:
+def test_status_and_metrics_count_decisions(server: Server, digits: Digits) -> None:
     url, service = server
     replies = [send_image(url, file, f"digit {place}") for place, file in enumerate(digits.files[:60])]
     assert {reply.status for reply in replies} == {200}
@@ -72,7 +72,7 @@ def test_status_and_metrics_have_what_was_decided(server: Server, digits: Digits
     assert 'route="/v1/decide",status="415"' in reply.body.decode()
 
 
-def test_metrics_count_what_the_limits_refuse_and_who_leaves(digits: Digits, tmp_path: Path) -> None:
+def test_metrics_count_refused_requests_and_disconnected_clients(digits: Digits, tmp_path: Path) -> None:
     with serve(digits.policy, tmp_path / "service", max_waiting=1, max_body_bytes=100_000) as (url, service):
         assert send_image(url, bytes(100_001)).status == 413
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=120) as leaving:
@@ -109,7 +109,7 @@ def test_pages_and_errors_of_failing_databases(server: Server, digits: Digits, m
     assert b"secret" not in reply.body
 
 
-def test_health_and_readiness_and_data_that_start_no_session(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_checks_and_data_routes_start_no_session(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url, service = server
     service.watcher.look()
     for path in ("/v1/status", "/v1/policy", "/metrics"):
@@ -184,7 +184,7 @@ def test_policies_are_refused_or_decide_about_the_next_images(server: Server, di
     assert Policy.model_validate_json(file) == other
 
 
-def test_who_may_watch_and_who_may_change(digits: Digits, tmp_path: Path) -> None:
+def test_permissions_to_watch_and_to_change_the_policy(digits: Digits, tmp_path: Path) -> None:
     with serve(digits.policy, tmp_path / "service") as (url, service):
         made = {role: service.tokens.add(role, role) for role in ("client", "reviewer", "admin")}
         service.watcher.look()
@@ -199,7 +199,7 @@ def test_who_may_watch_and_who_may_change(digits: Digits, tmp_path: Path) -> Non
         assert put_in_force(url, digits.policy.read_bytes()).status == 401
 
 
-def test_restart_goes_on_with_the_newest_policy(digits: Digits, tmp_path: Path) -> None:
+def test_restart_keeps_the_newest_policy(digits: Digits, tmp_path: Path) -> None:
     other = make_other_policy(digits)
     with serve(digits.policy, tmp_path / "service") as (url, _):
         first = send_image(url, digits.files[0], "first")
@@ -238,7 +238,7 @@ def test_instances_share_a_postgresql_database(digits: Digits, tmp_path: Path, p
         assert [part["images"] for part in status["deployments"]] == [1, 1]
 
 
-def test_a_service_that_runs_on_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_service_can_be_read(server: Server, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
     """An image that is decided and labeled while the others are read has no label without a row."""
     url, service = server
     read = DecisionStore.iter_score_tables

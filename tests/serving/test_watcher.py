@@ -196,7 +196,7 @@ def test_restarts_at_any_moment_change_nothing(tmp_path: Path) -> None:
     run_state_machine_as_test(lambda: WatchedStream(tmp_path), settings=options)  # type: ignore[arg-type]
 
 
-def test_state_is_saved_when_the_thread_stops_and_used_again(watch: Open, sqlite: Database, tmp_path: Path) -> None:
+def test_state_is_saved_when_the_thread_stops_and_reused(watch: Open, sqlite: Database, tmp_path: Path) -> None:
     service = watch()
     service.add(make_stream(500, audit=None))
     assert service.watcher.find_problem() == "the service is starting"
@@ -214,7 +214,7 @@ def test_state_is_saved_when_the_thread_stops_and_used_again(watch: Open, sqlite
 
 
 @pytest.mark.parametrize("damage", ["cut", "other policy", "other database", "gone row", "not a file"])
-def test_state_that_does_not_fit_is_ignored(watch: Open, sqlite: Database, tmp_path: Path, damage: str) -> None:
+def test_damaged_or_foreign_state_is_ignored(watch: Open, sqlite: Database, tmp_path: Path, damage: str) -> None:
     service = watch()
     service.add(make_stream(300, audit=None))
     read_anew(sqlite, tmp_path).save()
@@ -279,7 +279,7 @@ def test_old_images_are_removed(watch: Open, sqlite: Database) -> None:
     assert status["reviews"]["expired"] == 1
 
 
-def test_failures_of_watching_do_not_end_it_nor_does_a_policy_without_a_reference(
+def test_watcher_survives_failures_and_policies_without_a_reference(
     watch: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = watch()
