@@ -70,7 +70,7 @@ def test_all_formats_of_scores_are_monitored_alike(folder: Path, suffix: str) ->
         row |= {"id": f"00{place}" if place % 2 else f'=a,"{place}', "labels": [row["label"], 0]}
         row |= {"disagreement": None} if place < 300 else {}
     rows = [row if row["reason"] is None else {**row, "labels": None} for row in rows]
-    results = []
+    results: list[list[object]] = []
     for name in (".parquet", suffix):
         table = pa.Table.from_pylist(list(rows))
         with Path(f"scores{name}").open("wb") as file:

@@ -155,7 +155,7 @@ def auroc(ranking: Ranking) -> float:
     return twice_ordered_pairs / (2 * ranking.n_errors * ranking.n_correct)
 
 
-@metric("fpr95", better="lower", summary="share of errors accepted where 95 % of the correct predictions are")
+@metric("fpr95", better="lower", summary="share of errors accepted if 95 % of correct predictions are")
 def fpr95(ranking: Ranking) -> float:
     """Compute the false positive rate at 95 % true positive rate; accepted errors are the false positives.
 
@@ -314,7 +314,7 @@ def ece(ranking: Ranking, *, bins: int = 15) -> float:
     return float(np.sum(curve.images * np.abs(curve.accuracy - curve.confidence)) / ranking.n_images)
 
 
-@metric("brier", better="lower", reads="values", summary="mean squared difference of confidence and correct")
+@metric("brier", better="lower", reads="values", summary="mean squared difference between confidence and correctness")
 def brier(ranking: Ranking) -> float:
     """Compute the Brier score: mean of (confidence - correct)^2.
 
@@ -331,7 +331,7 @@ def brier(ranking: Ranking) -> float:
     better="lower",
     reads="values",
     bounds=(0.0, np.inf),
-    summary="mean negative log-likelihood of correct given the confidence",
+    summary="mean negative log-likelihood of correctness given the confidence",
 )
 def nll(ranking: Ranking) -> float:
     """Compute the mean of -log(confidence) if correct and -log(1 - confidence) if wrong, in nats.

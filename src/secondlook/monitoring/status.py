@@ -150,7 +150,7 @@ class MonitorStatus:
             return f"The guarantee is broken: reviewed audits show {excess}."
         if self.shift.raised_at is not None:
             since = f"(alarm after {self.shift.raised_at:,} images)"
-            changed = f"The images have changed: they do not look like the calibration images any more {since}"
+            changed = f"The images have changed: they no longer look like the calibration images {since}"
             if audited == "holds":
                 held = f"the guarantee still holds ({guaranteed} errors among accepted images)"
                 return f"{changed}, but audits show that {held}."
@@ -220,11 +220,11 @@ class MonitorStatus:
 
     def _list_numbers(self) -> list[str]:
         calibrated = self.calibration_coverage
-        beside = "" if calibrated is None else f" (calibration: {format_rate(calibrated)})"
+        comparison = "" if calibrated is None else f" (calibration: {format_rate(calibrated)})"
         skipped = f", {self.skipped:,} skipped" if self.skipped else ""
         lines = [
             f"images: {self.images:,}, {self.accepted:,} accepted{skipped}",
-            f"coverage: {format_rate(self.coverage)}{beside}",
+            f"coverage: {format_rate(self.coverage)}{comparison}",
             f"shift alarm: {self.shift}",
         ]
         if self.recent is not None:

@@ -133,7 +133,7 @@ class Verification:
 
     @property
     def verdict(self) -> str:
-        """Whether the file passed, in words."""
+        """The result as a sentence."""
         if self.passed:
             return "passed: the file and the library agree"
         what = "confidence" if self.largest_difference > self.max_difference else "probability"
