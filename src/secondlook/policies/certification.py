@@ -182,7 +182,7 @@ def certify(
     bound = None if examples is None or not policy.certified else examples.bound_accepted(policy)
     policy = policy.model_copy(update={"compared": compared, "reference": reference, "unknown": bound})
     others: list[object] = []
-    if grouping and grouping.grouped_by != "class":
+    if grouping and grouping.grouped_by == "label":
         others.append([grouping.names, sorted(grouping.members.items())])
     if policy.familiarity is not None:
         others.append(policy.familiarity)
@@ -197,6 +197,7 @@ def certify(
         tolerance=tolerance,
         max_looks=max_looks,
         class_risks=grouping.risks if grouping else None,
+        class_groups=grouping.class_groups if grouping else None,
     )
 
 
@@ -442,6 +443,14 @@ class _Grouping:
     """Group of each image, by id."""
     of_classes: Sequence[int] = ()
     """Group of each class, if classes share groups."""
+
+    @property
+    def class_groups(self) -> dict[str, tuple[int, ...]] | None:
+        """The classes of each group, by its name; None if no classes share groups."""
+        if self.grouped_by != "classes":
+            return None
+        places = np.array(self.of_classes)
+        return {name: tuple(np.flatnonzero(places == place).tolist()) for place, name in enumerate(self.names)}
 
     def guarantee(self, delta: float) -> Guarantee:
         """Return the guarantee for all groups."""

@@ -46,6 +46,8 @@ class RecordedCalibration(FrozenRecord):
     max_looks: int | None = Field(default=None, gt=0)
     class_risks: tuple[Annotated[float, Field(gt=0, lt=1)], ...] | None = None
     """The risk of each predicted class; `risk` is the largest. None if there is one threshold for all."""
+    class_groups: dict[str, tuple[int, ...]] | None = None
+    """The classes of each group, in the order of `class_risks`; None if no classes share a threshold."""
 
     def equals(self, other: "RecordedCalibration") -> bool:
         """Whether both calibrations have equal terms; the order of the methods does not matter."""
@@ -54,7 +56,8 @@ class RecordedCalibration(FrozenRecord):
     def __str__(self) -> str:
         methods = " and ".join(self.methods)
         methods += ", adaptive" if self.tolerance else ""
-        methods += ", with a threshold for each class" if self.class_risks else ""
+        if self.class_risks:
+            methods += f", with a threshold for each {'group of classes' if self.class_groups else 'class'}"
         risk = "the bound for every threshold" if self.risk is None else f"risk {self.risk:g}"
         return f"{risk} and delta {self.delta:g} of the latest calibration of the run, for {methods}"
 

@@ -40,7 +40,7 @@ def test_first_calibration_is_recorded_without_a_warning_and_adds_nothing_again(
     assert (found.pop("images"), found.pop("predictions")) == (run.record.data.digest, run.record.predictions)
     assert len(found.pop("selection")) == 64
     expected = {"views": VIEWS.split(), "methods": ["mean"], "options": {}, "predict_from": "image", "top_k": 1}
-    unused = dict.fromkeys(("tolerance", "max_looks", "class_risks"))
+    unused = dict.fromkeys(("tolerance", "max_looks", "class_risks", "class_groups"))
     assert found == {**expected, "risk": 0.1, "delta": 0.1, **unused}
     before = (run.path / "calibrations.json").read_bytes()
     assert certify(sl.open_run(run.path)) == policy
@@ -156,6 +156,7 @@ def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) 
     groups: dict[str, list[str | int]] = {"both": ["dark", "bright"]}
     with pytest.warns(CalibrationWarning, match="40 %"):
         assert certify(run, risk=0.3, groups=groups).shared_classes == {"both": [0, 1]}
+    assert (recorded(run)[3]["class_risks"], recorded(run)[3]["class_groups"]) == ([0.3], {"both": [0, 1]})
 
 
 def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
