@@ -77,7 +77,7 @@ def main() -> None:
         title, reason, color = (
             (f'accept "{expected}"', "all looks agree", GREEN)
             if accept[place]
-            else ("ask a person", f'the looks disagree: it is a "{preds.labels[place]}"', ORANGE)
+            else ("ask a person", f'the looks disagree\n(it is a "{preds.labels[place]}")', ORANGE)
         )
         verdict.text(0.62, 0.6, title, ha="center", va="center", fontsize=15, fontweight="bold", color=color)
         verdict.text(0.62, 0.28, reason, ha="center", va="center", fontsize=11, color=GRAY)
