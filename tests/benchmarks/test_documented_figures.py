@@ -1,7 +1,8 @@
-"""Every table of figures in the pages about benchmarks and clusters is from the kept results."""
+"""Every table of figures in README and in the pages about benchmarks and clusters is from the kept results."""
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import chain
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE, CLUSTER, MONITORING = (
     ROOT / "docs" / f"{name}.md" for name in ("background/benchmarks", "cluster", "monitoring")
 )
+README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
@@ -118,6 +120,21 @@ def test_figures_of_tables_of_values_are_the_measured_ones() -> None:
     for row in chain.from_iterable(map(read_results, names)):
         assert row["date"] in content
         assert all(version.capitalize() in content for version in re.findall(r"; (ray [\d.]+)", row["versions"]))
+
+
+def test_readme_is_short_and_its_result_is_measured() -> None:
+    assert len(README.read_text(encoding="utf-8").partition("## What else it does")[0].split()) <= 500
+    with (ROOT / "reproduction" / "results" / "cifar10-resnet" / "results.csv").open(encoding="utf-8") as file:
+        found = [row for row in csv.DictReader(file) if (row["column"], row["metric"]) == ("resnet56", "aorc_joint")]
+    auroc = {row["method"]: float(row["value"]) for row in found if (row["piece"], row["by"]) == ("methods", "x")}
+    coverages: dict[str, list[float]] = defaultdict(list)
+    for row in read_results("guarantee_cifar10.csv"):
+        if (row["risk"], row["delta"]) == ("0.01", "0.001"):
+            coverages[row["method"]].append(float(row["coverage"]))
+    coverage = {method: sum(values) / len(values) for method, values in coverages.items()}
+    expected = [(auroc["MSR(x)"], auroc["MSR(D)"]), (coverage["msr"], coverage["mean"])]
+    documented = [[cell.strip("* %") for cell in row[1:]] for row in read_table("What it gains", README)[1:]]
+    assert documented == [[f"{100 * value:.1f}" for value in pair] for pair in expected]
 
 
 def test_arithmetic_for_a_billion_images() -> None:
