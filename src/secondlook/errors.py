@@ -22,12 +22,18 @@ class Repair:
     """A repair that names arguments: `Repair("pass {overwrite} to replace it", overwrite=True)`.
 
     `of` is the function that takes them, if another function raises the error: front ends receive "score.audit"
-    instead of "audit".
+    instead of "audit". The beginning of a call, such as "policy.bind(", is part of the message in Python only.
     """
 
     def __init__(self, text: str, *, of: object = "", **arguments: object) -> None:
         self.text = text
         self.arguments = {name: (f"{of}.{name}".lstrip("."), value) for name, value in arguments.items()}
+
+    def otherwise(self, text: str, *, of: object = "", **arguments: object) -> "Repair":
+        """Return this repair with an alternative."""
+        both = Repair(f"{self.text}, or {text}", of=of, **arguments)
+        both.arguments |= self.arguments
+        return both
 
     def word(self, name_argument: NameArgument) -> str:
         """Return the repair with its arguments in the language of a front end."""
@@ -35,8 +41,10 @@ class Repair:
 
 
 def name_in_python(name: str, value: object) -> str:
-    """Format an argument as in Python; with `ANY`, its name alone."""
-    return f"{name.rpartition('.')[2]}={'' if value is ANY else repr(value)}"
+    """Format an argument as in Python, in its call if that is known; with `ANY`, its name alone."""
+    call, _, name = name.rpartition(".")
+    text = f"{name}={'' if value is ANY else repr(value)}"
+    return f"{call}{text})" if "(" in call else text
 
 
 class Message:

@@ -63,6 +63,8 @@ ARGUMENT = re.compile(r"(?<![\w?&.<-])(?<!--model-option )(?P<name>[a-z][a-z_]*)
         ("views candidates", "image_size", ANY, "--image-size"),
         ("calibrate", "serve.audit", 0.05, "secondlook serve --audit 0.05"),
         ("calibrate", "score.audit", ANY, "secondlook score --audit"),
+        ("score", "policy.bind(.classifier", ANY, "--model"),
+        ("evaluate", "load_classifier(function, .name", "v1", "--model-option name=v1"),
         ("calibrate", "views", ANY, "secondlook evaluate --views"),
         ("score", "image_shape", ANY, "secondlook export --image-shape"),
         ("verify", "allow_mismatch", True, "secondlook score --allow-mismatch"),
@@ -79,6 +81,14 @@ def test_messages_with_fields_name_options(kind: type[DecisionError | SecondLook
     message = kind("is wrong", argument="level", value=2, repair=repair)
     assert str(message) == "level=2 is wrong; pass overwrite=True or classifier=, not 'level=2'."
     assert word(message, find_flags(["score"])) == "--level 2 is wrong; pass --force or --model, not 'level=2'."
+
+
+def test_a_repair_by_another_call_and_an_alternative_are_worded_for_both_front_ends() -> None:
+    repair = Repair("use {name}", of="load_classifier(function, ", name="v1")
+    error = DecisionError("it has no name", repair=repair.otherwise("use {allow_mismatch}", allow_mismatch=True))
+    assert str(error) == "it has no name; use load_classifier(function, name='v1'), or use allow_mismatch=True."
+    assert word(error, find_flags(["score"])) == "it has no name; use ?name=v1, or use --allow-mismatch."
+    assert list(repair.arguments) == ["name"]
 
 
 def test_an_error_raised_again_keeps_its_fields() -> None:

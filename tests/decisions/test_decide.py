@@ -22,7 +22,15 @@ from secondlook.decisions import Decision, Decisions, RowOptions, SelectiveClass
 from secondlook.errors import ANY, ConfidenceError, DecisionError, Repair, SourceError
 from secondlook.policies import Guarantee, Policy, certify_confidence
 from secondlook.views import ViewSet
-from tests.decisions.conftest import Counting, compile_plan, count_colors, make_adaptive_rule, make_policy, read_rows
+from tests.decisions.conftest import (
+    Counting,
+    brightness,
+    compile_plan,
+    count_colors,
+    make_adaptive_rule,
+    make_policy,
+    read_rows,
+)
 from tests.policy_maker import score
 
 PACKAGE = Path(sl.__file__).parent
@@ -339,6 +347,34 @@ def test_numbers_need_the_name_of_their_method(collected: sl.Predictions) -> Non
     with pytest.raises(DecisionError, match="method='external'"):
         external.accept(confidence)
     assert external.accept(confidence, method="external").mean() == external.coverage
+
+
+def test_a_function_without_a_name_needs_one_at_calibration(
+    images: Array, bright_or_dark: tuple[Array, Array], tmp_path: Path
+) -> None:
+    pictures = [Image.fromarray(image) for image in bright_or_dark[0]]
+
+    def calibrate(function: Any) -> sl.Policy:
+        return sl.certify(sl.collect(function, pictures, VIEWS, labels=bright_or_dark[1]), risk=0.1, delta=0.1)
+
+    policy, named = calibrate(brightness), sl.load_classifier(brightness, name="v1")
+    with pytest.raises(DecisionError, match=r"policy\.bind\(classifier=\)"):
+        policy.decide(pictures[0])
+    for function in (brightness, named):
+        with pytest.raises(DecisionError, match=r"calibrate again.* load_classifier\(function, name='v1'\)"):
+            policy.bind(function).decide(pictures[0])
+    assert policy.bind(brightness, allow_mismatch=True).decide(pictures[0]).guarantee is None
+    repaired = calibrate(named)
+    repaired.save(tmp_path / "policy.json")
+    assert repaired.bind(named).decide(pictures[0]).guarantee == repaired.guarantee
+    for saved, offered in (
+        (repaired, r"policy\.bind\(classifier, allow_mismatch=True\)"),
+        (tmp_path / "policy.json", r"load_policy\(path, classifier=classifier, allow_mismatch=True\)"),
+    ):
+        with pytest.raises(DecisionError, match=rf"load_classifier\(function, name=\).* {offered}"):
+            sl.score(saved, pictures, tmp_path / "scores.csv", classifier=brightness)
+        with pytest.raises(DecisionError, match=r"load_classifier\(function, name=\).* allow_mismatch=True\.$"):
+            sl.SelectiveClassifier(brightness, saved).predict(pictures)
 
 
 def test_policies_of_arrays_decide_no_images(classifier: Classifier, images: Array, collected: sl.Predictions) -> None:

@@ -1,4 +1,4 @@
-"""Messages of the library in the language of the command line: arguments become options of the current command."""
+"""Translate messages of the library: arguments become options of the current command."""
 
 import inspect
 from collections.abc import Mapping
@@ -18,30 +18,30 @@ PARAMETER_OF_ARGUMENT = {
     "n_images": "limit",
     "store": "out",
 }
-"""Arguments of the library that have another name among the parameters of commands."""
+"""Arguments of the library with a different parameter name in commands."""
 WITHOUT_OPTION = {"labels": "labeled images", "tuning": "tuning images"}
-"""Arguments that no command has, and what takes their place."""
+"""Arguments without an option, and their replacements."""
 
 
 def word(message: Message, flags: Mapping[str, str]) -> str:
-    """Return a message with its arguments named as options of a command, by its flags as `find_flags` returns them."""
+    """Return a message with arguments as options of a command; `flags` come from `find_flags`."""
     return message.word(partial(name_option, flags))
 
 
 def name_option(flags: Mapping[str, str], name: str, value: object) -> str:
-    """Return an argument as an option of the command with these flags, otherwise of the first command that has it.
+    """Return an argument as an option of the command with these flags, or else of the first command with this option.
 
-    Other options of models and sources become part of their specs, `?name=value`, or `--model-option name=value` where
-    the command has it.
+    Other options of models and sources become part of their specs, `?name=value`, or `--model-option name=value` if
+    the command has that.
     """
     command, _, name = name.rpartition(".")
-    if command:
+    if command and "(" not in command:
         return f"secondlook {command} {name_option(find_flags([command]), name, value)}"
     if name == "groups" and "class_thresholds" in flags:
         return "--class-thresholds"
     if name == "risk" and "class_risk" in flags and (value is ANY or isinstance(value, Mapping)):
         return "--class-risk"
-    # What the command line calls a model is a classifier in the library, where `model=` is an option of a model.
+    # A model of the command line is a classifier in the library, where `model=` is an option of a model.
     flag = flags.get(PARAMETER_OF_ARGUMENT.get(name, name)) if name != "model" else None
     if flag is not None:
         return _write_option(flag, value)
@@ -67,7 +67,7 @@ def _write_option(flag: str, value: object) -> str:
 
 
 def _write_value(value: object) -> str:
-    """Return a value as it is typed: a tuple with commas, True as true."""
+    """Return a value as typed on the command line: a tuple with commas, True as true."""
     if isinstance(value, tuple | list):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -83,6 +83,6 @@ def model_options() -> frozenset[str]:
 def source_options() -> frozenset[str]:
     """Return the names of all options of sources."""
     common = inspect.signature(open_source).parameters.keys()
-    # In messages, these are arguments for images in memory; in specs, they name columns and arrays.
+    # In messages, these are arguments for images in memory; in specs, names of columns and arrays.
     of_memory = {"spec", "labels", "class_names", "image", "images"}
     return frozenset((common | {name for scheme in SOURCES.values() for name in scheme.options}) - of_memory)

@@ -323,7 +323,10 @@ def open_plan(policy: Policy, binding: Binding) -> CompiledPolicy:
 
         return open_exported_file(policy, binding)
     folder = None if binding.path is None else binding.path.parent
-    resolved = resolve_classifier(policy, binding.classifier, allow_mismatch=binding.allow_mismatch, folder=folder)
+    call = "policy.bind(classifier, " if folder is None else "load_policy(path, classifier=classifier, "
+    resolved = resolve_classifier(
+        policy, binding.classifier, allow_mismatch=binding.allow_mismatch, offer=call, folder=folder
+    )
     return Plan(policy, resolved.on_device(binding.execution.device), binding.execution)
 
 

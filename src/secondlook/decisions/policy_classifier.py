@@ -37,13 +37,14 @@ class ResolvedClassifier:
 
 
 def resolve_classifier(
-    policy: Policy, given: object, *, allow_mismatch: bool, folder: Path | None = None
+    policy: Policy, given: object, *, allow_mismatch: bool, offer: str | None = "", folder: Path | None = None
 ) -> ResolvedClassifier:
     """Load the given classifier, or that of the policy if None, and compare it with the policy.
 
     A spec inherits missing options from the policy if they are harmless. A relative path in the policy is looked up in
     the working directory and in `folder`, the folder of the policy file; a file name alone only in `folder`. A
-    classifier that the policy was not made for is an error unless `allow_mismatch` is set.
+    classifier that the policy was not made for is an error unless `allow_mismatch` is set. The message offers that as
+    an argument of `offer`, the beginning of another call, if given; None if there is no such argument.
     """
     specs: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if given is None:
@@ -52,9 +53,12 @@ def resolve_classifier(
         classifier = _load_models(specs, policy)
     else:
         classifier = load_classifier(given)
-    if not allow_mismatch:
-        policy.check(classifier)
     mismatch = policy.find_mismatch(classifier)
+    if mismatch is not None and not allow_mismatch:
+        if offer is not None and isinstance(mismatch.repair, Repair):
+            alternative = "use it without the guarantee: {allow_mismatch}"
+            mismatch.repair = mismatch.repair.otherwise(alternative, of=offer, allow_mismatch=True)
+        raise mismatch
     return ResolvedClassifier(classifier, None if mismatch is None else mismatch.fault)
 
 
@@ -95,6 +99,11 @@ def _find_places(policy: Policy, folder: Path | None) -> list[list[Spec]]:
     In that folder, a model is also found by its file name alone, since both may be moved to another machine. Nothing is
     opened; a model that is not a local data file is an error.
     """
+    name = policy.known_classifier.name
+    if ":" not in name:
+        fault = f"the classifier {name!r} of the policy is a Python object, which is not part of the policy"
+        repair = Repair("use {classifier}", of="policy.bind(" if folder is None else "", classifier=ANY)
+        raise DecisionError(fault, repair=repair)
     try:
         specs = _parse_data_only(policy)
     except ClassifierError as error:

@@ -490,20 +490,22 @@ class Policy(SealedRecord):
     def find_mismatch(self, classifier: Classifier | ClassifierRecord) -> DecisionError | None:
         """Return the error for a classifier that the policy was not made for, or None."""
         expected, given = self.classifier, ClassifierRecord.describe(classifier)
-        repair = "calibrate again"
-        named: dict[str, Any] = {}
+        repair = Repair("calibrate again")
         if expected is None:
             fault = "the policy was made from arrays, so its classifier is unknown"
-            repair = "certify predictions that were collected with the classifier"
+            repair = Repair("certify predictions that were collected with the classifier")
+        elif not expected.digest:
+            fault = f"the policy was made with {expected.name!r}, which has no name to identify it"
+            repair = Repair("calibrate again with {name}", of="load_classifier(function, ", name="v1")
         elif not given.digest:
-            fault = f"classifier {given.name!r} has no digest, unlike {expected.name!r} of the policy"
-            repair, named = "load it with {name}", {"name": ANY}
+            fault = f"classifier {given.name!r} has no name to identify it; the policy is for {expected.name!r}"
+            repair = Repair("use {name} with the name at calibration", of="load_classifier(function, ", name=ANY)
         elif given.digest != expected.digest:
             wanted, found = (f"{one.name!r} (digest {one.digest[:12]})" for one in (expected, given))
             fault = f"the policy is for classifier {wanted}, got {found}"
         elif given.output != expected.output:
             fault = f"the policy is for outputs of type {expected.output}, but {given.name!r} outputs {given.output}"
-            repair, named = "load it with {output}", {"output": expected.output}
+            repair = Repair("load it with {output}", output=expected.output)
         else:
             made, has = expected.preprocessing, given.preprocessing
             differing = [key for key in sorted({*made, *has}) if made.get(key) != has.get(key)]
@@ -511,10 +513,9 @@ class Policy(SealedRecord):
                 return None
             name, value = Preprocessing.setting_name(differing[0]), made.get(differing[0])
             fault = f"the policy was made with {name} {value}, but the classifier has {has.get(differing[0])}"
-            how, named = ("without", {name: ANY}) if value is None else ("with", {name: value})
-            repair = f"load it {how} {{{name}}}"
-        text = f"{repair}, or pass {{allow_mismatch}} to use it without the guarantee"
-        return DecisionError(fault, repair=Repair(text, allow_mismatch=True, **named))
+            how, shown = ("without", ANY) if value is None else ("with", value)
+            repair = Repair(f"load it {how} {{{name}}}", **{name: shown})
+        return DecisionError(fault, repair=repair)
 
     # --- The policy file ---
 

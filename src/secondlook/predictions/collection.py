@@ -17,7 +17,7 @@ import numpy as np
 
 from secondlook.arrays import Array, Float32Array
 from secondlook.classifiers import Classifier, Fetch, load_classifier
-from secondlook.errors import PredictionsError, Repair, SourceError
+from secondlook.errors import PredictionsError, SourceError
 from secondlook.predictions.batching import Chunking, choose_batch_size, chunk_rows
 from secondlook.predictions.decoding import DecodedChunk, read_ahead, read_first_image
 from secondlook.predictions.execution import DEFAULT_EXECUTION, Engine, Execution, Worker
@@ -161,12 +161,9 @@ def _collect_in_memory(job: _Job, execution: Execution) -> Predictions:
 
 def _collect_on_disk(job: _Job, execution: Execution, store: Path) -> Predictions:
     classifier, source, views = job.classifier, job.source, job.views.texts
-    if not classifier.digest:
-        fault = f"classifier {classifier.name!r} has no name to store its outputs under"
-        repair = "pass it through load_classifier with {name}, and change the name when the function changes"
-        raise PredictionsError(fault, repair=Repair(repair, name="v1"))
+    key = entry_key(classifier, source)
     manifest = Manifest.create(classifier, source, job.views, job.chunking.rows)
-    entry = StoreEntry.open_or_create(store / entry_key(classifier, source), manifest)
+    entry = StoreEntry.open_or_create(store / key, manifest)
     with entry.lock_for_writing():
         repaired = [image.index for image in entry.manifest.skipped if source.is_readable(image.index)]
         with translate_store_errors(entry.folder):

@@ -174,6 +174,10 @@ def entry_key(classifier: Classifier, source: Source) -> str:
     """
     if classifier.members:
         return _digest(["ensemble", *(entry_key(member, source) for member in classifier.members), FORMAT_VERSION])
+    if not classifier.digest:
+        fault = f"classifier {classifier.name!r} has no name to store its outputs under"
+        repair = "use {name}, and change the name when the function changes"
+        raise PredictionsError(fault, repair=Repair(repair, of="load_classifier(function, ", name="v1"))
     settings = classifier.output, classifier.preprocessing.to_dict()
     return _digest([classifier.digest, *settings, source.digest, FORMAT_VERSION])
 

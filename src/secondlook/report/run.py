@@ -1,4 +1,4 @@
-"""`Run`: the folder that an evaluation leaves behind. Everything in it can be read without the model."""
+"""`Run`: the folder of an evaluation. It can be read without the model."""
 
 import json
 import shlex
@@ -57,7 +57,7 @@ class RunData(FrozenRecord):
     images: PositiveCount
     class_names: tuple[str, ...] | None
     duplicates: tuple[str, ...] = ()
-    """Ids of the images that have the same pixels as an earlier one."""
+    """Ids of images with the same pixels as an earlier image."""
 
 
 class UnknownData(FrozenRecord):
@@ -70,7 +70,7 @@ class UnknownData(FrozenRecord):
 
 @with_config(ConfigDict(extra="allow"))
 class RunSettings(TypedDict, total=False):
-    """The options of an evaluation, by the names of the command line; those that have their default may be missing."""
+    """The options of an evaluation, by their command line names; options with default values may be missing."""
 
     model: list[str]
     data: str
@@ -92,10 +92,10 @@ class RunSettings(TypedDict, total=False):
 
 
 class RunRecord(SealedRecord):
-    """How a run came about. It holds no times, so that the same run gives the same bytes.
+    """The record of a run. It has no times, so the same run gives the same bytes.
 
-    `predictions` is the key of the run's entry in the store of predictions beside the record, which may hold entries of
-    earlier evaluations.
+    `predictions` is the key of the run's entry in the predictions store in its folder; the store may also contain
+    entries of earlier evaluations.
     """
 
     format: Literal["secondlook run"] = "secondlook run"
@@ -111,26 +111,26 @@ class RunRecord(SealedRecord):
     evaluation: str
     """Checksum of the evaluation."""
     tuning: tuple[str, ...] = ()
-    """Ids of the images that were set apart to choose views and fit methods; nothing is judged on them."""
+    """Ids of the tuning images, used only to choose views and fit methods."""
     view_choice: ViewChoice | None = None
-    """How the views were chosen; None if they were given."""
+    """Record of the automatic choice of views; None if they were given."""
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """The page that `Run.report` wrote, and notes for its reader (why it has no images, for example)."""
+    """The page written by `Run.report`, and its notes (for example, the reason for missing images)."""
 
     path: Path
     notes: tuple[str, ...]
     terms: str
-    """Where the risk and the delta of its guarantees come from."""
+    """Origin of the risk and delta of its guarantees."""
 
 
 @dataclass(frozen=True)
 class Run:
     """The predictions, the evaluation and the record of one classifier on labeled images.
 
-    `open_run` opens a folder, `create_run` makes one. The methods take their defaults from the settings of the run.
+    Use `open_run` to open a folder and `create_run` to create one. The defaults of methods are the settings of the run.
     """
 
     REPORT: ClassVar[str] = "report.html"
@@ -161,7 +161,7 @@ class Run:
 
     @property
     def top_k(self) -> int:
-        """How many leading classes counted as the prediction."""
+        """Number of most probable classes that count as the prediction."""
         return self.settings.get("top_k", 1)
 
     @property
@@ -171,7 +171,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What the run is about, such as 'resnet20.onnx on val'."""
+        """Classifier and images, e.g. 'resnet20.onnx on val'."""
         return f"{short_name(self.record.classifier.name)} on {short_name(self.record.data.spec)}"
 
     @cached_property
@@ -194,18 +194,18 @@ class Run:
 
     @cached_property
     def tuning_positions(self) -> IntArray:
-        """Positions, in `predictions`, of the images that were set apart to choose views and fit methods. int64 [n]"""
+        """Positions of the tuning images in `predictions`. int64 [n]"""
         apart = frozenset(self.record.tuning)
         return np.array([place for place, id_ in enumerate(self.predictions.ids) if id_ in apart], dtype=np.int64)
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """The evaluation as it was written with the run."""
+        """The stored evaluation of the run."""
         return Evaluation.from_dict(self.evaluation_content)
 
     @property
     def skipped(self) -> tuple[tuple[str, str], ...]:
-        """Id and reason of each image that could not be read."""
+        """Id and reason of each unreadable image."""
         return tuple((image["id"], image["reason"]) for image in self.evaluation_content.get("skipped", ()))
 
     @cached_property
@@ -217,19 +217,19 @@ class Run:
                 raise ValueError("it was changed after it was written")
             Evaluation.from_dict(content)
         except (OSError, ValueError, SecondLookError) as error:
-            reason = f"{str(self.path / EVALUATION)!r} cannot be read: {str(error).rstrip('.')}"
+            reason = f"cannot read {str(self.path / EVALUATION)!r}: {str(error).rstrip('.')}"
             raise PredictionsError(f"{reason}; evaluate again to recreate it.") from None
         return content
 
     @property
     def accepted_unknowns(self) -> str | None:
-        """How many unknown images certified thresholds accept, as text; None if the evaluation has no such numbers."""
+        """Numbers of unknown images accepted by certified thresholds, as text; None if the evaluation has none."""
         content = self.evaluation_content.get("unknown")
         return None if content is None else describe_accepted_unknowns(content)
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How images become the input of the classifier."""
+        """The preprocessing of the classifier."""
         return Preprocessing.from_dict(self.record.classifier.preprocessing)
 
     @cached_property
@@ -264,10 +264,10 @@ class Run:
         progress: bool = True,
         **options: Any,
     ) -> Evaluation:
-        """Evaluate the stored predictions again, with those for unknown images, and write nothing.
+        """Evaluate the stored predictions again, including those for unknown images, without writing anything.
 
-        `options` are those of `evaluate`: `predict_from`, `top_k`, `level`, `resamples` and `seed`. What is not given
-        is as in the run.
+        `options` are those of `evaluate`: `predict_from`, `top_k`, `level`, `resamples` and `seed`. Defaults are the
+        settings of the run.
         """
         given = self._options | options
         given |= {"methods": methods or given["methods"], "metrics": metrics or given["metrics"]}
@@ -277,7 +277,7 @@ class Run:
 
     @property
     def _options(self) -> dict[str, Any]:
-        """The options of `evaluate` that the run was evaluated with."""
+        """The `evaluate` options of the run."""
         lists = {"methods": self.settings.get("method"), "metrics": self.settings.get("metric") or DEFAULT_METRICS}
         given = {**self.settings, **lists}
         return {one.name: given.get(one.name, one.default) for one in fields(EvaluationSettings)}
@@ -305,17 +305,17 @@ class Run:
     ) -> Policy:
         """Return the policy with the largest coverage whose error rate among accepted images is at most `risk`.
 
-        The guarantee fails with probability at most `delta`. Several methods share `delta`, so that it holds for the
-        best of them. By default the method is 'blend'. Images that the run set apart fit the method, if it needs
-        that, and the schedule of an adaptive policy, and are not certified on. `groups="class"` gives every predicted
-        class a threshold of its own, a mapping every group of classes; `groups`, `adaptive`, `tolerance`, `max_looks`,
-        `unknown` (such as `unknown_predictions`, or those of `collect_unknown`) and `unknown_budget` are as in
-        `certify`. Of copies of images, only errors count. Every calibration is recorded in the run: another one on the
-        same images warns how probable it is that one of their guarantees fails. Warnings of the run are repeated.
-        Raises `DecisionError` where no threshold can be certified; the message says what could be.
+        The guarantee fails with probability at most `delta`. Several methods share `delta`, so the guarantee holds for
+        the best of them. By default the method is 'blend'. The tuning images of the run fit the method, if necessary,
+        and the schedule of an adaptive policy; they are excluded from certification. With `groups="class"`, each
+        predicted class has its own threshold, with a mapping each group of classes; `groups`, `adaptive`, `tolerance`,
+        `max_looks`, `unknown` (e.g. `unknown_predictions` or the result of `collect_unknown`) and `unknown_budget` are
+        as in `certify`. Of copies of images, only errors count. Each calibration is recorded in the run: another one on
+        the same images warns about the probability that one of their guarantees fails. Warnings of the run are
+        repeated. Raises `DecisionError` if no threshold can be certified; the message suggests an alternative.
         """
         methods = None if method is None else as_methods(method)
-        given: object = groups  # whatever callers without a type checker pass
+        given: object = groups  # untyped callers may pass anything
         if not (given is None or isinstance(given, Mapping) or (isinstance(given, str) and given == "class")):
             raise DecisionError(
                 f"a run certifies a policy, whose groups cannot be {given!r}",
@@ -345,7 +345,7 @@ class Run:
         return self._complete(policy)
 
     def _repeat_warnings(self) -> None:
-        """Warn again of what the evaluation warned of: a threshold repairs neither the setup nor views that harm."""
+        """Repeat the warnings of the evaluation: a threshold fixes neither the setup nor harmful views."""
         for message in self.record.warnings:
             category = SetupWarning if message.startswith(SetupWarning.START) else ViewWarning
             warnings.warn(message, category, stacklevel=3)
@@ -390,10 +390,10 @@ class Run:
     def collect_unknown(
         self, data: Any, classifier: Any = None, *, execution: Execution = DEFAULT_EXECUTION
     ) -> Predictions:
-        """Return predictions for example unknown images, such as 'folder:others/', with the views of the run.
+        """Return predictions for example unknown images, e.g. 'folder:others/', with the views of the run.
 
-        The classifier is by default loaded from its local file. Predictions are kept in the folder of the run, so that
-        an interrupted call resumes, and those that are there are not computed again.
+        By default, the classifier is loaded from its local file. Predictions are stored in the folder of the run, so
+        existing ones are reused and an interrupted call resumes.
         """
         source = open_source(data, on_error=execution.on_error).without_labels()
         known = self.record.unknown
@@ -401,7 +401,7 @@ class Run:
             assert self.unknown_predictions is not None, "the run has unknown images"
             return self.unknown_predictions
         policy = Policy(threshold=0, classifier=self.record.classifier)
-        loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
+        loaded = resolve_classifier(policy, classifier, allow_mismatch=False, offer=None, folder=self.path).classifier
         store = self.path / UNKNOWN_PREDICTIONS
         return collect(
             loaded.on_device(execution.device), source, self.predictions.views, store=store, execution=execution
@@ -416,17 +416,17 @@ class Run:
         seed: int = 0,
         execution: Execution = DEFAULT_EXECUTION,
     ) -> Policy:
-        """Return a policy of the run that can also estimate accuracy when images change.
+        """Return a policy of the run that can also estimate accuracy after the images change.
 
-        The classifier, by default loaded from its local file, is shown corrupted versions of `n_images` labeled images
-        of the run, drawn with `seed`; how confidences and predicted classes tell its accuracy for them becomes part of
-        the policy. Threshold and guarantee stay as they are: both were chosen without corrupted images. Outputs are
-        kept in the folder of the run, so that an interrupted job resumes. Of `execution`, the batch size, the device
-        and the progress are used.
+        The classifier, by default loaded from its local file, predicts corrupted versions of `n_images` labeled images
+        of the run, drawn with `seed`. The policy then includes a model of its accuracy, given confidences and predicted
+        classes. Threshold and guarantee do not change: both were chosen without corrupted images. Outputs are stored in
+        the folder of the run, so an interrupted job resumes. Only the batch size, device and progress of `execution`
+        are used.
         """
         if policy.calibration is None or policy.calibration.digest != self.record.data.digest:
-            raise DecisionError("the policy was calibrated on other images than those of the run; pass one of the run.")
-        loaded = resolve_classifier(policy, classifier, allow_mismatch=False, folder=self.path).classifier
+            raise DecisionError("the policy was not calibrated on the images of the run; pass a policy of the run.")
+        loaded = resolve_classifier(policy, classifier, allow_mismatch=False, offer=None, folder=self.path).classifier
         tuning = frozenset(self.record.tuning)
         model = learn_shifts(
             policy,
@@ -441,9 +441,9 @@ class Run:
         return policy.model_copy(update={"shifts": model})
 
     def count_accepted_unknowns(self, policy: Policy) -> AcceptedUnknowns | None:
-        """Return how many unknown images of the run a policy accepts; None if the run has none.
+        """Count the unknown images of the run that a policy accepts; None if the run has none.
 
-        A guarantee is about images of the known classes; it says nothing about these, and they do not change it.
+        The guarantee covers only images of the known classes and does not depend on unknown ones.
         """
         if self.unknown_predictions is None:
             return None
@@ -452,7 +452,7 @@ class Run:
 
     def _complete(self, policy: Policy) -> Policy:
         """Return a policy with the classifier and the images of the run."""
-        assert policy.calibration is not None, "it was chosen on images"
+        assert policy.calibration is not None, "the policy was just calibrated"
         images = {"data": self.record.data.spec, "digest": self.record.data.digest}
         calibration = policy.calibration.model_copy(update=images)
         return policy.model_copy(update={"classifier": self.record.classifier, "calibration": calibration})
@@ -467,9 +467,9 @@ class Run:
     ) -> RunReport:
         """Write the report of the run, by default to report.html in its folder.
 
-        Risk and delta of the guarantees are those of the latest calibration of the run. If there is none, or `delta` is
-        given, all methods of the report share `delta`, by default 0.001. The images are shown where they are still
-        available; otherwise a note says why not.
+        Risk and delta of the guarantees are those of the latest calibration of the run. Without one, or with `delta`,
+        all methods of the report share `delta`, by default 0.001. The page shows the images if they are still
+        available; otherwise a note gives the reason.
         """
         target = check_page_path(path or self.path / self.REPORT)
         duplicates = self.record.data.duplicates
@@ -491,14 +491,13 @@ class Run:
             notes.append(f"{calibrations.describe()}.")
         if calibration is not None and calibration.tolerance:
             notes.append(
-                "The latest calibration looks adaptively: its policy has its threshold and counts. The operating "
-                "points of this page are with all looks, at the same risk and delta."
+                "The latest calibration is adaptive: see its policy for its threshold and counts. The operating points "
+                "of this page use all looks, at the same risk and delta."
             )
         if calibration is not None and calibration.class_risks:
             notes.append(
-                "The latest calibration has a threshold for each predicted class: they are in its policy. The "
-                "operating points of this page have one for all classes, at the largest risk of any class and the same "
-                "delta."
+                "The latest calibration has a threshold for each predicted class: see its policy. The operating points "
+                "of this page have one for all classes, at the largest risk of any class and the same delta."
             )
         image = unknown_image = None
         if galleries:
@@ -541,7 +540,7 @@ class Run:
 
     @property
     def facts(self) -> dict[str, str]:
-        """How the run came about, as the report shows it."""
+        """Facts about the origin of the run for the report."""
         classifier, data, unknown = self.record.classifier, self.record.data, self.record.unknown
         return {
             "classifier": classifier.name,
@@ -558,7 +557,7 @@ class Run:
 def _open_unchanged(data: RunData | UnknownData, class_names: tuple[str, ...] | None = None) -> Source:
     source = open_source(data.spec)
     if class_names is not None:
-        with suppress(SourceError):  # other labels are a change, too
+        with suppress(SourceError):  # the digest check reports changed labels
             source = source.with_class_names(class_names)
     if source.digest != data.digest:
         raise SourceError(f"the images of {source.spec!r} changed after the run; restore them or evaluate again.")
@@ -573,7 +572,7 @@ def open_run(path: str | Path) -> Run:
         return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
     except OSError as error:
         if (folder / PREDICTIONS).is_dir() and not record.exists():
-            repair = "run the same evaluate command again to resume it: its predictions are kept"
+            repair = "run the same evaluate command again to resume; its predictions are saved"
             raise PredictionsError(f"the evaluation in {str(folder)!r} was interrupted", repair=repair) from None
         raise PredictionsError(f"{str(folder)!r} is not a readable run folder: {RECORD}: {error.strerror}.") from None
     except ValidationError as error:
@@ -583,10 +582,10 @@ def open_run(path: str | Path) -> Run:
 
 
 def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -> Run:
-    """Write the settings, the evaluation and the record of a run, the record last; remove the report of another one."""
+    """Write the settings, evaluation and record of a run, the record last; remove the report of a different run."""
     options = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in record.settings.items()]
     contents = {
-        SETTINGS: f"[evaluate]\n{''.join(options)}",  # as the command line reads it
+        SETTINGS: f"[evaluate]\n{''.join(options)}",  # the format of `--config`
         EVALUATION: json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n",
         RECORD: record.model_dump_json(indent=2) + "\n",
     }
@@ -603,7 +602,7 @@ def write_run(path: Path, record: RunRecord, evaluation: Mapping[str, object]) -
 
 
 def _remove_report(folder: Path) -> None:
-    """Remove the report of a run, the page first: it must not stand beside other numbers, nor without its files."""
+    """Remove the report of a run, the page first: it must never exist without its files."""
     (folder / Run.REPORT).unlink(missing_ok=True)
     files = folder / REPORT_FILES
     if files.is_dir():

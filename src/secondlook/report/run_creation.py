@@ -1,4 +1,4 @@
-"""`create_run`: evaluate a classifier on labeled images and keep everything in one folder."""
+"""`create_run`: evaluate a classifier on labeled images and store everything in one folder."""
 
 import warnings
 from collections.abc import Iterable
@@ -62,49 +62,48 @@ def create_run(
 ) -> Run:
     """Evaluate a classifier on labeled images and write the run to the folder `out`.
 
-    An interrupted call resumes where it stopped: predictions that are stored in the folder are not computed again. A
-    report in the folder is removed if the run is another one than before.
+    An interrupted call resumes: predictions stored in the folder are reused. If the run differs from the previous one
+    in the folder, its old report is removed.
 
-    If views are to be chosen or a method to be fitted, a quarter of the images, at most 1,000, is set apart for that;
-    the run knows them, and neither evaluates nor certifies anything on them.
+    To choose views or fit methods, a quarter of the images, at most 1,000, becomes tuning images, which are excluded
+    from evaluation and certification.
 
     Parameters
     ----------
     classifier
-        A spec such as 'onnx:model.onnx', a model, a function, or a list of these (an ensemble).
+        A spec like 'onnx:model.onnx', a model, a function, or a list of these (an ensemble).
     data, labels
-        Labeled images: a spec such as 'folder:val/', or anything else that `open_source` accepts, such as an array
-        uint8 [N, H, W, C], with `labels` int [N], or class names, if the images have no labels of their own.
+        Labeled images: a spec like 'folder:val/', or any other input of `open_source`, e.g. an array uint8
+        [N, H, W, C]. `labels` are int [N] or class names, for images without labels.
     views
-        A preset, view texts or a `ViewSet`; "auto" chooses views that suit the classifier and the images.
+        A preset, view texts or a `ViewSet`; "auto" chooses views for the classifier and the images.
     out
-        The folder of the run; not one of the images.
+        The folder of the run; must be outside the folders of the images.
     unknown
-        Images that belong to none of the classes (out-of-distribution images); every prediction for them counts as an
-        error.
+        Images of none of the classes (out-of-distribution images); every prediction for them counts as an error.
     per_class
         Also evaluate each true class separately.
     check_setup
-        Whether to check the preprocessing and the class order on up to 256 of the images first, and warn if others are
-        clearly better; see `check_setup`.
+        Whether to check preprocessing and class order on up to 256 images first, and warn if another setup is clearly
+        better; see `check_setup`.
     execution
-        Where and how the classifier runs. With an engine, the evaluation is the same as in this process.
+        Device, batch size, engine and so on. Results do not depend on the engine.
     **options
         Options of `evaluate`: `methods`, `metrics`, `predict_from`, `top_k`, `level`, `resamples` and `seed`.
     """
     settings, engine, on_error = EvaluationSettings.from_options(**options), execution.engine, execution.on_error
     loaded = load_classifier(classifier)
-    # The workers of an engine put their classifiers on devices of their own.
+    # The workers of an engine choose their own devices.
     loaded = loaded.on_device(execution.device) if engine is None else loaded
     if loaded.n_classes is not None:
         check_prediction(settings.predict_from, settings.top_k, loaded.n_classes)
-    # A number of NumPy is stored as one of Python.
+    # NumPy numbers become Python numbers.
     settings = replace(settings, methods=settings.methods or None, top_k=int(settings.top_k))
     source = loaded.open_labeled(data, labels, on_error)
     if source.labels is None:
         repair = Repair("pass a folder per class, a table with a label column, or {labels}", labels=ANY)
         raise SourceError(f"{source.spec!r} has no labels, which an evaluation needs", repair=repair)
-    # Whatever classes those images have, they are none of the classifier's.
+    # Any labels of unknown images are not classes of the classifier.
     outside = None if unknown is None else open_source(unknown, on_error=on_error).without_labels()
     if engine is not None and on_error is None:
         source = skip_by_default(source, data)
@@ -112,11 +111,12 @@ def create_run(
     folder = Path(out)
     _check_apart(folder, [source] if outside is None else [source, outside])
     if not (isinstance(views, str) and views == AUTO):
-        views = ViewSet(views)  # rejected before a folder is made
+        views = ViewSet(views)  # invalid views fail before the folder is created
+    key = entry_key(loaded, source)  # functions without a name fail too
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ReportError(f"the folder {str(folder)!r} cannot be created: {error.strerror}; choose another.") from None
+        raise ReportError(f"cannot create the folder {str(folder)!r}: {error.strerror}; choose another.") from None
     wrong = _check_setup(folder, loaded, source, execution.batch_size) if check_setup else ()
     for message in wrong:
         warnings.warn(message, SetupWarning, stacklevel=2)
@@ -135,7 +135,7 @@ def create_run(
             preds, groups="class" if per_class else None, execution=execution, **judging, **vars(settings)
         )
     duplicates = tuple(source.ids[index] for index in source.find_duplicates())
-    # Ranks are among the given images, so that their thresholds apply to no others.
+    # Thresholds of rank methods do not apply to other images.
     methods = tuple(name for name in evaluation.methods if not find_method(name).is_rank)
     accepted = {}
     if outside is not None and methods:
@@ -172,7 +172,7 @@ def create_run(
         "no_check": not check_setup,
         "device": None if execution.device == "auto" else execution.device,
     }
-    # Zero is recorded, as other values are, and what has its default is not.
+    # Omit default values, but not 0.
     recorded = {name: one for name, one in given.items() if one is not None and one is not False and one != []}
     record = RunRecord(
         secondlook=secondlook.__version__,
@@ -189,7 +189,7 @@ def create_run(
         if outside is None
         else UnknownData(spec=outside.spec, digest=outside.digest, predictions=entry_key(loaded, outside)),
         views=preds.views.texts,
-        predictions=entry_key(loaded, source),
+        predictions=key,
         warnings=wrong,
         evaluation=compute_checksum(content),
         tuning=tuple(preds.ids[position] for position in tuning),
@@ -199,7 +199,7 @@ def create_run(
 
 
 def _check_setup(folder: Path, classifier: Classifier, source: Source, batch_size: BatchSize) -> tuple[str, ...]:
-    """Check the setup, unless the folder has a checked run of the same classifier and images, which kept the result."""
+    """Check the setup, or reuse the result if the folder has a checked run of the same classifier and images."""
     with suppress(SecondLookError):
         record = open_run(folder).record
         if record.predictions == entry_key(classifier, source) and not record.settings.get("no_check"):
@@ -211,17 +211,17 @@ def _check_setup(folder: Path, classifier: Classifier, source: Source, batch_siz
 
 
 def _check_apart(folder: Path, sources: Iterable[Source]) -> None:
-    """Reject a run folder whose files would lie among images: the next evaluation could read them as images."""
+    """Reject a run folder with files in an image folder: the next evaluation could read them as images."""
     for source in sources:
         try:
             images = parse_spec(source.spec).path
             is_folder = images.is_dir()
-        except (SecondLookError, OSError, ValueError):  # the spec of an array, of a data set in memory
+        except (SecondLookError, OSError, ValueError):  # data in memory
             continue
         pairs = [
             (folder, images),
             *((images, folder / name) for name in (PREDICTIONS, UNKNOWN_PREDICTIONS, REPORT_FILES)),
         ]
         if is_folder and any(inner.resolve().is_relative_to(outer.resolve()) for inner, outer in pairs):
-            fault = f"the run folder {str(folder)!r} would have its files among the images of {source.spec!r}"
-            raise ReportError(fault, repair=f"choose a folder outside of them, such as '{images}-run'")
+            fault = f"the files of the run folder {str(folder)!r} would be among the images of {source.spec!r}"
+            raise ReportError(fault, repair=f"choose a folder outside of them, e.g. '{images}-run'")

@@ -14,7 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.diagnosis import SetupWarning
-from secondlook.errors import PredictionsError, ReportError, SourceError
+from secondlook.errors import DecisionError, PredictionsError, ReportError, SourceError
 from secondlook.files import compute_checksum
 from secondlook.views import ViewWarning
 from tests.report.runs.conftest import QUIET, VIEWS, classify
@@ -62,7 +62,17 @@ def test_run_of_an_estimator_with_integer_classes_opens_its_images(archive: str,
         sl.open_run(run.path).image(0)
 
 
-def test_repr_is_for_people(run: sl.Run) -> None:
+def test_functions_need_a_name_before_a_folder_is_created(run: sl.Run, archive: str, tmp_path: Path) -> None:
+    for function in (classify, lambda batch: classify(batch), [classify, classify]):
+        with pytest.raises(PredictionsError, match=r"load_classifier\(function, name='v1'\)"):
+            sl.create_run(function, archive, out=tmp_path / "other", views=VIEWS, execution=QUIET)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(DecisionError, match=r"load_classifier\(function, name=\)") as raised:
+        run.collect_unknown(np.zeros((2, 6, 6, 3), np.uint8), classify)
+    assert "allow_mismatch" not in str(raised.value), "it is no argument of the method"
+
+
+def test_repr_is_readable(run: sl.Run) -> None:
     accuracy = 100 * run.predictions.correct().mean()
     for text in (repr(run), run._repr_html_()):
         assert "brightness-v1 on data.npz" in text
@@ -72,13 +82,13 @@ def test_repr_is_for_people(run: sl.Run) -> None:
     assert "500 images x 3 views" in repr(sl.open_run(run.path)), "it does not need the evaluation"
 
 
-def test_arguments_come_in_the_order_of_collect() -> None:
+def test_arguments_have_the_order_of_collect() -> None:
     collect, create_run = (list(signature(one).parameters) for one in (sl.collect, sl.create_run))
     assert create_run[:3] == collect[:3] == ["classifier", "data", "views"]
     assert len(create_run) <= 12
 
 
-def test_numbers_of_numpy_are_as_of_python(
+def test_numpy_numbers_equal_python_numbers(
     run: sl.Run, classifier: sl.Classifier, archive: str, tmp_path: Path
 ) -> None:
     numbers: dict[str, Any] = {"resamples": np.int64(20), "seed": np.int32(0)}
@@ -114,7 +124,7 @@ def test_report_is_kept_for_the_same_run_only(run: sl.Run, classifier: sl.Classi
 
 
 @pytest.mark.parametrize("change", [{"views": "identity hflip"}, {"predict_from": "views"}, {"data": "?limit=400"}])
-def test_report_of_other_numbers_is_removed_but_no_file_of_a_person(
+def test_outdated_report_is_removed_but_no_user_file(
     run: sl.Run, classifier: sl.Classifier, archive: str, change: dict[str, Any]
 ) -> None:
     (run.path / "report-files").mkdir()
@@ -152,7 +162,7 @@ def test_run_among_the_images_is_rejected(classifier: sl.Classifier, tmp_path: P
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_images_in_a_place_of_the_run_are_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
+def test_images_inside_a_run_are_rejected(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"views": VIEWS, "execution": QUIET}
     for number, place in enumerate(("predictions", "predictions/val", "unknown", "report-files")):
         out = tmp_path / str(number)
@@ -181,7 +191,7 @@ def forge(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_forged_settings_are_rejected_and_those_of_other_versions_kept(run: sl.Run) -> None:
+def test_forged_settings_are_rejected_and_unknown_ones_kept(run: sl.Run) -> None:
     values = {"resamples": "many", "top_k": 0, "method": [3], "metric": {"a": 1}, "level": 2, "predict_from": "x"}
     for name, value in values.items():
         forge(run.path / "run.json", settings={**run.settings, name: value})
@@ -274,7 +284,7 @@ def make_left_half_images(tmp_path: Path, n_images: int = 1200) -> str:
     return f"npz:{tmp_path / 'halves.npz'}"
 
 
-def test_harmful_views_are_warned_of_or_set_aside_on_images_that_nothing_is_judged_on(tmp_path: Path) -> None:
+def test_harmful_views_cause_a_warning_or_are_removed_on_tuning_images(tmp_path: Path) -> None:
     model = sl.load_classifier(classify_left_half, output="probabilities", name="left-half")
     data = make_left_half_images(tmp_path)
     with pytest.warns(ViewWarning, match=r"hflip.*'auto'"):
@@ -332,7 +342,7 @@ def test_unreadable_folders_are_rejected(tmp_path: Path, content: bytes | None) 
         sl.open_run(folder)
 
 
-def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None:
+def test_wrong_setup_causes_a_warning_that_is_stored(archive: str, tmp_path: Path) -> None:
     calls: list[int] = []
 
     def classify_inverted(batch: Array) -> Array:
@@ -352,7 +362,7 @@ def test_wrong_setup_is_warned_of_and_kept(archive: str, tmp_path: Path) -> None
     assert sum(calls) == classified  # everything is stored
 
 
-def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None:
+def test_setup_check_can_be_skipped(archive: str, tmp_path: Path) -> None:
     calls: list[int] = []
 
     def guess(batch: Array) -> Array:
@@ -369,7 +379,7 @@ def test_check_of_the_setup_can_be_omitted(archive: str, tmp_path: Path) -> None
     assert "no_check" not in sl.open_run(run.path).settings
 
 
-def test_everything_is_classified_on_the_device(cuda_1_only: sl.Classifier, archive: str, tmp_path: Path) -> None:
+def test_all_predictions_run_on_the_device(cuda_1_only: sl.Classifier, archive: str, tmp_path: Path) -> None:
     """The setup check, the choice of views, the labeled and the unknown images."""
     path, noise = tmp_path / "run", np.zeros((4, 6, 6, 3), dtype=np.uint8)
     options: dict[str, Any] = {"unknown": noise, "resamples": 5}
