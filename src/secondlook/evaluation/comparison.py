@@ -1,4 +1,4 @@
-"""`compare`: methods of several classifiers on the images they share, or two ways to predict the class."""
+"""`compare`: methods of several classifiers on their shared images, or two ways to predict the class."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,23 +22,23 @@ from secondlook.predictions import DEFAULT_EXECUTION, Execution, PredictFrom, Pr
 from secondlook.tables import describe_prediction, format_image_share, format_value
 
 METHOD = "mean"
-"""The confidence whose AURC is compared: that of the paper, which exists for every set of views."""
+"""The confidence for comparing the AURC: that of the paper, which is defined for every set of views."""
 _SAME_IMAGES = "compare predictions for the same images"
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(EstimateTable):
-    """Estimates of several classifiers and methods, paired with the first; `print` shows a table."""
+    """Estimates of several classifiers and methods, with paired differences to the first; `print` shows a table."""
 
     rows: tuple[Estimate, ...]
     baseline: str
     level: float
     n_images: int
     predict_from: PredictFrom | None = None
-    """None where plain confidences were compared."""
+    """None for plain confidences."""
     top_k: int | None = None
     tuning_images: int = 0
-    """Number of images, of those that all have, that were set apart; `n_images` does not include them."""
+    """Number of shared images that were set apart; `n_images` does not include them."""
 
     @classmethod
     def from_confidences(
@@ -54,8 +54,8 @@ class Comparison(EstimateTable):
     ) -> Self:
         """Compare confidences of the same images, each with its own correctness; the first is the baseline.
 
-        `entries` are (bool [N], float64 [N]) by name. `scores` names the entries that are not probabilities, for which
-        calibration metrics are undefined.
+        `entries` are (bool [N], float64 [N]) by name. `scores` lists the names of entries that are not probabilities;
+        calibration metrics are undefined for them.
         """
         if not entries:
             raise MetricError("there is nothing to compare; pass at least one method, such as 'mean'.")
@@ -96,17 +96,17 @@ def compare(
     seed: int = 0,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> Comparison:
-    """Compare methods of several classifiers on the images that all of them have, paired by id.
+    """Compare methods of several classifiers on their shared images, paired by id.
 
-    Images that one of the runs set apart are not judged. Methods that have to be fitted are fitted on them; if there
-    are none, on a quarter of the images, at most 1,000.
+    Images that any run set apart are not judged. Methods that need fitting are fitted on them, or otherwise on a
+    quarter of the images, at most 1,000.
 
     Parameters
     ----------
     predictions
-        Labeled predictions, or objects with `.predictions` such as runs, by name.
+        Labeled predictions, or objects with `.predictions`, like runs, by name.
     methods
-        Names of methods, maybe with options such as 'max-logit-pnorm?on=views'. The first method of the first
+        Names of methods, optionally with options, like 'max-logit-pnorm?on=views'. The first method of the first
         predictions is the baseline of all differences.
     metrics, predict_from, top_k, level, resamples, seed
         As in `evaluate`.
@@ -136,18 +136,18 @@ def compare(
 
 
 def pair_predictions(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Return predictions for the images that all have, in the order of the first; their labels must agree."""
+    """Return predictions for the shared images, in the order of the first predictions; labels must agree."""
     if not predictions:
         raise MetricError("there is nothing to compare; pass at least one set of predictions.")
     places = {name: {id_: place for place, id_ in enumerate(preds.ids)} for name, preds in predictions.items()}
     first = next(iter(places))
     shared = [id_ for id_ in places[first] if all(id_ in own for own in places.values())]
     if not shared:
-        raise MetricError(f"no image is in all of {', '.join(map(repr, predictions))}", repair=_SAME_IMAGES)
+        raise MetricError(f"there is no image in all of {', '.join(map(repr, predictions))}", repair=_SAME_IMAGES)
     paired = {}
     for name, preds in predictions.items():
         paired[name] = preds.select(images=np.array([places[name][id_] for id_ in shared]))
-        # Different images may have the same ids, such as positions in two archives.
+        # Different images may have the same ids, for example positions in two archives.
         n_different = int(np.sum(paired[name].labels != paired[first].labels))
         if n_different:
             counts = f"{n_different:,} of {len(shared):,} shared ids"
@@ -156,19 +156,19 @@ def pair_predictions(predictions: Mapping[str, Predictions]) -> dict[str, Predic
 
 
 def _find_tuning(shared: Predictions, given: Iterable[Any]) -> IntArray:
-    """Return the positions, among the shared images, of those that some run has set apart. int64 [n]"""
+    """Return the positions, among the shared images, of those set apart by any run. int64 [n]"""
     apart = {one.predictions.ids[place] for one in given for place in getattr(one, "tuning_positions", ())}
     positions = [position for position, id_ in enumerate(shared.ids) if id_ in apart]
     if len(positions) == shared.n_images:
-        fault = f"all {shared.n_images:,} images that the runs share were set apart for tuning"
-        raise MetricError(fault, repair="compare runs that share other images, which can be judged")
+        fault = f"all {shared.n_images:,} images shared by the runs were set apart for tuning"
+        raise MetricError(fault, repair="compare runs that share other images")
     return np.array(positions, dtype=np.int64)
 
 
 def _get_predictions(name: str, value: Any) -> Predictions:
     preds = value if isinstance(value, Predictions) else getattr(value, "predictions", None)
     if not isinstance(preds, Predictions):
-        raise MetricError(f"{name!r} is a {type(value).__name__}; expected Predictions, or a run, which has them.")
+        raise MetricError(f"{name!r} is a {type(value).__name__}; expected Predictions or a run.")
     if not preds.has_labels:
         raise MetricError(f"the predictions {name!r} have no labels", repair=Repair("pass {labels}", labels=ANY))
     return preds
@@ -176,12 +176,12 @@ def _get_predictions(name: str, value: Any) -> Predictions:
 
 @dataclass(frozen=True)
 class PredictFromComparison:
-    """Accuracy and AURC of the class predicted from the image itself, and of that from the mean over views."""
+    """Accuracy and AURC of the class predicted from the image itself, and from the mean over views."""
 
     rows: Annotated[tuple[Estimate, ...], Field(min_length=4, max_length=4)]
     """'accuracy' and 'aurc' of 'image', then of 'views' with the paired differences to 'image'."""
     method: str = METHOD
-    """The confidence that the AURC is about."""
+    """The confidence for the AURC."""
 
     def __post_init__(self) -> None:
         expected = [(one, metric) for one in get_args(PredictFrom) for metric in ("accuracy", "aurc")]
@@ -190,9 +190,9 @@ class PredictFromComparison:
 
     @property
     def recommended(self) -> PredictFrom | None:
-        """What to predict from; None if it makes no clear difference, or cannot be judged.
+        """Recommendation: 'image' or 'views'; None without a clear difference, or if it cannot be judged.
 
-        Views are recommended only if the accuracy is measurably higher, and the AURC not measurably worse.
+        Views are only recommended if the accuracy is measurably higher, and the AURC not measurably worse.
         """
         accuracy, aurc = (one.verdict for one in self.rows[2:])
         if "worse" in (accuracy, aurc):
@@ -200,7 +200,7 @@ class PredictFromComparison:
         return "views" if accuracy == "better" else None
 
     def describe(self, predict_from: PredictFrom, top_k: int = 1) -> str | None:
-        """Return one sentence that recommends what to predict from; None if there are too few errors to judge."""
+        """Return a sentence that recommends the image or the views; None if there are too few errors to judge."""
         _, _, accuracy, aurc = self.rows
         if accuracy.verdict is None or aurc.verdict is None:
             return None

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 ALL_IMAGES = "all images"
 LINE_WIDTH = 80
 MAX_RESAMPLES = 100_000
-"""More change the third digit of an interval at most, and take hours."""
+"""More resamples change at most the third digit of an interval, and take hours."""
 MIN_OUTCOMES = 5
-"""With fewer errors, or fewer correct predictions, there are no intervals: one such as [1, 1] looks certain."""
+"""With fewer errors, or fewer correct predictions, there are no intervals: [1, 1], for example, looks certain."""
 OPPOSITES = {"wrong": "correct", "unknown": "known", "wrong or unknown": "correct"}
-"""What images that count as errors are called, and what the others are."""
+"""Names of images that count as errors, and of the other images."""
 SUMMARY_METRICS, SUMMARY_COLUMNS = ("auroc", "aurc", "coverage_at"), 3
-"""Metrics of a summary, and how many there is room for; fewer than that are all shown."""
+"""Preferred metrics of a summary, and its largest number of metrics."""
 ENOUGH_OUTCOMES = 100
 """With fewer errors, or fewer correct predictions, there are no verdicts: intervals of differences are too narrow."""
 
@@ -51,10 +51,10 @@ class Estimate:
     metric: str
     better: Literal["higher", "lower"]
     value: float | None
-    """None where the metric is undefined on these images; `reason` tells why."""
+    """None if the metric is undefined on these images; `reason` says why."""
     interval: Interval | None
     difference: float | None
-    """Value minus that of the baseline on the same images; None for the baseline itself."""
+    """Value minus the value of the baseline on the same images; None for the baseline itself."""
     difference_interval: Interval | None
     reason: str | None
     images: PositiveCount
@@ -66,14 +66,14 @@ class Estimate:
 
     @property
     def n_rarer(self) -> int:
-        """Number of errors, or of correct predictions where those are fewer."""
+        """Number of errors or of correct predictions, whichever is smaller."""
         return min(self.errors, self.images - self.errors)
 
     @property
     def verdict(self) -> Literal["better", "worse", "unclear"] | None:
         """Comparison with the baseline: 'unclear' if the interval of the difference contains zero.
 
-        None for the baseline itself, and where there are too few errors or too few correct predictions to judge.
+        None for the baseline itself, and if there are too few errors or too few correct predictions to judge.
         """
         interval = self.difference_interval
         if interval is None or self.n_rarer < ENOUGH_OUTCOMES:
@@ -83,11 +83,11 @@ class Estimate:
         return "better" if (interval.low > 0) == (self.better == "higher") else "worse"
 
     def format_value(self) -> str:
-        """Return the value as text, '-' where it is undefined."""
+        """Return the value as text, '-' if undefined."""
         return "-" if self.value is None else format_value(self.value)
 
     def format_difference_interval(self, none: str = "same") -> str:
-        """Return the interval of the difference as text, `none` if there is no difference, "" if it is unknown."""
+        """Return the interval of the difference as text; `none` without a difference, "" if unknown."""
         interval = self.difference_interval
         if interval is None or self.n_rarer < MIN_OUTCOMES:
             return ""
@@ -99,13 +99,13 @@ class Estimate:
 
 
 def check_resampling(level: float, resamples: int, seed: int) -> None:
-    """Check the confidence level of intervals, the number of resamples they are percentiles of, and the seed."""
+    """Check the confidence level of intervals, the number of resamples, and the seed."""
     if not is_number(level) or not 0 < level < 1:
-        raise MetricError("is no confidence level between 0 and 1, such as 0.95", argument="level", value=level)
+        raise MetricError("is not a confidence level in (0, 1), such as 0.95", argument="level", value=level)
     if not is_whole_number(resamples) or not 0 < resamples <= MAX_RESAMPLES:
-        raise MetricError(f"is no whole number from 1 to {MAX_RESAMPLES:,}", argument="resamples", value=resamples)
+        raise MetricError(f"is not a whole number from 1 to {MAX_RESAMPLES:,}", argument="resamples", value=resamples)
     if not is_whole_number(seed) or seed < 0:
-        raise MetricError("is no whole number of at least 0", argument="seed", value=seed)
+        raise MetricError("is not a whole number of at least 0", argument="seed", value=seed)
 
 
 def estimate_metrics(
@@ -121,7 +121,7 @@ def estimate_metrics(
 ) -> tuple[Estimate, ...]:
     """Return every metric of every entry of every group of images.
 
-    `scores` are the names of entries whose values are not probabilities, even where they lie in [0, 1].
+    `scores` are the names of entries that are not probabilities, even if their values are in [0, 1].
     """
     check_resampling(level, resamples, seed)
     parsed = parse_metrics(metrics)
@@ -144,7 +144,7 @@ def estimate_metrics(
                     seed,
                     advance,
                 )
-            else:  # of a thousand classes, most have as few
+            else:  # most of a thousand classes have as few
                 resampled = dict.fromkeys(entries, np.full((1, len(parsed)), np.nan))
                 advance(resamples)
             for (name, ranking), (column, metric) in product(rankings.items(), enumerate(parsed)):
@@ -172,16 +172,16 @@ def estimate_metrics(
 
 
 def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, kind: str = "wrong") -> list[object]:
-    """Return a table with a block per metric and a line per method, with notes: few images, missing values.
+    """Return a table with a block per metric and a row per method, with notes: few images, missing values.
 
-    `kind` is what images that count as errors are called.
+    `kind` is the name of images that count as errors.
     """
     interval = f"{100 * level:g} % interval"
     header = ["", "value", interval, f"Δ vs {baseline}", interval, ""]
     rows = [header]
     for metric in dict.fromkeys(one.metric for one in estimates):
         block = [one for one in estimates if one.metric == metric]
-        # The metric has a line of its own, so that the table of the usual methods fits into 80 columns.
+        # The metric has a separate line, to fit the table of the usual methods into 80 columns.
         rows.append([f"{metric} {ARROWS[block[0].better]}", *[""] * (len(header) - 1)])
         rows += [_format_row(one) for one in block]
     fewest = min(estimates, key=lambda one: one.n_rarer)
@@ -190,7 +190,7 @@ def estimate_blocks(estimates: Sequence[Estimate], baseline: str, level: float, 
 
 
 def summary_blocks(estimates: Sequence[Estimate], baseline: str) -> list[object]:
-    """Return a table with a column per metric and a line per method, each with the interval of its difference below."""
+    """Return a table with a column per metric and a row per method, with the intervals of differences below each."""
     metrics = list(dict.fromkeys(one.metric for one in estimates))
     if len(metrics) > SUMMARY_COLUMNS:
         known = [one for one in metrics if one.partition(":")[0] in SUMMARY_METRICS]
@@ -207,7 +207,7 @@ def summary_blocks(estimates: Sequence[Estimate], baseline: str) -> list[object]
 
 
 def describe_scarcity(one: Estimate, kind: str) -> tuple[str, str]:
-    """Return how many errors or correct predictions there are, whichever are fewer, and how many more are needed."""
+    """Return the number of errors or of correct predictions, whichever is smaller, and the advice, as text."""
     rare = kind if one.errors == one.n_rarer else OPPOSITES[kind]
     number = f"only {one.n_rarer}" if one.n_rarer else "none"
     counts = f"{number} of {one.images:,} image{'s' * (one.images != 1)} {'is' if one.n_rarer <= 1 else 'are'}"
@@ -224,7 +224,7 @@ def _note_scarcity(one: Estimate, kind: str) -> str:
 
 
 def wrap_line(text: str) -> str:
-    """Return a text in lines that fit a table of the usual methods."""
+    """Wrap a text to the width of a table of the usual methods."""
     return textwrap.fill(text, LINE_WIDTH, break_on_hyphens=False)
 
 
@@ -242,7 +242,7 @@ def _format_row(one: Estimate) -> list[str]:
 
 
 class EstimateTable(ABC):
-    """Base of results that consist of estimates; `print` shows tables, and so does a notebook."""
+    """Base of results that consist of estimates; `print` and notebooks show tables."""
 
     rows: tuple[Estimate, ...]
 
@@ -253,7 +253,7 @@ class EstimateTable(ABC):
         return "\n".join(map(str, self._blocks()))
 
     def __repr__(self) -> str:
-        """Return two lines: what was evaluated, and the first metric of each method on all images."""
+        """Return two lines: the size of the evaluation, and the first metric of each method on all images."""
         first = self.rows[0]
         methods, metrics = ({getattr(one, name) for one in self.rows} for name in ("method", "metric"))
         shown = [one for one in self.rows if (one.group, one.metric) == (first.group, first.metric)]

@@ -1,4 +1,4 @@
-"""`evaluate`: how good each confidence is, how uncertain that is, and whether it beats the baseline."""
+"""`evaluate`: metrics of confidences, with intervals and a comparison with the baseline."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ from secondlook.tables import (
 DEFAULT_METRICS = ("auroc", "aupr", "aurc", "eaurc", "augrc", "risk_at:0.8", "coverage_at:0.01")
 KNOWN_IMAGES, UNKNOWN_DETECTION = "known images", "unknown detection"
 UNKNOWN_METRICS = ("auroc", "fpr95")
-"""The metrics of unknown detection, where known images count as correct and unknown ones as errors."""
+"""The metrics of unknown detection, which count known images as correct and unknown images as errors."""
 MAX_GROUP_TABLES = 10
-"""Groups that have a table each; more share one, with a line for each."""
+"""Largest number of groups with a separate table; more groups share one, with a row each."""
 VIEWS_VERDICTS = {
     "better": "they help",
     "worse": "they do not help",
@@ -56,7 +56,7 @@ PREDICTED_FROM: tuple[PredictFrom, ...] = get_args(PredictFrom)
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Groups = str | Sequence[object] | Array | Mapping[str, ArrayLike] | None
-"""What `evaluate` accepts as groups."""
+"""Groups for `evaluate`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +64,7 @@ class Evaluation(EstimateTable):
     """The result of `evaluate`; `print` shows a verdict and the main metrics, `details()` has all of them."""
 
     SECOND_LOOK_METHODS: ClassVar[tuple[str, ...]] = ("blend", "learned", "mean", "bootstrap")
-    """The first of these that is evaluated is compared with the baseline, whichever has the best numbers."""
+    """The first of these methods that was evaluated is compared with the baseline, even if another is better."""
 
     rows: Annotated[tuple[Estimate, ...], Field(min_length=1)]
     baseline: str
@@ -75,19 +75,19 @@ class Evaluation(EstimateTable):
     resamples: PositiveCount
     seed: Annotated[int, Field(ge=0)]
     accuracy_from_image: Share | None = None
-    """Fraction of the labeled images whose class is predicted correctly from the image itself; None if not recorded."""
+    """Fraction of labeled images with a correct prediction from the image itself; None if not recorded."""
     accuracy_from_views: Share | None = None
     """The same for the class predicted from the mean over views."""
     tuning_images: Count = 0
-    """Number of images that were set apart to choose or fit something; all numbers are about the others."""
+    """Number of images set apart to choose or fit something; all other numbers exclude them."""
     image_or_views: PredictFromComparison | None = None
-    """Both ways to predict the class compared; None with one view, or if not recorded."""
+    """Comparison of both ways to predict the class; None with one view, or if not recorded."""
     notes: tuple[str, ...] = ()
-    """Why a default method is left out."""
+    """Reasons for missing default methods."""
 
     @property
     def recommendation(self) -> str | None:
-        """One sentence about what to predict the class from; None with one view, or too few errors to judge."""
+        """A sentence that recommends the image or the views; None with one view, or too few errors to judge."""
         return None if self.image_or_views is None else self.image_or_views.describe(self.predict_from, self.top_k)
 
     @property
@@ -115,7 +115,7 @@ class Evaluation(EstimateTable):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the evaluation that `to_dict` was called on; other keys are ignored."""
+        """Return the evaluation from the values of `to_dict`; other keys are ignored."""
         try:
             return TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
@@ -123,14 +123,14 @@ class Evaluation(EstimateTable):
 
     @property
     def second_look(self) -> str | None:
-        """The method that is compared with the baseline in `verdict`, whichever is best; None if it uses no views."""
+        """The method that `verdict` compares with the baseline; None if no method uses views."""
         if self.views == 1:
             return None
         return next((name for name in self.SECOND_LOOK_METHODS if name in self.methods and name != self.baseline), None)
 
     @property
     def verdict(self) -> dict[str, str]:
-        """Sentences about all images: how good the 'Confidence' is, how much the 'Views' help, and an 'Advice'."""
+        """Sentences about all images: quality of the 'Confidence', benefit of the 'Views', and an 'Advice'."""
         all_images = [one for one in self.rows if one.group == self.groups[0]]
         metric = next((one.metric for one in all_images if one.metric == "auroc"), all_images[0].metric)
         by_method = {one.method: one for one in all_images if one.metric == metric}
@@ -191,7 +191,7 @@ class Evaluation(EstimateTable):
         return ["\n".join(header), *estimate_blocks(rows, self.baseline, self.level, self._name_errors(group))]
 
     def _name_errors(self, group: str) -> str:
-        """Return what images that count as errors in a group are called."""
+        """Return the name of images that count as errors in a group."""
         if KNOWN_IMAGES not in self.groups:
             return "wrong"
         return {ALL_IMAGES: "wrong or unknown", UNKNOWN_DETECTION: "unknown"}.get(group, "wrong")
@@ -202,7 +202,7 @@ class Evaluation(EstimateTable):
         return f"{group}: {images:,} images, {errors:,} of them {self._name_errors(group)} ({share})"
 
     def _list_groups(self, groups: Sequence[str]) -> list[object]:
-        """Return a table of many groups with a line for each, or for those with the largest error rates."""
+        """Return a table of many groups with a row for each, or for those with the largest error rates."""
         metric = next((one for one in self.rows if one.metric != "accuracy"), self.rows[0])
         by_group: dict[str, list[Estimate]] = {group: [] for group in groups}
         for one in self.rows:
@@ -257,36 +257,35 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate methods by metrics, with intervals and the paired difference of each method to a baseline.
 
-    The baseline is 'msr', or else the first method; `compare` takes any. Methods that have to be fitted are fitted on
-    images set apart; only the other images are judged.
+    The baseline is 'msr', or the first method without it; `compare` takes any baseline. Methods that need fitting are
+    fitted on images set apart; only the other images are judged.
 
     Parameters
     ----------
     preds
         Labeled predictions.
     methods
-        Names of methods, maybe with options such as 'max-logit-pnorm?on=views'; or your own confidences by name, float
-        [N] each (with `unknown`, the images of `preds` first). By default 'msr', with at least two views also 'mean',
-        'bootstrap' and 'blend', and 'learned' if it can be fitted on images that are set apart already.
+        Names of methods, optionally with options, like 'max-logit-pnorm?on=views'; or your own confidences by name,
+        float [N] each (with `unknown`, the images of `preds` first). By default 'msr'; with at least two views also
+        'mean', 'bootstrap' and 'blend'; and 'learned' if there are `tuning` images to fit it on.
     metrics
-        Names such as 'auroc' or 'risk_at:0.8'.
+        Names of metrics, like 'auroc' or 'risk_at:0.8'.
     predict_from
         Whether the class is predicted from the 'image' itself or from the mean over 'views'.
     top_k
         A prediction is correct if the label is among the k most probable classes.
     groups
-        "class" to also evaluate each class separately; or one label per image, or several such lists by name.
+        "class" to also evaluate each class separately; or one label per image, or several lists of labels by name.
     unknown
-        Predictions for unknown images, which belong to none of the classes (out-of-distribution images). All of them
-        count as errors, so that 'aurc' is over wrong and unknown images together. The group 'known images' has the
-        metrics without them, 'unknown detection' the AUROC and FPR95 with which the confidence tells them from the
-        known.
+        Predictions for unknown images, which belong to none of the classes (out-of-distribution images). They count as
+        errors, so 'aurc' is over wrong and unknown images together. The group 'known images' has the metrics without
+        them; 'unknown detection' has the AUROC and FPR95 for separating unknown from known images.
     level, resamples, seed
-        Confidence level of the intervals, the number of resamples of the images that they are percentiles of, which
-        all methods share, and their random seed.
+        Confidence level of the percentile intervals, the number of resamples of the images, shared by all methods, and
+        their random seed.
     tuning
-        Positions or a mask bool [N] of images that were used to choose or fit something, and on which methods are
-        fitted; they are not judged. By default, if a method has to be fitted, a quarter of the images, at most 1,000.
+        Positions or a mask bool [N] of images that were used to choose or fit something. Methods are fitted on them;
+        they are not judged. By default, if a method needs fitting, a quarter of the images, at most 1,000.
     execution
         Whether to show progress bars.
     """
@@ -355,8 +354,8 @@ def make_groups(
 ) -> dict[str, tuple[IntArray, BoolArray]]:
     """Return the images of each group, int64 [n], and which of them count as correct, bool [n], by name.
 
-    `labels` and `correct`, int64 [N] and bool [N], and the groups that `select_groups` returned are those of the images
-    that are known; the `n_unknown` others follow them.
+    `labels` and `correct`, int64 [N] and bool [N], and the groups from `select_groups` are for known images; the
+    `n_unknown` others follow them.
     """
     everything = np.arange(len(labels) + n_unknown)
     made = {ALL_IMAGES: (everything, np.append(correct, np.zeros(n_unknown, dtype=np.bool_)))}
@@ -374,7 +373,7 @@ def make_groups(
 
 
 def select_groups(groups: Groups, n_images: int, images: IntArray) -> str | dict[str, Array] | None:
-    """Return the groups of some of `n_images` images, checked: 'class', None, or labels by name. int64 [n]"""
+    """Validate groups, and select those of some of `n_images` images: 'class', None, or labels by name. int64 [n]"""
     if groups is None or isinstance(groups, str):
         if groups in (None, "class"):
             return groups

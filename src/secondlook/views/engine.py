@@ -1,4 +1,4 @@
-"""The CPU engine: applies views to batches of images with as few passes over the pixels as possible."""
+"""The CPU engine: applies views to batches of images in few passes over the pixels."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -37,8 +37,8 @@ _BORDERS = {"black": cv2.BORDER_CONSTANT, "edge": cv2.BORDER_REPLICATE, "mirror"
 def apply_views(images: Any, views: ViewsLike) -> Array:
     """Return every view of every image. uint8 or float32 [N, H, W, C] -> [N, V, H, W, C] of the same dtype
 
-    Instead of an array, `images` may be anything else that `open_source` accepts except a spec: a path, a PIL image, a
-    torch tensor [N, C, H, W], a list of images, a data set. All images must have the same size.
+    `images` may also be anything else that `open_source` accepts, except a spec: a path, a PIL image, a torch tensor
+    [N, C, H, W], a list of images, a data set. All images must have the same size.
     """
     view_set, images = ViewSet(views), check_images(images)
     result = np.empty((len(images), len(view_set), *images.shape[1:]), dtype=images.dtype)
@@ -53,7 +53,7 @@ def apply_view(images: Any, view: View | str) -> Array:
 
 
 def stack_views(images: Array, views: Sequence[View]) -> Array:
-    """Return the views of images one after another, as classifiers take them. [n, H, W, C] -> [V * n, H, W, C]"""
+    """Return the views of images in one batch, view by view. [n, H, W, C] -> [V * n, H, W, C]"""
     checked = check_images(images)
     if len(views) == 1:
         return _apply(checked, views[0])
@@ -83,13 +83,13 @@ def _apply(images: Array, view: View) -> Array:
 
 @lru_cache(maxsize=4096)
 def _plan(view: View, shape: tuple[int, int, int]) -> tuple[tuple[Operation, ...], bool]:
-    """Return the operations of a view for images of a shape, and whether uint8 images may stay uint8 in between."""
+    """Return the operations of a view for images of a shape, and whether uint8 images may stay uint8 throughout."""
     operations = view.plan(Frame(*shape))
     return operations, rounds_at_most_once(operations)
 
 
 def _apply_in_float(images: Array, view: View, operations: tuple[Operation, ...]) -> Array:
-    """Run operations on float images, one block at a time, so that pixels are rounded only once, at the end."""
+    """Run operations on float images block by block, and round pixels only once, at the end."""
     result = np.empty_like(images)
     block_size = max(1, _FLOAT_BLOCK_BYTES // (4 * images[0].size))
     for start in range(0, len(images), block_size):
@@ -120,11 +120,11 @@ def _run(images: Array, view: View, operation: Operation) -> Array:
 
 
 def _run_copy(images: Array, copy: Copy) -> Array:
-    """Shift and flip images; what comes from outside is black."""
+    """Shift and flip images; the outside is black."""
     width = images.shape[2]
     (top, bottom), (left, right) = copy.y.source, copy.x.source
     is_flipped, start, stop = copy.x.sign < 0, copy.x.start, copy.x.stop
-    if is_flipped:  # at the end, by OpenCV, which flips columns many times faster than NumPy
+    if is_flipped:  # OpenCV flips columns many times faster than NumPy
         start, stop = width - stop, width - start
     result = np.zeros_like(images)
     if copy.y.start < copy.y.stop and start < stop:

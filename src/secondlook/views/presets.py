@@ -44,7 +44,7 @@ hflip+shift:0,-10 hflip+shift:0,-5 hflip+shift:1,0 hflip+shift:2,0 hflip+zoom:1.
 shift:-3,0 shift:0,10 shift:0,-1 shift:0,-2 zoom:1.1 zoom:1.1+gamma:0.8
 """
 
-# 34 views: the 33 that the supplement of the paper lists, and the identity. The paper gives their number as 33 in its
+# 34 views: the 33 that the supplement of the paper lists, plus the identity. The paper gives their number as 33 in its
 # text and as 35 in its supplement, where all other counts include the identity.
 _STL10 = """
 identity
@@ -61,8 +61,8 @@ gamma:1.2 hflip+shift:0,1 hflip+shift:0,5 hflip+shift:1,-1 hflip+zoom:1.1 rotate
 shift:1,0 zoom:1.1 zoom:1.1+shift:0,-5
 """
 
-# At common sizes no view samples between pixels: on 32x32 images a rotation by 3 degrees or a zoom of 1.06 blurs enough
-# to lower the AUROC of error detection.
+# At common sizes, no view interpolates: on 32x32 images, a rotation by 3 degrees or a zoom of 1.06 blurs enough to
+# lower the AUROC of error detection.
 _NATURAL = """
 identity
 hflip hflip+shift:3.125%,0 hflip+shift:-3.125%,0 hflip+shift:0,3.125% hflip+shift:0,-3.125%
@@ -92,7 +92,7 @@ _EXACT_ZOOM = {
 
 
 def _convert_to_released(name: str, views: str) -> str:
-    """Return a printed set as the released code applied it: vertical shifts and rotations reversed, exact zooms.
+    """Convert a printed set to that of the released code: reversed vertical shifts and rotations, exact zooms.
 
     The released code is YuvalBahat/Confidence-Estimation on GitHub: Transformations.py applies the lists in main.py.
     """

@@ -17,7 +17,7 @@ _BACKGROUND, _TEXT_COLOR = (255, 255, 255), (30, 30, 30)
 
 
 def contact_sheet(image: object, views: ViewsLike, *, columns: int | None = None) -> Image.Image:
-    """Draw every view of one image, of any kind that `read_image` takes, with its text below. -> Pillow image"""
+    """Draw every view of one image (anything that `read_image` accepts), with its text below. -> Pillow image"""
     view_set = ViewSet(views)
     batch = check_images(read_image(image)[None])
     n_columns = columns or min(len(view_set), math.ceil(math.sqrt(len(view_set) * 1.3)))
@@ -34,7 +34,7 @@ def contact_sheet(image: object, views: ViewsLike, *, columns: int | None = None
 
 
 def _compute_tile_size(width: int, height: int) -> tuple[int, int]:
-    """Return the tile size: small images are enlarged by an integer factor, so that pixels stay square."""
+    """Return the tile size: small images are enlarged by an integer factor, to keep pixels square."""
     longest = max(width, height)
     scale = max(1, _TILE_SIDE // longest) if longest <= _TILE_SIDE else _TILE_SIDE / longest
     return max(1, round(width * scale)), max(1, round(height * scale))

@@ -1,4 +1,4 @@
-"""Steps that views consist of: their arguments, the registry, and the built-in steps."""
+"""Steps of views: their arguments, the registry, and the built-in steps."""
 
 import itertools
 import math
@@ -42,14 +42,14 @@ class Amount:
 
 
 Argument = float | str | Amount
-"""The value of a parameter: a number, a text such as a channel order, or a length."""
+"""The value of a parameter: a number, a string like a channel order, or a length."""
 Arguments = tuple[Argument, ...]
 Parameter = tuple[str, Callable[[str], Argument]]
-"""Name and parser, which raises `ValueError` with the end of a sentence, such as "is 0, expected ..."."""
+"""Name and parser; the parser raises `ValueError` with the end of a sentence, like "is 0, expected ..."."""
 
 
 def _bounded(name: str, lowest: float, highest: float, unit: str = "") -> Parameter:
-    """Return a parameter that takes a number from `lowest` to `highest`, inclusive, with or without its unit."""
+    """Return a parameter for a number from `lowest` to `highest`, inclusive, with or without its unit."""
 
     def parse(text: str) -> float:
         value = parse_number(text.removesuffix(unit))
@@ -80,7 +80,7 @@ def parse_number(text: str) -> float:
         raise ValueError(f"is {shorten(text)!r}, expected a number") from None
     if not math.isfinite(value):
         raise ValueError(f"is {text!r}, expected a finite number")
-    return value + 0.0  # -0 becomes 0, so that equal views have equal text
+    return value + 0.0  # -0 becomes 0, for equal text of equal views
 
 
 def format_number(value: float) -> str:
@@ -89,12 +89,12 @@ def format_number(value: float) -> str:
 
 
 def _round(value: float) -> str:
-    """Format a number with at most three digits, for words."""
+    """Format a number with at most three digits, for descriptions."""
     return format_number(float(f"{value:.3g}"))
 
 
 def shorten(text: str, length: int = 60) -> str:
-    """Return the text, truncated where it is too long for a message."""
+    """Return the text, truncated if it is too long for a message."""
     return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
 
 
@@ -105,22 +105,22 @@ OperationFactory = Callable[..., Operation]
 
 @dataclass(frozen=True)
 class Step:
-    """A kind of step, such as `shift:DX,DY`."""
+    """A kind of step, for example `shift:DX,DY`."""
 
     name: str
     summary: str
     parameters: tuple[Parameter, ...]
     operation: OperationFactory
     neutral: Arguments | None = None
-    """Arguments for which the step changes nothing, if there are any."""
+    """Arguments for which the step changes nothing, if any."""
     check: Callable[..., str | None] = lambda *_: None
-    """(*arguments) -> how the arguments contradict each other, as the end of a sentence, or None."""
+    """(*arguments) -> the contradiction between arguments, as the end of a sentence, or None."""
     words: Callable[..., str] | None = None
-    """(*arguments) -> what happens to the image, for readers who do not know the notation, such as 'mirrored'."""
+    """(*arguments) -> a description for readers unfamiliar with the notation, like 'mirrored'."""
 
     @property
     def form(self) -> str:
-        """How the step is written, such as 'shift:DX,DY'."""
+        """The syntax of the step, for example 'shift:DX,DY'."""
         return self.name + (":" + ",".join(name for name, _ in self.parameters) if self.parameters else "")
 
 
@@ -128,15 +128,14 @@ STEPS: Registry[Step] = Registry("step", ViewError)
 
 
 def view_step(form: str, *, onnx: Callable[..., Any] | None = None) -> Callable[[Function], Function]:
-    """Register the decorated function as a step, such as `@view_step("posterize:BITS")`.
+    """Register the decorated function as a step, for example `@view_step("posterize:BITS")`.
 
-    The function takes float32 [N, H, W, C] in [0, 1] and one finite number for each name after the colon, and returns
-    an array of the same shape, which is clipped to [0, 1]. The first line of its docstring is the summary of the step.
+    The function takes float32 [N, H, W, C] in [0, 1] and one finite number per name after the colon. It returns an
+    array of the same shape, which is clipped to [0, 1]. The first line of its docstring is the summary of the step.
 
-    `onnx` is what `export_onnx` writes for the step, and does the same with operators of ONNX: a function of the graph,
-    the images as a tensor of it and the numbers, such as
-    `lambda graph, images, bits: graph.op("Floor", images * 2**bits) / 2**bits`. Tensors have the operators of Python,
-    `+ - * / **`, and `graph.op` adds any other operator of ONNX.
+    `onnx` implements the step for `export_onnx` with ONNX operators. It is a function of the graph, the images as a
+    tensor of the graph, and the numbers: `lambda graph, images, bits: graph.op("Floor", images * 2**bits) / 2**bits`.
+    Tensors have the Python operators `+ - * / **`; `graph.op` adds any other operator of ONNX.
     """
     name, _, rest = form.partition(":")
     if not (name.isascii() and name.isidentifier() and name == name.lower()):
@@ -177,7 +176,7 @@ _built_in("vflip", "flip top-bottom", words=lambda: "mirrored top to bottom")(
 
 
 def _word_shift(dx: Amount, dy: Amount) -> str:
-    """Return such as 'shifted by 1 pixel right', or 'shifted by 5 % right and down' where both sides are equal."""
+    """Describe a shift: 'shifted by 1 pixel right', or 'shifted by 5 % right and down' if both lengths are equal."""
     moves: dict[str, list[str]] = {}
     for one, directions in ((dx, ("left", "right")), (dy, ("up", "down"))):
         if one.value:
@@ -196,7 +195,7 @@ def _word_shift(dx: Amount, dy: Amount) -> str:
     words=_word_shift,
 )
 def _shift(frame: Frame, dx: Amount, dy: Amount) -> Operation:
-    # Everything is black from one pixel beyond the image on, however long the shift.
+    # Longer shifts are equivalent: everything is black.
     right = max(-frame.width - 1.0, min(frame.width + 1.0, dx.to_pixels(frame.width)))
     down = max(-frame.height - 1.0, min(frame.height + 1.0, dy.to_pixels(frame.height)))
     if all(abs(distance - round(distance)) < 1e-9 for distance in (right, down)):
@@ -253,7 +252,7 @@ _built_in("gray", "luminance (0.299 R + 0.587 G + 0.114 B) in every channel", wo
 
 @_built_in(
     "channels",
-    "reorder the color channels, such as bgr",
+    "reorder the color channels, for example bgr",
     ("ORDER", _parse_channel_order),
     neutral=("rgb",),
     words=lambda order: f"with color channels in the order {order}",
@@ -281,7 +280,7 @@ _built_in(
     words=lambda sigma: f"with noise ({_round(sigma)} gray levels)",
 )
 def _noise(frame: Frame, sigma: float) -> Operation:
-    # The stream of a RandomState never changes, so that a view means the same pixels with every version of NumPy.
+    # The stream of a RandomState is the same in all versions of NumPy, and so are the pixels of the view.
     pattern = np.random.RandomState(0).standard_normal((frame.height, frame.width, frame.channels))
     scaled = (pattern * (sigma / 255)).astype(np.float32)
     return Filter(lambda images: images + scaled, lambda _graph, images: images + scaled)

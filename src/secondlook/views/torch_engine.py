@@ -1,7 +1,7 @@
-"""The PyTorch engine: applies views to batches of images that lie on a GPU, or on any other device of torch.
+"""The PyTorch engine: applies views to batches of images on a GPU or any other device of torch.
 
-It runs the operations of the CPU engine with torch alone, without OpenCV. Copies and the tones of uint8 images are
-equal to those of the CPU engine; pixels that are sampled in between differ by at most 1/255.
+It runs the operations of the CPU engine with torch only, without OpenCV. Copies, and tones of uint8 images, equal those
+of the CPU engine; interpolated pixels differ by at most 1/255.
 """
 
 from functools import cache, lru_cache
@@ -28,17 +28,17 @@ from secondlook.views.view import View
 
 _BORDERS = {"black": "zeros", "edge": "border", "mirror": "reflection"}
 _HISTOGRAM_PIXELS = 2**25
-"""Number of pixel values that are counted at once, with an index of eight bytes each."""
+"""Number of pixel values to count at once, with an index of eight bytes each."""
 
 
 def apply_view_to_tensor(images: Tensor, view: View) -> Tensor:
-    """Return one view of every image on the device of the images. uint8, or float32 in [0, 1]; [N, H, W, C] -> the same
+    """Return one view of every image on its device. uint8, or float32 in [0, 1]; [N, H, W, C] -> same shape and dtype
 
-    The result of a view that changes nothing is the input itself.
+    A view that changes nothing returns the input itself.
     """
     _, height, width, channels = images.shape
     operations = view.plan(Frame(height, width, channels))
-    # As in the CPU engine, pixels are rounded only once, at the end.
+    # Like the CPU engine, round pixels only once, at the end.
     rounds_late = images.dtype == torch.uint8 and not rounds_at_most_once(operations)
     values = images.float() * (1 / 255) if rounds_late else images
     for operation in operations:
@@ -51,9 +51,9 @@ def write_normalized_view(
 ) -> None:
     """Write one view of every image, times `factor` plus `offset`, to the target: the input of a network.
 
-    Images are uint8, or float32 in [0, 1], [N, H, W, C]; the target has this shape, in any real dtype and memory
-    format, or uint8 for raw pixels; factor and offset are float32 [C]. On GPUs of NVIDIA most views of uint8 images
-    take one pass.
+    Images are uint8, or float32 in [0, 1], [N, H, W, C]. The target has this shape, in any real dtype and memory
+    format, or uint8 for raw pixels; factor and offset are float32 [C]. On NVIDIA GPUs, most views of uint8 images take
+    one pass.
     """
     takes_pixels = target.dtype == torch.uint8
     if images.is_cuda and images.dtype == torch.uint8 and not takes_pixels and not is_bgr and _has_triton():
@@ -71,7 +71,7 @@ def write_normalized_view(
 
 @cache
 def _has_triton() -> bool:
-    """Whether there is Triton, which comes with the builds of torch for CUDA on Linux."""
+    """Whether Triton is installed, as in builds of torch for CUDA on Linux."""
     return torch.version.cuda is not None and find_spec("triton") is not None
 
 
@@ -90,12 +90,12 @@ def _run(images: Tensor, view: View, operation: Operation) -> Tensor:
         case Blur():
             return _run_blur(images, operation)
         case Filter():
-            # A user's function takes arrays, so only these images visit the host.
+            # A user function takes arrays, so these images are copied to the host.
             return torch.from_numpy(operation.run(images.cpu().numpy(), view)).to(images.device)
 
 
 def _to_pixels(values: Tensor) -> Tensor:
-    """Round values of 0 to 255 as the CPU engine does, half to even. float [...] -> uint8 [...]"""
+    """Round values of 0 to 255 like the CPU engine, half to even. float [...] -> uint8 [...]"""
     return values.round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -121,7 +121,7 @@ def _run_tone(images: Tensor, tone: Tone) -> Tensor:
 
 
 def _run_tone_table(images: Tensor, tone: Tone) -> Tensor:
-    """Apply tone curves to uint8 images through tables, which are computed as in the CPU engine for equal pixels."""
+    """Apply tone curves to uint8 images through tables, computed like those of the CPU engine for equal pixels."""
     if not tone.uses_mean:
         return make_table(tone, images.device).index_select(0, images.reshape(-1).int()).view(images.shape)
     result = torch.empty_like(images)
@@ -152,7 +152,7 @@ def _run_warp(images: Tensor, warp: Warp) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _make_grid(warp: Warp, height: int, width: int, device: torch.device) -> Tensor:
-    """Return where each output pixel is sampled, x and y from -1 at one edge to 1 at the other. float32 [1, H, W, 2]"""
+    """Return the position to sample for each output pixel, from -1 to 1 between edges. float32 [1, H, W, 2]"""
     y, x = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
     positions = np.stack([x, y, np.ones_like(x)], axis=-1) @ np.array(warp.matrix).T
     grid = (2 * positions + 1) / (width, height) - 1

@@ -1,6 +1,6 @@
 """Views of uint8 images on an NVIDIA GPU, written as normalized inputs in one pass over the pixels.
 
-The PyTorch engine takes a pass for each operation and one for the normalization. Triton comes with torch for CUDA.
+The PyTorch engine needs a pass per operation and one for the normalization. Triton comes with torch for CUDA.
 """
 
 import torch
@@ -19,7 +19,7 @@ _MAX_ELEMENTS = 2**31 - _BLOCK
 
 
 def write_view(images: Tensor, view: View, factor: Tensor, offset: Tensor, target: Tensor) -> bool:
-    """Write `view * factor + offset` to the target, or return False for a view that takes more than one pass.
+    """Write `view * factor + offset` to the target, or return False for a view that needs more than one pass.
 
     Images are uint8 [N, H, W, C] and contiguous; the target has the same shape, in any dtype and memory format; factor
     and offset are float32 [C] each.
@@ -48,24 +48,24 @@ def write_view(images: Tensor, view: View, factor: Tensor, offset: Tensor, targe
             _write_warped[grid](*arguments, *matrix, border=_BORDERS[move.border], **sizes)
         else:
             tone = tones[0] if tones else None
-            # What is outside the image is black, and a tone that follows changes it too.
+            # The outside of the image is black, and a tone applies to it, too.
             fill = int(tone.table[0]) if tone is not None and operations[-1] is tone else 0
             axes = (value for axis in (move.y, move.x) for value in (axis.sign, axis.offset, axis.start, axis.stop))
-            table = images if tone is None else make_table(tone, images.device)  # without a tone it is not read
+            table = images if tone is None else make_table(tone, images.device)  # not read without a tone
             _write_copied[grid](*arguments, *axes, table, fill, has_table=tone is not None, **sizes)
     return True
 
 
 @triton.jit
 def _locate(place, height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr):
-    """Return the image, row, column and channel of a position among all values."""
+    """Return the image, row, column and channel of a flat position."""
     channel = place % channels
     x = place // channels % width
     y = place // (channels * width) % height
     return place // (channels * width * height), y, x, channel
 
 
-# Without this there would be another kernel for every distance that is 1 or a multiple of 16.
+# Avoid a separate kernel for every distance that is 1 or a multiple of 16.
 @triton.jit(
     do_not_specialize=["y_sign", "y_offset", "y_start", "y_stop", "x_sign", "x_offset", "x_start", "x_stop", "fill"]
 )
@@ -91,7 +91,7 @@ def _write_copied(
 
 @triton.jit
 def _find_inside(position, size: tl.constexpr, border: tl.constexpr):
-    """Return the pixel that is taken for a position outside the image, by the kind of border."""
+    """Return the pixel for a position outside the image, by the kind of border."""
     if border == 1:
         found = tl.minimum(tl.maximum(position, 0), size - 1)
     elif border == 2:

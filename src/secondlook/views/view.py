@@ -1,4 +1,4 @@
-"""Views and sets of views: immutable values with one canonical text; the notation of the paper is read too."""
+"""Views and sets of views: immutable values with a canonical text; they also parse the notation of the paper."""
 
 import re
 import warnings
@@ -16,7 +16,7 @@ from secondlook.views.steps import STEPS, Amount, Argument, Arguments, Step, for
 
 MAX_STEPS = 32
 AUTO = "auto"
-"""The text that asks for views chosen for a classifier and its images; only what has both can choose them."""
+"""Requests views chosen for a classifier and its images; only valid where both are known."""
 
 _SEPARATOR_HINT = "separate views by white space, such as 'identity, hflip'; commas alone separate arguments"
 
@@ -38,16 +38,16 @@ class BoundStep:
         return f"{self.name}:{','.join(texts)}" if texts else self.name
 
     def describe(self) -> str:
-        """Return the step in words; its text if it has none."""
+        """Return a description of the step, or its text if there is none."""
         return self.step.words(*self.arguments) if self.step.words else str(self)
 
 
 @dataclass(frozen=True)
 class View:
-    """A transformed version of an image: steps applied left to right. Without steps it is the image itself.
+    """A transformed version of an image: steps applied left to right. Without steps, it is the image itself.
 
     `View.parse(text)` parses the text of a view and `str(view)` formats it; equal views have equal text. A view of
-    predictions that were made elsewhere may have a plain name instead of steps; it cannot be applied to images.
+    external predictions may have a plain name instead of steps; it cannot be applied to images.
     """
 
     steps: tuple[BoundStep, ...] = ()
@@ -55,13 +55,13 @@ class View:
 
     @classmethod
     def parse(cls, text: str) -> "View":
-        """Parse a view such as 'hflip+shift:2,-1', or '⇔+→2+↑1' in the notation of the paper."""
+        """Parse a view like 'hflip+shift:2,-1', or '⇔+→2+↑1' in the notation of the paper."""
         n_steps = text.count("+") + 1
         if n_steps > MAX_STEPS:
             raise ViewError(f"view {shorten(text)!r} has {n_steps:,} steps; expected at most {MAX_STEPS}.")
         pieces = _ARROWS.sub(_rewrite_arrows, text).split("+")
         steps = (_parse_step(_rewrite_sign(piece), text) for piece in pieces)
-        # Steps that change nothing are dropped, so that equal views have equal text and are stored once.
+        # Drop steps that change nothing, so that equal views have equal text and are stored once.
         return cls(tuple(step for step in steps if step.arguments != step.step.neutral))
 
     @property
@@ -70,25 +70,25 @@ class View:
         return not self.steps and self.name is None
 
     def plan(self, frame: Frame) -> tuple[Operation, ...]:
-        """Return the operations of the view for images of one size, fused as far as possible."""
+        """Return the operations of the view for images of one size, fused if possible."""
         return _plan_operations(self, frame)
 
     def __str__(self) -> str:
         return self.name or "+".join(map(str, self.steps)) or "identity"
 
     def describe(self) -> str:
-        """Return the view in words, such as 'mirrored, shifted by 2 pixels right'; a name stays as it is."""
+        """Describe the view, for example 'mirrored, shifted by 2 pixels right'; a plain name is returned unchanged."""
         return self.name or ", ".join(one.describe() for one in self.steps) or "the image itself"
 
     def to_paper_notation(self) -> str:
-        """Return the view in the notation of the paper; a name, and steps that it has no sign for, keep their text."""
+        """Return the view in the notation of the paper; a name, and steps without a sign, keep their text."""
         return self.name or "+".join(map(_to_paper_notation, self.steps)) or "x"
 
 
 @lru_cache(maxsize=4096)
 def _plan_operations(view: View, frame: Frame) -> tuple[Operation, ...]:
     if view.name is not None:
-        fault = f"view {view.name!r} is only the name of a view that was computed elsewhere and cannot be applied"
+        fault = f"view {view.name!r} is the plain name of a view that was computed elsewhere, so it cannot be applied"
         raise ViewError(fault, repair="write it as steps, such as 'hflip+shift:2,0'")
     return fuse_operations((one.step.operation(frame, *one.arguments) for one in view.steps), frame)
 
@@ -122,7 +122,7 @@ def _parse_step(piece: str, text: str) -> BoundStep:
 _SIGNS = {"⇔": "hflip", "⇕": "vflip", "↺": "rotate:-", "↻": "rotate:", "×": "zoom:", "γ": "gamma:"}
 _DIRECTIONS = {"←": ("x", "-"), "→": ("x", ""), "↑": ("y", "-"), "↓": ("y", "")}
 _ARROWS = re.compile(r"(?<![^+])(?:[←→][^+]*\+[↑↓]|[↑↓][^+]*\+[←→]|[←→↑↓])[^+]*")
-"""One arrow, or two of different directions, such as '←2+↓1', which are one shift."""
+"""One arrow, or two of different directions that form one shift, like '←2+↓1'."""
 
 
 def _rewrite_arrows(match: re.Match[str]) -> str:
@@ -142,7 +142,7 @@ def _rewrite_sign(piece: str) -> str:
 
 
 def _to_paper_notation(step: BoundStep) -> str:
-    """Return a step in the notation of the paper; its text where there is no sign for it."""
+    """Return a step in the notation of the paper, or its text if there is no sign for it."""
     match step.name, step.arguments:
         case "shift", (Amount() as dx, Amount() as dy):
             sides = ((dx, "←→"), (dy, "↑↓"))
@@ -159,22 +159,22 @@ def _to_paper_notation(step: BoundStep) -> str:
 
 
 class ViewWarning(UserWarning):
-    """A set of views that was changed, or that may not be suitable."""
+    """A set of views was changed, or may not be suitable."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class ViewSet:
-    """An ordered set of views, such as `ViewSet("cifar10")` or `ViewSet("identity, hflip, shift:2,-1")`.
+    """An ordered set of views: `ViewSet("cifar10")` or `ViewSet("identity, hflip, shift:2,-1")`.
 
-    Takes the name of a preset, text with views separated by white space, a file of such text (a `Path`, or text that
-    ends in `.txt`; '#' starts a comment), another set, or any iterable of views and texts. Immutable and hashable.
+    Accepts the name of a preset, text with views separated by white space, a text file (a `Path`, or a name that ends
+    in `.txt`; '#' starts a comment), another set, or any iterable of views and texts. Immutable and hashable.
     """
 
     views: tuple[View, ...]
     preset: Preset | None = field(compare=False)
 
     def __init__(self, views: "ViewsLike") -> None:
-        if isinstance(views, ViewSet):  # with its preset, and without warning again
+        if isinstance(views, ViewSet):  # keep its preset, and do not warn again
             vars(self).update(vars(views))
             return
         preset = PRESETS.get(views) if isinstance(views, str) else None
@@ -200,7 +200,7 @@ class ViewSet:
 
     @classmethod
     def with_identity(cls, views: "ViewsLike", available: "ViewSet | None" = None) -> "ViewSet":
-        """Return `views`, also plain names of `available` ones, as a set; the identity may be missing or anywhere."""
+        """Return `views`, which may be plain names of `available` views, as a set; the identity may be anywhere."""
         named = {view.name: view for view in available or () if view.name is not None}
         if isinstance(views, str) and views in named:
             views = [views]
@@ -212,10 +212,10 @@ class ViewSet:
 
     @classmethod
     def with_names(cls, views: "ViewsLike") -> "ViewSet":
-        """Return the views of predictions as a set; items of a list that are no view texts are kept as plain names.
+        """Return the views of predictions as a set; items of a list that are not view texts become plain names.
 
-        The first view is the image itself, whatever its name. The identity elsewhere is an error, not moved to the
-        front, because the predictions for it would not move with it.
+        The first view is the image itself, whatever its name. The identity at another position is an error, since
+        moving it would not move its predictions.
         """
         if isinstance(views, ViewSet) or (isinstance(views, str) and views in PRESETS):
             return cls(views)
@@ -228,7 +228,7 @@ class ViewSet:
         return cls(parsed)
 
     def resolve(self, view: View | str) -> View:
-        """Return the view of a text, which may be the plain name of a view of this set."""
+        """Return the view for a text, which may be the plain name of a view of this set."""
         if not isinstance(view, str):
             return view
         return next((one for one in self.views if one.name == view), None) or View.parse(view)
@@ -254,7 +254,7 @@ class ViewSet:
         return (self.resolve(view) if isinstance(view, str) else view) in self.views
 
     def __str__(self) -> str:
-        # A plain name may contain spaces, so that only a comma can separate it.
+        # A plain name may contain spaces, so only commas separate names.
         return (" " if all(view.name is None for view in self.views) else ", ").join(self.texts)
 
     def __repr__(self) -> str:
@@ -280,7 +280,7 @@ def _split_views(views: ViewsLike) -> list[View | str]:
         views = " ".join(line.partition("#")[0] for line in lines)
     if isinstance(views, str):
         return [word.removesuffix(",") for word in views.split() if word != ","]
-    given: object = views  # whatever callers without a type checker, or the options of a policy, pass
+    given: object = views  # callers without a type checker, or policy options, may pass anything
     if not isinstance(given, Iterable):
         fault = "is invalid; expected a preset, text, a file or a list of views, such as 'natural'"
         raise ViewError(fault, argument="views", value=given)
@@ -288,7 +288,7 @@ def _split_views(views: ViewsLike) -> list[View | str]:
 
 
 def _parse_views(items: Sequence[View | str], *, keeps_names: bool = False) -> list[View]:
-    """Parse views; texts that are none are errors, or else plain names."""
+    """Parse views; other texts are errors, or plain names with `keeps_names`."""
     if not items:
         raise ViewError("the set of views is empty; expected at least one view, such as 'identity hflip', or a preset.")
     return [_parse_item(position, item, len(items), keeps_names) for position, item in enumerate(items, start=1)]
@@ -298,21 +298,21 @@ def _parse_item(position: int, item: View | str, n_items: int, keeps_names: bool
     if isinstance(item, View):
         return item
     if not isinstance(item, str):
-        raise ViewError(f"view {position} of {n_items} is of type {type(item).__name__}; expected a text or a View.")
+        raise ViewError(f"view {position} of {n_items} is of type {type(item).__name__}; expected a string or a View.")
     try:
         return View.parse(item.strip())
     except ViewError as error:
         step, colon, _ = item.partition(":")
-        is_misspelled = item in PRESETS or (colon and step in STEPS)  # such as 'zoom:x'
+        is_misspelled = item in PRESETS or (colon and step in STEPS)  # for example 'zoom:x'
         if keeps_names and step.strip() and not is_misspelled:
             return View(name=item.strip())
         if item.strip() == AUTO:
-            fault = f"{AUTO!r} chooses views for a classifier and its images, which are not known here"
+            fault = f"{AUTO!r} chooses views for a classifier and its images, which are unknown here"
             raise ViewError(fault, repair="name a preset, such as 'natural', or call choose_views") from None
         if item in PRESETS:
             raise ViewError(f"preset {item!r} is a whole set; it cannot be combined with other views.") from None
         where = f"view {position} of {n_items}: " if n_items > 1 else ""
-        if str(error).endswith("?") or ":" in item:  # it names the closest step, or is about an argument
+        if str(error).endswith("?") or ":" in item:  # the error names the closest step or an argument
             raise ViewError(f"{where}{error}") from None
         presets = f" Presets: {', '.join(PRESETS)}." if item.isidentifier() else ""
         raise ViewError(f"{where}{error}{presets}{did_you_mean(item, PRESETS)}") from None
