@@ -72,7 +72,7 @@ def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def tuned_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a report whose methods include one with options and one that is fitted on images set apart."""
+    """Return a report whose methods include one with options and one fitted on tuning images."""
     return write_run_report(
         preds,
         tmp_path_factory.mktemp("tuned") / "report.html",

@@ -91,7 +91,7 @@ def test_methods_with_options_and_images_set_apart(browser: Browser, tuned_repor
     assert warning.is_visible()
     assert "view 'vflip' is <b>harmful</b>" in warning.inner_text()
     assert page.locator("#recommendation").is_visible()
-    assert page.locator(".facts div", has_text="Images set apart").locator("dd").inner_text() == "500"
+    assert page.locator(".facts div", has_text="Tuning images").locator("dd").inner_text() == "500"
     assert page.inner_text("#lead").startswith("Of 1,500 images")
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
     if folder := os.environ.get("SCREENSHOTS"):

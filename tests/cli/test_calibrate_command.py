@@ -211,7 +211,7 @@ def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
     here.calibrate(*RISK, "--adaptive")
     told = here("report", "run", "--json").json
     assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend, adaptive"
-    assert any("with all looks" in note for note in told["notes"])
+    assert any("all looks" in note for note in told["notes"])
     page = Path("run/report.html").read_text(encoding="utf-8")
     sentence = page.partition('id="adaptive-sentence">')[2].partition("</p>")[0]
     policy = sl.load_policy("policy.json")

@@ -38,7 +38,7 @@ def test_images_set_apart_by_the_run_are_neither_reported_nor_compared(here: Her
     assert len(apart) == 100, "views were chosen on them"
     here.ok("report", "run")
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "<dt>Images set apart</dt><dd>100</dd>" in page
+    assert "<dt>Tuning images</dt><dd>100</dd>" in page
     assert "Of 300 images" in page
     data = page.partition('id="data">')[2].partition("</script>")[0]
     pictures = {one["id"] for one in json.loads(data)["pictures"]}

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from secondlook.arrays import Array
-from secondlook.errors import ReportError
+from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import confidence
 from secondlook.evaluation import evaluate
 from secondlook.policies import certify
@@ -54,7 +54,7 @@ class PageParser(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
 
 
-def test_page_is_well_formed_and_fetches_nothing_and_runs_only_its_own_script(report: Report) -> None:
+def test_page_is_well_formed_and_self_contained(report: Report) -> None:
     parser = PageParser()
     parser.feed(report.text)
     assert parser.open == []
@@ -172,14 +172,15 @@ def test_report_is_about_judged_images(write: Write, preds: Predictions) -> None
             assert (report.files / table.name).read_bytes() == table.read_bytes(), table.name
     indices, own = ([int(row["index"]) for row in one.rows("galleries")] for one in (report, alone))
     assert indices == [index + 200 for index in own], "positions among all images, as image= takes them"
-    assert "<dt>Images set apart</dt><dd>200</dd>" in report.text
-    assert "about the other 400" in report.text
-    assert "200 of 600 images were set apart" in report.rows("facts", fact="tuning")[0]["value"]
-    assert "set apart" not in alone.text
+    assert "<dt>Tuning images</dt><dd>200</dd>" in report.text
+    assert "the other 400" in report.text
+    assert "200 of 600 images" in report.rows("facts", fact="tuning")[0]["value"]
+    assert "Tuning images" not in alone.text
+    assert "used for tuning" not in alone.text
 
 
-def test_methods_are_fitted_on_images_set_apart(write: Write, preds: Predictions) -> None:
-    """The page has the thresholds that `certify` finds with the same images set apart."""
+def test_methods_are_fitted_on_tuning_images(write: Write, preds: Predictions) -> None:
+    """The page has the thresholds that `certify` finds with the same tuning images."""
     options: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "tuning": np.arange(0, 600, 2)}
     report = write(preds, methods=None, calibrated=("learned",), **options)
     data = report.data
@@ -252,7 +253,6 @@ def test_missing_labels_and_unwritable_paths_are_rejected(write: Write, preds: P
     ("options", "message"),
     [
         ({"methods": []}, "methods="),
-        ({"delta": 0.0}, "delta=0.0"),
         *(({"risk": risk}, f"risk={risk}") for risk in (0.0, 1.0, 1.5, -0.1, math.nan)),
         ({"image": lambda index: None}, "NoneType"),
         ({"image": lambda index: np.zeros((4, 4))}, "float64 [4, 4]"),
@@ -264,13 +264,18 @@ def test_invalid_arguments_fail(write: Write, preds: Predictions, options: dict[
         write(preds, **{"methods": ["msr"], **options})
 
 
+def test_invalid_delta_fails(write: Write, preds: Predictions) -> None:
+    with pytest.raises(DecisionError, match=re.escape("delta=0.0")):
+        write(preds, methods=["msr"], delta=0.0)
+
+
 def open_picture(uri: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/webp;base64,"))))
 
 
-def test_pictures_tell_the_prediction_for_every_view(preds: Predictions, report: Report) -> None:
+def test_pictures_have_the_prediction_for_every_view(preds: Predictions, report: Report) -> None:
     data = report.data
-    assert (data["classes"], data["views"]) == (list(CLASSES), list(preds.views.texts))
+    assert (data["classes"], data["views"]) == (list(CLASSES), [view.describe() for view in preds.views])
     leading, before, after = preds.probabilities.argmax(axis=2), confidence(preds, "msr"), confidence(preds, "blend")
     assert [one["id"] for one in data["pictures"]] == [row["id"] for row in report.rows("galleries")]
     for one in data["pictures"]:

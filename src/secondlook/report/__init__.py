@@ -1,4 +1,4 @@
-"""Reports and runs: pages, plots and tables of results, and the folder of an evaluated classifier."""
+"""Reports and runs: pages, plots and tables of results, and run folders of evaluated classifiers."""
 
 from secondlook.report.monitor_page import describe_monitor_plots, write_monitor_page
 from secondlook.report.run import Run, open_run

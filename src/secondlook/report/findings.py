@@ -1,4 +1,4 @@
-"""The results of a report: all numbers that the page, the tables and the plots show, and the headline about them."""
+"""The results of a report: all numbers of the page, tables and plots, and the headline."""
 
 import itertools
 import warnings
@@ -33,11 +33,11 @@ from secondlook.report.unknown import UnknownFindings, study_unknown_images
 CURVE_POINTS = 1000
 BAND_POINTS = 100
 RESAMPLES = 200
-"""Resamples of the images for the bands of curves and the changes per view."""
+"""Resamples of the images for curve bands and changes per view."""
 MAX_CELL_BYTES = 2_000_000
-"""Bytes of the ranked cells of all methods on a page: 500,000 images by 4 methods, if there are at most 256 cells."""
+"""Size limit for the ranked cells of all methods on a page: 500,000 images by 4 methods with up to 256 cells."""
 MAX_IMAGES = 200
-"""Example images of a page."""
+"""Maximum number of example images on a page."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Headline:
 
 @dataclass(frozen=True, eq=False)
 class RiskBand:
-    """Risk among the n most confident images for some n, with its interval over resamples of the images."""
+    """Risk among the n most confident images for some n, with resampling intervals."""
 
     accepted: IntArray
     risk: Float64Array
@@ -60,7 +60,7 @@ class RiskBand:
 
 
 class ClassRisk(NamedTuple):
-    """Counts over the images of one true class, and over those that are accepted."""
+    """Counts over all images and over the accepted images of one true class."""
 
     name: str
     images: int
@@ -77,9 +77,9 @@ class ClassRisk(NamedTuple):
 
 @dataclass(frozen=True)
 class ViewContribution:
-    """What one view contributes.
+    """The contribution of one view.
 
-    AUROC is None if all predictions are correct or all are wrong; without a second view there is no change either.
+    AUROC is None if all predictions are correct or all are wrong; changes also need a second view.
     """
 
     text: str
@@ -96,10 +96,10 @@ class ViewContribution:
 
 @dataclass(frozen=True, eq=False)
 class ConfusionCells:
-    """The P pairs of true and predicted class that occur, and the pair of each image.
+    """The P cells of the confusion matrix that have images, and the cell of each image.
 
     With `top_k` above 1 the predicted class is the most probable one, and a prediction can be correct although the two
-    differ: such images have a cell of their own.
+    classes differ: those images have separate cells.
     """
 
     labels: IntArray
@@ -117,7 +117,7 @@ class ConfusionCells:
         return np.bincount(self.of_image, minlength=len(self.labels))
 
     def count(self, chosen: BoolArray) -> IntArray:
-        """Count the chosen images of each cell. bool [N] -> int64 [P]"""
+        """Count the selected images of each cell. bool [N] -> int64 [P]"""
         return np.bincount(self.of_image[chosen], minlength=len(self.labels))
 
 
@@ -129,40 +129,40 @@ class Findings:
     evaluation: Evaluation
     headline: Headline
     method: str
-    """The method that the page selects at first and that its tables are about."""
+    """The initially selected method of the page, and the method of its tables."""
     risk: float
-    """The tolerated risk that the page selects at first."""
+    """The initially selected tolerated risk of the page."""
     point: OperatingPoint
-    """The operating point of the method at this risk: the certified one after a calibration, where there is one."""
+    """The operating point of the method at this risk: after a calibration, the certified point, if any."""
     guaranteed: bool
     """Whether that point is certified."""
     delta: float
-    """Failure probability of the guarantees, shared by all methods that have one."""
+    """Failure probability of the guarantees, shared by all methods with a guarantee."""
     risks: Float64Array
     """The tolerated risks of the slider. float64 [R]"""
     certified: Mapping[str, list[OperatingPoint] | str]
     """By method: the certified point for each tolerated risk, or the reason why there is none."""
     adaptive: AdaptiveLooking | str
-    """What adaptive looking certifies at this risk and delta, or the reason why that cannot be told."""
+    """The result of adaptive looking at this risk and delta, or the reason why there is none."""
     curves: Mapping[str, RiskBand]
     cells: ConfusionCells
     classes: list[ClassRisk]
     views: list[ViewContribution]
     images: IntArray
-    """The images of the galleries, by index among the judged images."""
+    """The images of the galleries, as indices of the judged images."""
     unknown: UnknownFindings | None
     """The results for unknown images; None if there are none."""
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """The methods that have a guarantee and share delta."""
+        """The methods with a guarantee, which share delta."""
         return tuple(name for name, points in self.certified.items() if not isinstance(points, str))
 
 
 def compute_findings(study: Study, *, risk: float | None = None, delta: float) -> Findings:
-    """Compute the results of a study; `risk` is chosen from the error rate by default.
+    """Compute the results of a study; by default, `risk` follows from the error rate.
 
-    If methods of the study were calibrated, `risk` and `delta` are those of their calibration.
+    For a study of calibrated methods, pass `risk` and `delta` of the calibration.
     """
     check_probability("delta", delta)
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
@@ -172,7 +172,7 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     certified, place = certify_methods(study, risks, delta), int(risks.searchsorted(headline_risk))
     points = {name: one[place] for name, one in certified.items() if not isinstance(one, str)}
     certified_points = {name: one for name, one in points.items() if one.accepted and study.calibrated}
-    # After a calibration, the method that `certify` chooses; otherwise the choice never depends on the results.
+    # After a calibration, the same choice as in `certify`; otherwise it must not depend on the results.
     method = (*study.calibrated, study.second_look or study.baseline)[0]
     method = max(certified_points, key=lambda name: certified_points[name].accepted, default=method)
     point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
@@ -217,7 +217,7 @@ def risk_bands(study: Study) -> dict[str, RiskBand]:
 
 
 def spread_counts(n_images: int, max_counts: int) -> IntArray:
-    """Return at most this many numbers from 1 to N: half of them spaced evenly, half geometrically."""
+    """Return at most `max_counts` numbers from 1 to N, half of them evenly spaced, half geometrically."""
     if n_images <= max_counts:
         return np.arange(1, n_images + 1)
     even, geometric = np.linspace(1, n_images, max_counts // 2), np.geomspace(1, n_images, max_counts // 2)
@@ -232,7 +232,7 @@ def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Flo
 
 
 def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassRisk]:
-    """Return each class that has images, where the point on the confidence of this method decides."""
+    """Return the counts of each class with images, at an operating point of this method."""
     accept = study.confidences[method] >= point.threshold
     aurocs = class_aurocs(study, method)
     rows = []
@@ -247,7 +247,7 @@ def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassR
 
 
 def class_aurocs(study: Study, method: str) -> dict[int, float]:
-    """Return the AUROC of a confidence within each class that has correct and wrong predictions."""
+    """Return the AUROC of a confidence within each class with correct and wrong predictions."""
     return {
         index: auroc(study.correct[members], study.confidences[method][members])
         for index, members in _class_members(study).items()
@@ -256,7 +256,7 @@ def class_aurocs(study: Study, method: str) -> dict[int, float]:
 
 
 def view_contributions(study: Study) -> list[ViewContribution]:
-    """Return the contribution of every view, in order, from one pass over the predictions."""
+    """Compute the contribution of every view, in order, in one pass over the predictions."""
     highest, masses, correct = _read_views(study)
     rows = list(zip(study.preds.views.texts, correct.mean(axis=0).tolist(), highest.T, strict=True))
     if not study.has_correct_and_wrong:
@@ -281,14 +281,14 @@ def view_contributions(study: Study) -> list[ViewContribution]:
 
 
 def _class_members(study: Study) -> dict[int, IntArray]:
-    """Return the positions of the images of each class that has any."""
+    """Return the image positions of each class with images."""
     order = np.argsort(study.preds.labels, kind="stable")
     classes, starts = np.unique(study.preds.labels[order], return_index=True)
     return dict(zip(classes.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
-    """Return per view its highest probability, its mass on the predicted classes, and whether it is correct. [N, V]"""
+    """Return for each view the highest probability, the mass on the predicted classes and the correctness. [N, V]"""
     preds, top_k = study.preds, study.settings.top_k
     shape = preds.n_images, preds.n_views
     highest, masses, correct = np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.bool_)
@@ -300,17 +300,17 @@ def _read_views(study: Study) -> tuple[Float64Array, Float64Array, BoolArray]:
 
 
 def find_cells(study: Study) -> ConfusionCells:
-    """Return the cells of the confusion matrix that have images, by true class and then by predicted class."""
+    """Return the cells of the confusion matrix with images, sorted by true class, then by predicted class."""
     triples = np.stack([study.preds.labels, study.leading, study.correct], axis=1).astype(np.int64)
     cells, of_image = np.unique(triples, axis=0, return_inverse=True)
     return ConfusionCells(cells[:, 0], cells[:, 1], cells[:, 2].astype(np.bool_), of_image.reshape(-1))
 
 
 def rank_cells(study: Study, cells: ConfusionCells, first: str) -> Mapping[str, Array]:
-    """Return the cell of each image, most confident image first, for `first` and for as many methods as there is room.
+    """Return the cell of each image, most confident first, for `first` and further methods up to the size limit.
 
-    The first n of them are the cells of the n images that a threshold accepts, so that a page can count any operating
-    point. uint8, uint16 or uint32 [N] each
+    A threshold that accepts n images accepts the first n cells, so a page can count any operating point from them.
+    uint8, uint16 or uint32 [N] each
     """
     kind = np.min_scalar_type(max(len(cells.labels) - 1, 0))
     n_methods = MAX_CELL_BYTES // (kind.itemsize * study.n_images)
@@ -320,31 +320,31 @@ def rank_cells(study: Study, cells: ConfusionCells, first: str) -> Mapping[str, 
 
 
 def choose_images(study: Study, method: str, most_looks: IntArray | None = None) -> IntArray:
-    """Return the images of the galleries, the most interesting first; equal confidences keep the order of the images.
+    """Choose the images of the galleries, the most interesting first; ties keep the image order.
 
-    Four of seven are errors, from both ends of the ranking, since wherever the threshold is, either end is of interest.
-    The others are the correct predictions that are rejected first, the images whose rank the second look changes most,
-    and those that need most looks, as far as these are known.
+    Four of seven are errors, from both ends of the ranking, since both are of interest at any threshold. The others are
+    the least confident correct predictions, the largest rank changes by the second look, and the images with the most
+    looks, if known.
     """
     rising, falling = (np.argsort(sign * study.confidences[method], kind="stable") for sign in (1, -1))
     changed = np.argsort(-np.abs(rank_changes(study)), kind="stable") if study.second_look else rising[:0]
     surest, least_sure = falling[~study.correct[falling]], rising[~study.correct[rising]]
     others = (rising[study.correct[rising]], changed, rising[:0] if most_looks is None else most_looks)
     lists = [iter(one.tolist()) for one in (surest, least_sure)]
-    in_turn = _take_in_turn([*lists, *lists, *(iter(one.tolist()) for one in others)])
-    return np.array(list(itertools.islice(in_turn, MAX_IMAGES)), dtype=np.int64)
+    interleaved = _interleave([*lists, *lists, *(iter(one.tolist()) for one in others)])
+    return np.array(list(itertools.islice(interleaved, MAX_IMAGES)), dtype=np.int64)
 
 
 def rank_changes(study: Study) -> IntArray:
-    """Return how many ranks each image gains by the second look (or loses, if negative). int64 [N]"""
+    """Return the number of ranks that each image gains by the second look (negative: loses). int64 [N]"""
     from scipy.stats import rankdata
 
-    # From the most confident (1) down, the mean rank for ties.
+    # Rank 1 is the most confident; ties get their mean rank.
     before, after = (rankdata(-study.confidences[name]) for name in (study.baseline, study.second_look or ""))
     return np.rint(before - after).astype(np.int64)
 
 
-def _take_in_turn(lists: list[Iterator[int]]) -> Iterator[int]:
+def _interleave(lists: list[Iterator[int]]) -> Iterator[int]:
     """Yield one new number of each list in turn until all are exhausted."""
     seen: set[int] = set()
     while lists:
@@ -358,13 +358,13 @@ def _take_in_turn(lists: list[Iterator[int]]) -> Iterator[int]:
 
 
 def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headline:
-    """Describe in one sentence whether the second look detects the errors of this classifier better.
+    """Say in one sentence whether the second look detects the errors of this classifier better.
 
     `evaluation` must include 'auroc' for the baseline and the second look.
     """
     if not study.has_correct_and_wrong:
         outcome = "wrong" if study.n_errors else "correct"
-        missing = "correct predictions to tell from errors" if study.n_errors else "errors to detect"
+        missing = "correct predictions to distinguish from errors" if study.n_errors else "errors to detect"
         images = _pluralize(study.n_images, "image")
         return Headline(f"The classifier is {outcome} on all {images}: there are no {missing}.", "none")
     auroc, before = (evaluation[name, "auroc"] for name in (study.second_look or study.baseline, study.baseline))
@@ -401,13 +401,13 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
             n_correct = study.n_images - study.n_errors
             rarer = min((study.n_errors, "error"), (n_correct, "correct prediction"), key=lambda one: one[0])
             chance = f"which may be chance with only {_pluralize(*rarer)}"
-            return Headline(f"A second look cannot be judged on so few images: {detects}, {chance}; {end}", "unclear")
+            return Headline(f"A second look needs more images for a verdict: {detects}, {chance}; {end}", "unclear")
 
 
 def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:
     options = {**vars(study.settings), "methods": study.confidences, "metrics": metrics}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SetupWarning)  # the evaluation of the run warned
+        warnings.simplefilter("ignore", SetupWarning)  # already given by the evaluation of the run
         return evaluate(study.preds, execution=Execution(progress=study.progress), **options)
 
 

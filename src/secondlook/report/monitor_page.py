@@ -1,4 +1,4 @@
-"""`write_monitor_page`: whether the guarantee still holds on a stream, as one self-contained HTML file."""
+"""`write_monitor_page`: the state of a monitor as one self-contained HTML file."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ def write_monitor_page(
     source: Source | None = None,
     command: str = CALIBRATE,
 ) -> Path:
-    """Write what a monitor knows as a page that works offline, and return its path.
+    """Write the state of a monitor as an offline HTML page, and return its path.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def write_monitor_page(
     out
         The HTML file to write.
     source
-        The images that were scored, to show the worst of them; those that it does not have are listed only.
+        The scored images, to show the worst ones; missing images are only listed.
     command
-        The command that makes a new policy, shown after an alarm.
+        The command that calibrates a new policy, shown after an alarm.
     """
     policy, status, windows, worst = monitor.policy, monitor.status(), monitor.timeline(), monitor.worst_images()
     names = policy.class_names
@@ -71,7 +71,7 @@ def write_monitor_page(
         command=command,
         windows=windows,
         window_size=windows[0].images,
-        max_open_windows=24,  # more are a table that the reader opens
+        max_open_windows=24,  # a longer table is collapsed
         has_disagreement=any(window.disagreement is not None for window in windows),
         captions=plots["captions"],
         worst=worst,
@@ -97,9 +97,9 @@ def write_monitor_page(
 
 
 def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str, dict[str, Any]]:
-    """Return the captions of the plots, and their numbers as JSON values that the script `timeline.js` reads."""
+    """Return the captions of the plots, and their numbers as JSON values for the script `timeline.js`."""
     reference = monitor.policy.reference
-    assert reference is not None, "a monitor needs one"
+    assert reference is not None, "monitors require a reference"
     compared = reference.disagreement
     timeline = {
         "images": status.images,
@@ -126,7 +126,7 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
 
 
 def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dict[str, str]:
-    """Return thumbnails as data URIs by id, as the classifier sees them, of the images that can be read."""
+    """Return thumbnails of the readable images as data URIs by id, as seen by the classifier."""
     preprocessing = Preprocessing.from_dict(policy.known_classifier.preprocessing)
     wanted = {image.id for image in images}
     places = {id_: place for place, id_ in enumerate(source.ids) if id_ in wanted}
@@ -148,9 +148,9 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
     raised = "It was not raised." if at is None else f"It was raised after {at:,} images."
     interval = ""
     if status.estimate is not None and status.estimate.risk is not None:
-        interval = " The interval of the estimate is of sampling only: images that change may be far outside."
+        interval = " The interval covers sampling error only: after a shift, the true risk may be far outside."
         if status.estimate.includes_shifts:
-            interval = " The interval of the estimate includes how wrong it was for damaged images that were new to it."
+            interval = " The interval includes the errors of the estimate on held-out damaged images."
     return {
         "risk": (
             "Error rate among accepted images, in percent: estimated without labels for each window"
@@ -160,13 +160,13 @@ def _write_captions(status: MonitorStatus) -> dict[str, str]:
         "evidence": f"Evidence after each window, on a logarithmic scale. The alarm is raised at {limit}. {raised}",
         "coverage": "A falling coverage sends more images to review; a rising one may mean overconfident predictions.",
         "confidence": "Mean over the images of each window.",
-        "disagreement": "Mean over the images of each window that had more than one look.",
-        "unknown": "Share of the reviewed images of each window, rejected images and audits.",
+        "disagreement": "Mean over the images of each window with more than one look.",
+        "unknown": "Share of the reviewed images in each window (rejected images and audits).",
     }
 
 
 def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
-    """Return the bounds of the audited risk along the stream, at no more moments than a plot can show."""
+    """Return the bounds of the audited risk along the stream, thinned for a plot."""
     path = monitor.audit_path()
     if not path:
         return None
@@ -176,7 +176,7 @@ def _describe_audit_path(monitor: Monitor) -> dict[str, list[float]] | None:
 
 
 def _mean(edges: Sequence[float], counts: Sequence[int]) -> float:
-    """Return the mean of the counted values, nearly: all of a bin count as its middle, or as its only edge."""
+    """Approximate the mean of binned values: each bin counts as its center, the outer ones as their only edge."""
     if not edges:
         return 0.0
     ends = np.array([edges[0], *edges, edges[-1]])

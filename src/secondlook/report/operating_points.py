@@ -1,6 +1,6 @@
-"""Operating points: what a threshold accepts, how many errors that includes, and what can be guaranteed.
+"""Operating points: accepted images and errors at a threshold, and certified thresholds.
 
-The sliders of the page compute the same in the browser from the same numbers; tests compare the two.
+The page computes the same in the browser from the same numbers; tests compare the two.
 """
 
 import math
@@ -18,14 +18,14 @@ from secondlook.policies import CountedImages, Frontier, Policy, largest_certifi
 from secondlook.report.study import Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
-"""How often adaptive looking reads predictions, roughly; per view where classes are predicted from the views so far."""
+"""Approximate number of passes of adaptive looking over the predictions; per view when predicting from views."""
 ROUNDING = 1e-12
-"""A risk that exceeds the tolerated risk by less than this fraction of it does so because of rounding."""
+"""Relative tolerance for rounding errors when comparing risks."""
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Accept images with confidence >= threshold: how many these are, and how many of them are wrong."""
+    """Accept images with confidence >= threshold: numbers of accepted images and of errors among them."""
 
     threshold: float
     accepted: int
@@ -43,16 +43,16 @@ def choose_headline_risk(error_rate: float) -> float:
 def slider_risks(error_rate: float, headline_risk: float) -> Float64Array:
     """Return the tolerated risks of the slider: even steps from 0 to the error rate, and the risk of the headline."""
     if not 0 < headline_risk < 1:
-        raise ReportError("is no error rate between 0 and 1, such as 0.01", argument="risk", value=headline_risk)
+        raise ReportError("is not an error rate between 0 and 1, e.g. 0.01", argument="risk", value=headline_risk)
     highest = max(error_rate, 0.01)
     step = _round_to_125(highest / 100, up=True)
-    # Rounded so that a step is the float nearest to its decimal: 3 * 0.1 is 0.30000000000000004.
+    # Rounded to the float nearest to the decimal: 3 * 0.1 is 0.30000000000000004.
     even = np.round(np.arange(math.ceil(highest / step - ROUNDING) + 1) * step, 12)
     return np.unique(np.append(np.minimum(even, 1.0), headline_risk))
 
 
 def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
-    """Return the point with the highest coverage at which at most `risk` of the accepted images are wrong."""
+    """Return the point with the highest coverage and an observed risk of at most `risk`."""
     tolerated = np.flatnonzero(ranking.errors <= risk * (1 + ROUNDING) * ranking.accepted)
     return _point_of_block(ranking, int(tolerated[-1])) if len(tolerated) else NOTHING_ACCEPTED
 
@@ -60,8 +60,8 @@ def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
 def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, list[OperatingPoint] | str]:
     """Return the certified point of each method for each risk, or the reason why it has none.
 
-    As in `certify`, the methods share `delta`, so that the guarantee holds for whichever of them is chosen. Where some
-    methods were calibrated, only these are certified: to certify another one would be another calibration.
+    As in `certify`, the methods share `delta`, so the guarantee holds for any choice among them. If some methods were
+    calibrated, only these are certified: certifying another one would be a new calibration.
     """
     reasons = {name: _find_reason_against(study, name) for name in study.confidences}
     sharing = max(1, sum(reason is None for reason in reasons.values()))
@@ -71,7 +71,7 @@ def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str
 def certify_points(study: Study, method: str, risks: Float64Array, delta: float) -> list[OperatingPoint]:
     """Return the point that `certify` finds for each risk, where only wrong copies of images count.
 
-    It accepts nothing where nothing can be guaranteed.
+    Without a guarantee, it accepts nothing.
     """
     confidence, ranking = study.confidences[method], study.rankings[method]
     counted = CountedImages.count(study.correct, confidence, ~study.distinct)
@@ -87,7 +87,7 @@ def certify_points(study: Study, method: str, risks: Float64Array, delta: float)
 
 
 def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> str:
-    """Return how many images the point accepts and sends to review, and where the errors are, for any reader."""
+    """Describe in plain words how many images and errors the point accepts and sends to review."""
     accepted, rejected, caught = point.accepted, n_images - point.accepted, n_errors - point.errors
     images = "1 image" if n_images == 1 else f"{n_images:,} images"
     were = "was" if point.errors == 1 else "were"
@@ -98,7 +98,7 @@ def describe_decisions(n_images: int, n_errors: int, point: OperatingPoint) -> s
 
 
 def thin_ranking(ranking: Ranking, max_thresholds: int) -> Ranking:
-    """Return the ranking with at most this many thresholds, spread evenly over the ranks, with exact counts."""
+    """Return the ranking with at most `max_thresholds` thresholds, evenly spread over the ranks, with exact counts."""
     if len(ranking.accepted) <= max_thresholds:
         return ranking
     targets = np.linspace(0, ranking.n_images, max_thresholds + 1)[1:]
@@ -107,13 +107,13 @@ def thin_ranking(ranking: Ranking, max_thresholds: int) -> Ranking:
 
 
 def format_percent(fraction: float, decimals: int = 2) -> str:
-    """Return a fraction in percent with at most this many decimals: '1 %', '0.25 %'."""
+    """Return a fraction in percent with at most `decimals` decimals: '1 %', '0.25 %'."""
     text = f"{100 * fraction:.{decimals}f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
 def format_pair(after: float, before: float, decimals: int, unit: str = "") -> str:
-    """Return 'a instead of b' in percent, with enough decimals to tell the two apart and from 0 and 100."""
+    """Return 'a instead of b' in percent, with enough decimals to distinguish them from each other, 0 and 100."""
     values = [100 * after, 100 * before]
     if values[0] == values[1]:
         return f"{values[0]:.{decimals}f}{unit}, as before"
@@ -143,7 +143,7 @@ def _point_of_block(ranking: Ranking, block: int) -> OperatingPoint:
 
 
 def _round_to_125(value: float, *, up: bool) -> float:
-    """Round a positive value up or down to 1, 2 or 5 x 10^n, as the float nearest to that decimal."""
+    """Round a positive value up or down to 1, 2 or 5 x 10^n, as the nearest float."""
     power = math.floor(math.log10(value))
     candidates = [float(f"{digit}e{power + shift}") for shift in (0, 1) for digit in (1, 2, 5)]
     if up:
@@ -153,7 +153,7 @@ def _round_to_125(value: float, *, up: bool) -> float:
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveLooking:
-    """What is certified if an image is looked at again only while its decision is open."""
+    """Certified coverage when an image is looked at again only while its decision is open."""
 
     method: str
     risk: float
@@ -162,13 +162,13 @@ class AdaptiveLooking:
     looks: IntArray
     """Looks at each image with the default tolerance, or 0 if the schedule was fitted to it. int64 [N]"""
     accepted: BoolArray
-    """Whether each image is accepted then. bool [N]"""
+    """Whether each image is accepted with the default tolerance. bool [N]"""
     ranked: IntArray
-    """The images that are looked at more than once: most looks first, then the closest to the threshold. int64 [n]"""
+    """The images with more than one look: most looks first, then the closest to the threshold. int64 [n]"""
 
     @property
     def sentence(self) -> str:
-        """What the default tolerance costs and gives, for any reader."""
+        """Cost and coverage of the default tolerance in plain words."""
         chosen, full = self.frontier.chosen, self.frontier.all_looks
         certified = f"{format_pair(chosen.coverage, full.coverage, 1, ' %')} of the images"
         if chosen.coverage == full.coverage:
@@ -177,7 +177,7 @@ class AdaptiveLooking:
 
     @property
     def counts(self) -> str:
-        """How many images are decided after one look, and how many need as many as there can be."""
+        """How many images are decided after one look, and how many need all looks."""
         looked, most = self.looks[self.looks > 0], self.frontier.schedule.max_looks
         first, last = int((looked == 1).sum()), int((looked == most).sum())
         are, need = "is" if first == 1 else "are", "needs" if last == 1 else "need"
@@ -185,16 +185,16 @@ class AdaptiveLooking:
 
     @property
     def command(self) -> str:
-        """The command that makes such a policy."""
+        """The command that calibrates an adaptive policy."""
         terms = f"--risk {self.risk:g} --delta {self.delta:g} --method {quote(self.method)}"
         return f"secondlook calibrate --run RUN {terms} --adaptive"
 
 
 def study_adaptive_looking(study: Study, method: str, risk: float, delta: float) -> AdaptiveLooking | str:
-    """Return what adaptive looking certifies, or the reason why that cannot be told.
+    """Return the result of adaptive looking, or the reason why there is none.
 
-    By this method if it is a mean over views, otherwise by the first one of the study that is. It has the whole `delta`
-    for itself, as in a calibration of one method.
+    Uses this method if it is a mean over views, otherwise the first one of the study that is. It does not share its
+    `delta`, as in a calibration of one method.
     """
     if study.preds.n_views < 2:
         return "there is only one view"
@@ -203,9 +203,9 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
     ]
     able = [name for name in names if find_method(name).is_mean_over_views]
     if not able:
-        return "none of the methods of this page is a mean over views"
+        return "no method on this page is a mean over views"
     tuning = study.fitted.tuning
-    if not study.n_tuning:  # as a calibration would choose them
+    if not study.n_tuning:  # the same choice as in a calibration
         tuning = tuning_positions(study.n_images)
     passes = PASSES if study.settings.predict_from == "image" else PASSES + PASSES_PER_VIEW * study.preds.n_views
     with study.given.show_progress("adaptive looking", passes, enabled=study.progress) as given:

@@ -1,4 +1,4 @@
-"""The page: one HTML file that includes its style, its script, its data and its pictures."""
+"""The report page: one HTML file with its styles, scripts, data and pictures."""
 
 import base64
 import hashlib
@@ -37,28 +37,28 @@ SCRIPTS = (
     "arrays chart tables risk_plot confidence_plots thresholds decisions confusions class_table galleries "
     "adaptive_looking operating_point page"
 )
-"""Concatenated in this order; the last one starts the others."""
+"""Concatenated in this order; `page` starts the others."""
 MAX_MOST_LOOKS = 12
 MAX_THRESHOLDS = 200_000
-"""Thresholds that a page holds for all methods together: at most 22 bytes each as text, so less than 4.5 MB."""
+"""Maximum number of thresholds of all methods together: at most 22 bytes each, so less than 4.5 MB."""
 MAX_BYTES = 3_000_000
-"""Characters of all pictures of known images together, and of unknown ones; fewer are shown if theirs are large."""
+"""Size limit for the pictures of known images, and for those of unknown ones; the rest is not shown."""
 IMAGE_SIDE, IMAGE_QUALITY = 160, 85
 VIEW_SIDE, VIEW_QUALITY = 80, 75
 SHEET_COLUMNS = 16
 
 Picture = dict[str, Any]
-"""What the script of a page reads of an image.
+"""Data of an image for the script of a page.
 
-`picture` and `sheet`, with all views from left to right, at most 16 in a row, are data URIs; `view_predicted` has the
-class predicted from each view alone, and `view_probabilities` its probability.
+`picture` and `sheet` are data URIs; `sheet` has all views in rows of at most 16. `view_predicted` is the class
+predicted from each view alone, and `view_probabilities` its probability.
 """
 
 
 def render_report_page(
     findings: Findings, images: Mapping[int, Picture], unknown_images: Mapping[int, Picture], **texts: Any
 ) -> str:
-    """Return the HTML of a report; `texts` are further values of the template."""
+    """Return the HTML of a report; `texts` are additional template values."""
     study = findings.study
     return render_template(
         "report.html",
@@ -89,7 +89,7 @@ def render_report_page(
 def describe_page_data(
     findings: Findings, images: Mapping[int, Picture], unknown_images: Mapping[int, Picture]
 ) -> dict[str, object]:
-    """Return the numbers that the script reads."""
+    """Return the data for the script."""
     study = findings.study
     ranked_cells = rank_cells(study, findings.cells, findings.method)
     return {
@@ -118,7 +118,7 @@ def describe_page_data(
 
 
 def pack_array(values: Array) -> dict[str, str]:
-    """Return an array as base64 text: little-endian, counts in the smallest sufficient type, floats as they are."""
+    """Return an array as base64 text: little-endian, integers in the smallest sufficient type, floats unchanged."""
     if values.dtype == np.bool_ or np.issubdtype(values.dtype, np.integer):
         largest = int(values.max()) if len(values) else 0
         kind = "u1" if largest < 2**8 else "u2" if largest < 2**16 else "u4"
@@ -133,7 +133,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
     drawn = ("risk", "band_coverage", "low", "high")
     ranking = thin_ranking(study.rankings[name], MAX_THRESHOLDS // len(study.rankings))
     reliability = study.rankings[name].reliability() if name in study.probabilities else None
-    aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)  # where it is undefined
+    aurocs = np.full(len(study.class_names), np.nan, dtype=np.float32)  # NaN: undefined
     for index, value in class_aurocs(study, name).items():
         aurocs[index] = value
     unknown = None
@@ -151,7 +151,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         "unknown": unknown,
         "cells": None if ranked_cells is None else pack_array(ranked_cells),
         "class_aurocs": pack_array(aurocs),
-        # In float32, the curve is exact to less than a thousandth of a pixel.
+        # float32 is exact to less than a thousandth of a pixel.
         "curve": {
             "accepted": pack_array(curve.accepted),
             **{one: pack_array(getattr(curve, one).astype(np.float32)) for one in drawn},
@@ -188,7 +188,7 @@ def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, Picture]) -> 
 
 
 def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str, object]]:
-    """Return the example images; classes are numbers, and confidences are in the order of the methods."""
+    """Return the example images, with class indices and with confidences in the order of the methods."""
     top_k = study.settings.top_k
     predicted = study.preds.predicted(study.settings.predict_from, top_k).reshape(study.n_images, top_k)
     changes = rank_changes(study) if study.second_look else np.zeros(study.n_images, dtype=np.int64)
@@ -207,7 +207,7 @@ def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str,
 
 
 def _unknown_picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str, object]]:
-    """Return the example images of unknown images, which have no label, as those of the others."""
+    """Return the example unknown images, in the format of `_picture_data` but without labels."""
     if study.unknown is None or not images:
         return []
     top_k, settings = study.settings.top_k, study.settings
@@ -230,9 +230,9 @@ def _unknown_picture_data(study: Study, images: Mapping[int, Picture]) -> list[d
 def read_images(
     preds: Predictions, chosen: IntArray, image: Callable[[int], Array], positions: IntArray | None = None
 ) -> dict[int, Picture]:
-    """Return the pictures of the chosen images by their index, the first ones if not all fit.
+    """Return the pictures of the chosen images by index, up to the size limit.
 
-    `positions` are the arguments of `image` for each image of the predictions, by default its index.
+    `image` is called with the entry of `positions` for the index, by default with the index itself.
     """
     images: dict[int, Picture] = {}
     if not len(chosen):  # predictions have at least one image
@@ -249,7 +249,7 @@ def read_images(
 
 
 def make_thumbnail(pixels: Array, side: int) -> "Image":
-    """Return a picture with sides of at most this many pixels. uint8 [H, W, 1 or 3]"""
+    """Return a picture with sides of at most `side` pixels. uint8 [H, W, 1 or 3]"""
     from PIL.Image import Resampling, fromarray
 
     picture = fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
@@ -270,7 +270,7 @@ def _draw_image(preds: Predictions, pixels: Array, outputs: Array) -> Picture:
     from secondlook.views import apply_view
 
     leading = outputs.argmax(axis=1)
-    blank = np.zeros_like(pixels)  # for a view that is only a name
+    blank = np.zeros_like(pixels)  # for views known only by name
     views = (blank if view.name else apply_view(pixels[None], view)[0] for view in preds.views)
     tiles = [make_thumbnail(transformed, VIEW_SIDE) for transformed in views]
     (width, height), columns = tiles[0].size, min(len(tiles), SHEET_COLUMNS)
@@ -312,10 +312,10 @@ def _format_ends(interval: Interval | None, scale: float = 100, format_end: Call
 def render_template(
     name: str, *, styles: str, scripts: str, data: object, filters: Mapping[str, Callable[..., str]], **values: Any
 ) -> str:
-    """Return the HTML of a template; all text is escaped.
+    """Render a template; all text is escaped.
 
-    Styles and scripts are names of files beside the template, joined in their order; scripts find `data` as JSON in the
-    element with the id `data`. `filters` are added to those that all templates have.
+    `styles` and `scripts` are names of files in the same folder, joined in order; scripts read `data` as JSON from the
+    element with the id `data`. `filters` are added to the common ones.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -340,16 +340,16 @@ def render_template(
     return environment.get_template(name).render(
         style=Markup(style),
         script=Markup(script),
-        # A class named "</script>" must not end the element.
+        # A class name like "</script>" must not end the element.
         data=Markup(json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
-        # Only this script and this style may run, and nothing may be fetched, whatever the data contain.
+        # Allow only this script and this style, and no requests, for any data.
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         **values,
     )
 
 
 def use_unbroken_spaces(text: str) -> str:
-    """Keep a number and its percent sign on one line."""
+    """Use a non-breaking space between number and percent sign."""
     return text.replace(" %", "\u00a0%")
 
 
@@ -358,10 +358,10 @@ def _hash(text: str) -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file of a report; its folder is made if it is missing."""
+    """Write a file of a report; create its folder if missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes_atomically(path, content)
     except OSError as error:
         reason = error.strerror or error
-        raise ReportError(f"{str(path)!r} cannot be written: {reason}; choose a writable location.") from None
+        raise ReportError(f"cannot write {str(path)!r}: {reason}; choose a writable location.") from None

@@ -1,4 +1,4 @@
-"""Plots on matplotlib axes: of a confidence, of views, of a schedule, and those that a report writes as files.
+"""Matplotlib plots of confidences, views and schedules, and the plot files of a report.
 
 matplotlib is in the extra `plots` and is imported only here.
 """
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 CORRECT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
 DOTTED: dict[str, Any] = {"color": REFERENCE, "lw": 1.2, "ls": ":"}
 STATUS_MARKERS = {"usable": (CORRECT, "o"), "weak": ("#e69f00", "s"), "harmful": (WRONG, "X")}
-"""Color and marker of each status: either suffices to tell them apart."""
+"""Color and marker of each status; each is distinguishable without the other."""
 ROW_HEIGHT = 0.28
 COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
-"""Distinguishable with any kind of color vision; the page uses the same colors."""
+"""Colorblind-safe; the page uses the same colors."""
 LINE_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v")
-"""Curves differ in dashes and markers as well, for readers and printers without colors; the page uses the same."""
+"""Curves also differ in dashes and markers, for grayscale; the page uses the same."""
 MAX_CLASSES = 60
-"""More names would not be legible; the table has all of them."""
+"""More names would not be legible; the table has all classes."""
 FORMATS: dict[str, dict[str, Any]] = {"png": {"dpi": 144}, "svg": {"metadata": {"Date": None}}}
 
 Quantity = Literal["auroc_with_image", "auroc_alone", "accuracy", "agreement", "confident_agreement"]
@@ -51,7 +51,7 @@ LABELS = {
     "agreement": "same prediction as the image itself",
     "confident_agreement": "same prediction, among the confident half of the images",
 }
-"""Label of the axis of `draw_views`, by quantity."""
+"""Axis label of `draw_views`, by quantity."""
 
 
 def draw_risk_coverage(
@@ -63,13 +63,13 @@ def draw_risk_coverage(
     ref_line: bool = True,
     **line_kw: Any,
 ) -> "Axes":
-    """Draw risk (the error rate among accepted images) against coverage (the share of images that are accepted).
+    """Draw risk (the error rate among accepted images) against coverage (the share of accepted images).
 
     Parameters
     ----------
     data, confidence
         Labeled predictions or a run, and the name of a method; or `correct`, bool [N], and your own confidence, float
-        [N]. A run sets how classes are predicted, and images that it has set apart are not drawn.
+        [N]. With a run, classes are predicted as in the run, and its tuning images are excluded.
     ax
         Axes to draw on, by default those of a new figure.
     name
@@ -100,13 +100,13 @@ def draw_reliability(
     ref_line: bool = True,
     **line_kw: Any,
 ) -> "Axes":
-    """Draw accuracy against confidence, in bins of equal width: on the diagonal, the confidence is a probability.
+    """Draw a reliability diagram: accuracy against confidence, in bins of equal width.
 
-    The arguments are those of `draw_risk_coverage`; the dotted line is the diagonal.
+    The arguments are those of `draw_risk_coverage`. The dotted diagonal is perfect calibration.
     """
     if isinstance(confidence, str) and not find_method(confidence).is_probability:
         known = ", ".join(one.form for one in METHODS.values() if one.is_probability)
-        raise MetricError(f"reliability needs a probability, and {confidence!r} is none; choose among: {known}.")
+        raise MetricError(f"reliability needs a probability, but {confidence!r} is not one; choose among: {known}.")
     ranking, name = _rank(data, confidence, name)
     curve = ranking.reliability(bins)
     axes = _use_axes(ax)
@@ -128,7 +128,7 @@ def draw_histogram(
     bins: int = 40,
     **bar_kw: Any,
 ) -> "Axes":
-    """Draw the number of correct (up) and of wrong (down) predictions by confidence, on a logarithmic scale.
+    """Draw histograms of correct (up) and wrong (down) predictions by confidence, on a logarithmic scale.
 
     The arguments are those of `draw_risk_coverage`; `name` is the title, and `bar_kw` goes to `Axes.bar`.
     """
@@ -160,12 +160,12 @@ def draw_views(
     Parameters
     ----------
     data
-        A diagnosis, or predictions or a run whose views are to be diagnosed.
+        A diagnosis, or predictions or a run to diagnose.
     ax
-        Axes to draw on, by default those of a new figure that is high enough for all views.
+        Axes to draw on, by default those of a new figure with enough height for all views.
     quantity
-        'auroc_with_image', 'auroc_alone', 'accuracy', 'agreement' or 'confident_agreement'; by default the first
-        that the predictions allow: without labels, 'agreement'.
+        'auroc_with_image', 'auroc_alone', 'accuracy', 'agreement' or 'confident_agreement'; by default
+        'auroc_with_image', or 'agreement' without labels.
     **scatter_kw
         Passed to `Axes.scatter`.
     """
@@ -191,8 +191,8 @@ def draw_views(
 def draw_schedule(policy: Schedule | Policy | str | Path, *, ax: "Axes | None" = None, **line_kw: Any) -> "Axes":
     """Draw agreement with the decisions of all looks against the mean number of looks, on the tuning images.
 
-    `policy` is a schedule, a policy that has one, or a policy file. The line has every margin, the point is that of the
-    schedule; `line_kw` goes to `Axes.plot`.
+    `policy` is a schedule, a policy with a schedule, or a policy file. The line shows all margins, the point the margin
+    of the schedule; `line_kw` goes to `Axes.plot`.
     """
     loaded = read_policy(policy) if isinstance(policy, str | Path) else policy
     schedule = loaded.schedule if isinstance(loaded, Policy) else loaded
@@ -214,7 +214,7 @@ def draw_schedule(policy: Schedule | Policy | str | Path, *, ax: "Axes | None" =
 
 
 def _finish_risk_axes(axes: "Axes", error_rate: float, top: float = 0.0) -> None:
-    """Label the axes; a few errors among the first images must not squash the rest of the plot."""
+    """Label the axes, and limit the risk axis: early errors would squash the rest of the curve."""
     end = min(1.0, max(1.5 * error_rate, 0.01, top))
     axes.set(xlabel="coverage", ylabel="risk (error rate among accepted images)", xlim=(0, 1), ylim=(0, end))
     for axis in (axes.xaxis, axes.yaxis):
@@ -223,7 +223,7 @@ def _finish_risk_axes(axes: "Axes", error_rate: float, top: float = 0.0) -> None
 
 
 def _finish_looks_axes(axes: "Axes", full_looks: int, label: str) -> None:
-    """Label the axes, with ticks at one look, at all looks, and at some between them."""
+    """Label the axes, with ticks at one look, all looks, and some in between."""
     steps = max(1, min(full_looks - 1, 6))
     axes.set_xticks([round(1 + (full_looks - 1) * step / steps) for step in range(steps + 1)])
     axes.set(xlabel="mean number of looks", ylabel=label, xlim=(1, full_looks))
@@ -236,7 +236,7 @@ def _format_share(share: float, _: object) -> str:
 
 
 def _rank(data: Any, confidence: str | ArrayLike, name: str | None) -> tuple[Ranking, str | None]:
-    """Return the ranking of the judged images by a confidence, and the name of that."""
+    """Return the ranking of the judged images by a confidence, and its name."""
     if not isinstance(confidence, str):
         return rank(data, confidence), name
     predict_from: PredictFrom = "image"
@@ -253,7 +253,7 @@ def _rank(data: Any, confidence: str | ArrayLike, name: str | None) -> tuple[Ran
 
 
 def _read_quantity(diagnosis: Diagnosis, quantity: Quantity | None) -> tuple[str, list[float]]:
-    """Return the label of the axis and the value of each view."""
+    """Return the axis label and the value of each view."""
     if quantity is not None and quantity not in LABELS:
         hint = did_you_mean(quantity, LABELS)
         raise DiagnosisError(f"unknown quantity {quantity!r}; expected one of: {', '.join(LABELS)}.{hint}")
@@ -264,11 +264,11 @@ def _read_quantity(diagnosis: Diagnosis, quantity: Quantity | None) -> tuple[str
         if None not in values:
             return LABELS[name], values
     needs = "labels" if quantity == "accuracy" else "labels, correct and wrong predictions"
-    raise DiagnosisError(f"{quantity!r} needs {needs}, which this diagnosis was made without; choose 'agreement'.")
+    raise DiagnosisError(f"{quantity!r} needs {needs}, which this diagnosis lacks; choose 'agreement'.")
 
 
 def _use_axes(ax: "Axes | None", height: float = 4.8) -> "Axes":
-    """Return the given axes, or those of a new figure of pyplot (`height` in inches), which notebooks show."""
+    """Return the given axes, or those of a new pyplot figure (`height` in inches), which notebooks display."""
     if ax is not None:
         return ax
     if not has_matplotlib():
@@ -284,13 +284,13 @@ def _label(name: str | None, metric: str, ranking: Ranking, **options: int) -> s
 
 
 def _draw_reference(axes: "Axes", x: ArrayLike, y: ArrayLike, label: str) -> None:
-    """Draw a dotted line that the legend of the axes names once, however many plots share them."""
+    """Draw a dotted line with at most one legend entry per axes."""
     named = any(line.get_label() == label for line in axes.lines)
     axes.plot(x, y, label="_" if named else label, **DOTTED)
 
 
 def has_matplotlib() -> bool:
-    """Return whether plots can be drawn."""
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
@@ -301,7 +301,7 @@ def render_plots(findings: Findings) -> Iterator[tuple[str, bytes]]:
     # The salt makes SVG files reproducible; a class named "$5" must not be parsed as a formula.
     settings = matplotlib.rc_context({"svg.hashsalt": "secondlook", "text.parse_math": False})
     with settings, warnings.catch_warnings():
-        # Class names in a script that the font lacks are drawn as boxes; the page and the tables show them correctly.
+        # Characters missing from the font are drawn as boxes; the page and the tables show them correctly.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         for name, draw in PLOTS.items():
             figure = draw(findings)
@@ -317,7 +317,7 @@ def _draw_curves(findings: Findings) -> "Figure":
     for place, (name, curve) in enumerate(findings.curves.items()):
         style = _curve_style(place)
         axes.fill_between(curve.band_coverage, curve.low, curve.high, color=style["color"], alpha=0.12, lw=0)
-        # Curves that nearly coincide have their markers at different places.
+        # Shift the markers, so that coinciding curves remain visible.
         markers = (0.03 + 0.03 * place / len(findings.curves), 0.12)
         coverage = curve.accepted / study.n_images
         axes.plot(coverage, curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name)

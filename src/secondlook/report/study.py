@@ -1,4 +1,4 @@
-"""The numbers that a report is about: correctness, confidences and rankings of the same labeled images."""
+"""The input of a report: correctness, confidences and rankings of the same labeled images."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ BASELINE = "msr"
 EXPLANATIONS = {
     "msr": "the classifier's confidence in the image itself",
     "mean": "the classifier's confidence averaged over all views of the image",
-    "bootstrap": "rank of the image when its views are resampled many times; it only orders these images",
-    "blend": "the confidence averaged over all views, and by how much they prefer the predicted class to the next one",
-    "learned": "the probability of being correct, learned from how the views behave on images set apart",
+    "bootstrap": "the rank of the image when its views are resampled many times; valid only among these images",
+    "blend": "the confidence averaged over all views, combined with their margin to the second class",
+    "learned": "the probability of being correct, learned from the views of the tuning images",
 }
-"""What the methods of a report mean, for readers who do not know machine learning."""
+"""Explanations of the methods for readers without machine learning knowledge."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EvaluationSettings:
     def from_options(
         cls, methods: Iterable[str] | None = None, metrics: Iterable[str] | None = None, **options: Any
     ) -> Self:
-        """Check options before anything is computed, and store numbers of NumPy as those of Python."""
+        """Check the options early, and convert NumPy numbers to Python numbers."""
         settings = cls(None if methods is None else tuple(methods), tuple(metrics or DEFAULT_METRICS), **options)
         parse_metrics(settings.metrics)
         for name in settings.methods or ():
@@ -56,11 +56,11 @@ class Study:
     """Labeled predictions and the confidences to compare."""
 
     preds: Predictions
-    """The predictions for the judged images; those that were set apart are not among them."""
+    """The predictions for the judged images, without the tuning images."""
     given: Predictions
     """The predictions for all images."""
     fitted: FittedMethods
-    """The methods with their options, and which of the given images are judged."""
+    """The methods with their options, and the positions of the judged images."""
     settings: EvaluationSettings
     calibrated: tuple[str, ...]
     class_names: tuple[str, ...]
@@ -69,24 +69,24 @@ class Study:
     leading: IntArray
     """The most probable class of each image. int64 [N]"""
     duplicates: frozenset[str]
-    """Ids of images that are copies of others: a guarantee counts only errors among them."""
+    """Ids of copies of other images: a guarantee counts only the errors among them."""
     distinct: BoolArray
     """Whether each image is the first one with its pixels. bool [N]"""
     confidences: Mapping[str, Float64Array]
     """Confidence per image, by method. float64 [N] each"""
     unknown: Predictions | None
-    """Predictions for unknown images, if any; `preds` has none of them."""
+    """Predictions for unknown images, if any; not part of `preds`."""
     together: Mapping[str, Float64Array]
-    """Confidence of the judged images and then of the unknown ones, by method. float64 [N + M] each"""
+    """Confidence of the judged images followed by the unknown ones, by method. float64 [N + M] each"""
     rankings: Mapping[str, Ranking]
     baseline: str
     second_look: str | None
-    """The method that is compared with the baseline; None if there is no such method or only one view."""
+    """The method to compare with the baseline; None without another method, or with only one view."""
     progress: bool
 
     @property
     def probabilities(self) -> tuple[str, ...]:
-        """The methods whose confidence is a probability."""
+        """The methods with a probability as confidence."""
         return tuple(name for name in self.confidences if find_method(name).is_probability)
 
     @property
@@ -96,7 +96,7 @@ class Study:
 
     @property
     def n_tuning(self) -> int:
-        """Number of images that were set apart."""
+        """Number of tuning images."""
         return len(self.fitted.tuning)
 
     @property
@@ -127,8 +127,8 @@ def build_study(
 ) -> Study:
     """Compute correctness, confidences and rankings of labeled predictions, with the options of `evaluate`.
 
-    `calibrated` methods are added to the others; `duplicates` are the ids of images that are copies of others.
-    `unknown` are predictions for unknown images.
+    `calibrated` methods are added to the others; `duplicates` are ids of copies of other images; `unknown` are
+    predictions for unknown images.
     """
     if not preds.has_labels:
         raise ReportError("the predictions have no labels", repair=Repair("pass {labels}", labels=ANY))
@@ -145,13 +145,13 @@ def build_study(
     )
     names, judged = tuple(fitted.options), fitted.select_judged(preds)
     if not names:
-        raise ReportError("is empty", argument="methods", repair="name at least one method, such as 'mean'")
+        raise ReportError("is empty", argument="methods", repair="name at least one method, e.g. 'mean'")
     with judged.show_progress("confidences", len(names) + 1, enabled=progress) as table:
         correct = table.correct(predict_from=predict_from, top_k=top_k)
         leading = table.predicted(predict_from=predict_from, top_k=top_k).reshape(table.n_images, top_k)[:, 0]
         together = {name: fitted.compute_together(table, unknown, name, seed=settings.seed) for name in names}
         confidences = {name: values[: table.n_images] for name, values in together.items()}
-        if unknown is not None:  # a rank without them
+        if unknown is not None:  # ranks among the known images only
             ranks = [name for name in names if find_method(name).is_rank]
             confidences |= {name: fitted.compute(table, name, seed=settings.seed) for name in ranks}
     copies = frozenset(duplicates)
@@ -179,6 +179,6 @@ def build_study(
 
 
 def explain_method(method: str) -> str:
-    """Return one line that explains a method to its reader."""
+    """Return a one-line explanation of a method."""
     found = find_method(method)
     return EXPLANATIONS.get(found.name) or found.summary

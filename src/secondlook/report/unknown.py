@@ -1,4 +1,4 @@
-"""Unknown images: how well confidences tell them from known ones, and how many a certified threshold accepts."""
+"""Unknown images: detection by confidence, and numbers accepted by certified thresholds."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,12 +21,12 @@ from secondlook.report.study import Study
 from secondlook.tables import TextTable
 
 MAX_UNKNOWN_IMAGES = 60
-"""Unknown images that a page shows."""
+"""Maximum number of unknown images on a page."""
 
 
 @dataclass(frozen=True)
 class AcceptedUnknowns:
-    """How many unknown images a threshold accepts, with the exact (Clopper-Pearson) interval of the share."""
+    """Number and share of unknown images accepted by a threshold, with an exact (Clopper-Pearson) interval."""
 
     method: str
     threshold: float
@@ -36,7 +36,7 @@ class AcceptedUnknowns:
 
     @property
     def share(self) -> float:
-        """Fraction of the unknown images that are accepted."""
+        """Fraction of accepted unknown images."""
         return self.accepted / self.images
 
     @property
@@ -57,11 +57,11 @@ class UnknownFindings:
     """The results of a study for its unknown images."""
 
     detection: Comparison
-    """AUROC and FPR95 of each method, where known images count as correct and unknown ones as errors."""
+    """AUROC and FPR95 of each method, with known images as correct and unknown ones as errors."""
     joint: Comparison
-    """AURC over all images, where wrong and unknown ones count as errors."""
+    """AURC over all images, with wrong predictions and unknown images as errors."""
     accepted: Mapping[str, AcceptedUnknowns]
-    """What certified thresholds accept, by method; methods without one are missing."""
+    """Unknown images accepted at the certified threshold of each method that has one."""
     images: IntArray
     """The unknown images of the gallery, the most confident first. int64 [n]"""
 
@@ -92,9 +92,9 @@ def study_unknown_images(study: Study, method: str, certified: Mapping[str, Oper
 
 
 def count_accepted_unknowns(study: Study, points: Mapping[str, OperatingPoint]) -> dict[str, AcceptedUnknowns]:
-    """Return how many unknown images each method accepts at its operating point.
+    """Count the unknown images that each method accepts at its operating point.
 
-    Left out are points that accept nothing, and methods that rank: the rank of an unknown image is among others.
+    Excludes points that accept nothing, and rank methods: their thresholds do not apply to other images.
     """
     counted = {}
     for name, point in points.items():
@@ -106,9 +106,9 @@ def count_accepted_unknowns(study: Study, points: Mapping[str, OperatingPoint]) 
 
 
 def certify_on_unknowns(study: Study, delta: float) -> dict[str, object]:
-    """Return what thresholds that are certified at the risk of a report accept of the unknown images, as JSON values.
+    """Count the unknown images accepted by the certified thresholds of all methods, as JSON values.
 
-    Nothing is recorded: it is what a calibration of all methods, which share `delta`, would choose from.
+    The risk is that of a report, and the methods share `delta`. No calibration is recorded.
     """
     risk = choose_headline_risk(study.error_rate)
     certified = certify_methods(study, np.array([risk]), delta)

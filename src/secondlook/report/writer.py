@@ -1,4 +1,4 @@
-"""`write_report`: the page, with every table as CSV and every plot as PNG and SVG in a folder next to it."""
+"""`write_report`: the page, and a folder next to it with all tables as CSV and all plots as PNG and SVG."""
 
 import itertools
 import platform
@@ -43,9 +43,8 @@ def write_report(
 ) -> Path:
     """Write a self-contained HTML report about labeled predictions, and return its path.
 
-    The page compares the methods, lets the reader choose an operating point with sliders, and shows results per class
-    and per view. Images that are set apart to fit methods are not part of it, except for their number. The same
-    predictions, arguments and package versions produce the same bytes.
+    The page compares the methods, has sliders to choose an operating point, and shows results per class and per view.
+    Its results exclude tuning images. The same predictions, arguments and package versions produce the same bytes.
 
     Parameters
     ----------
@@ -56,19 +55,18 @@ def write_report(
     title
         Heading of the page.
     risk
-        Tolerated risk that the page selects at first. By default the largest of 1, 2, 5 x 10^n that is at most a
-        quarter of the error rate.
+        Initially selected tolerated risk. By default the largest of 1, 2, 5 x 10^n that is at most a quarter of the
+        error rate.
     delta
-        Failure probability of the guarantees (0.001 means 99.9 % confidence). All methods that can have a guarantee
-        share it, as in `certify`, so that the guarantee holds for whichever of them is chosen.
+        Failure probability of the guarantees (0.001 means 99.9 % confidence). All methods with a guarantee share it, as
+        in `certify`, so the guarantee holds for any choice among them.
     tuning
-        Positions or mask of the images that were used to choose or fit something, and on which methods are fitted, as
-        in `evaluate`.
+        Positions or mask of the tuning images, on which methods are fitted, as in `evaluate`.
     image
         Function from the index of an image in `preds` to its pixels at the classifier's input size, uint8 [H, W, 1 or
         3]. By default the page has no example images.
     facts
-        Further facts about how the results were made, listed at the end of the page.
+        Additional facts about the origin of the results, listed at the end of the page.
     artifacts
         Whether to write all tables (CSV) and, if matplotlib is installed, all plots (PNG, SVG) to the folder
         `<stem>-files` next to the page.
@@ -76,8 +74,7 @@ def write_report(
         Whether to show progress bars if standard error is a terminal.
     **options
         Options of `evaluate`: `methods`, `metrics`, `predict_from`, `top_k`, `unknown`, `level`, `resamples` and
-        `seed`. The first of `blend`, `learned` and `mean` among the methods is the second look that the headline
-        compares with `msr`.
+        `seed`. The headline compares the first of `blend`, `learned` and `mean` among the methods with `msr`.
 
     Raises
     ------
@@ -91,9 +88,9 @@ def write_report(
 
 
 def check_page_path(out: str | Path) -> Path:
-    """Return the path of a page, or raise an error before anything is computed."""
+    """Return the path of a page; raise an error for other suffixes."""
     if Path(out).suffix.lower() not in (".html", ".htm"):
-        raise ReportError("is no HTML file such as 'report.html'", argument="out", value=str(out))
+        raise ReportError("is not an HTML file, e.g. 'report.html'", argument="out", value=str(out))
     return Path(out)
 
 
@@ -112,11 +109,10 @@ def write_study(
     command: str | None = None,
     artifacts: bool = True,
 ) -> None:
-    """Write the report of a study, with the arguments of `write_report`; `unknown_image` is `image` of unknown images.
+    """Write the report of a study, with the arguments of `write_report`; `unknown_image` is `image` for unknown images.
 
-    `warnings` are shown at the top of the page, which by default warns of harmful views; `notes` and the `command` that
-    made the predictions at its end. Only methods that were calibrated with this risk and delta have a guarantee, if
-    there are any.
+    The page shows `warnings` at the top, by default about harmful views, and `notes` and the `command` of the run at
+    the end. If the study has calibrated methods, only these have a guarantee, at their risk and delta.
     """
     findings = compute_findings(study, risk=risk, delta=delta)
     all_facts = {**_describe_settings(findings), **(facts or {})}
@@ -151,7 +147,7 @@ def write_study(
 
 
 def _describe_settings(findings: Findings) -> dict[str, str]:
-    """Return the settings and versions behind the numbers; no date, so that the same input gives the same bytes."""
+    """Return the settings and versions, without a date, so that the same input gives the same bytes."""
     study, settings = findings.study, findings.study.settings
     classes = "class" if settings.top_k == 1 else f"{settings.top_k} most probable classes"
     origin = "the image itself" if settings.predict_from == "image" else "the mean over views"
@@ -176,9 +172,9 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
 
 
 def _describe_tuning(study: Study) -> str:
-    """Return how many images were set apart, and what was fitted on them."""
+    """Return the number of tuning images, and the fitted options."""
     n_given = study.n_tuning + study.n_images
-    parts = [f"{study.n_tuning:,} of {n_given:,} images were set apart; all results are about the others"]
+    parts = [f"{study.n_tuning:,} of {n_given:,} images were used for tuning; all results are for the others"]
     for name in filter(needs_fitting, study.fitted.options):
         options = study.fitted.options[name].items()
         values = (f"{one}={value:.4g}" if isinstance(value, float) else f"{one}={value}" for one, value in options)
@@ -311,4 +307,4 @@ TABLES: dict[str, tuple[str, Callable[[Findings], Rows]]] = {
     "unknown-accepted": ("method tolerated_risk threshold images accepted share low high", _accepted_unknown_rows),
     "skipped": ("id reason", lambda findings: findings.study.preds.skipped),
 }
-"""Columns and rows of each table; that of the galleries also has the confidence of each method."""
+"""Columns and rows of each table; `galleries` also has the confidence of each method."""

@@ -1,4 +1,4 @@
-"""`Run.learn_shifts`: what a policy learns from corrupted images of its run, and what it leaves as it is."""
+"""`Run.learn_shifts`: policies learn from corrupted images of their run and keep their guarantee."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from secondlook.monitoring.estimates import AccuracyEstimator, score_images
 from tests.report.runs.conftest import QUIET, classify
 
 
-def test_policy_learns_and_keeps_its_guarantee_and_others_are_rejected(
+def test_policy_of_the_run_learns_and_keeps_its_guarantee(
     run: sl.Run, classifier: sl.Classifier, tmp_path: Path, archive: str
 ) -> None:
     policy = run.certify(risk=0.1, delta=0.1, progress=False)
@@ -37,7 +37,7 @@ def test_policy_learns_and_keeps_its_guarantee_and_others_are_rejected(
         classifier, f"{archive}?limit=400", out=tmp_path / "other", views="identity hflip", resamples=5, execution=QUIET
     )
     foreign = elsewhere.certify(risk=0.1, delta=0.1, progress=False)
-    with pytest.raises(DecisionError, match="other images"):
+    with pytest.raises(DecisionError, match="images of the run"):
         run.learn_shifts(foreign, classifier, execution=QUIET)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import secondlook as sl
-from secondlook.errors import CalibrationWarning, ReportError
+from secondlook.errors import CalibrationWarning, DecisionError
 from secondlook.report import writer
 from tests.report.conftest import Report
 
@@ -52,7 +52,7 @@ def test_several_methods_of_a_calibration_share_its_delta_and_all_share_a_given_
     data = Report(run.report(delta=0.3, progress=False).path).data
     assert (data["delta"], data["calibrated"]) == (0.3, [])
     assert data["sharing"] == ["msr", "mean", "blend"]
-    with pytest.raises(ReportError, match="delta"):
+    with pytest.raises(DecisionError, match="delta"):
         run.report(delta=0.0, progress=False)
 
 

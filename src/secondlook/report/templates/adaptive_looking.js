@@ -1,4 +1,4 @@
-// Adaptive looking: certified coverage over mean looks per image, and the images that needed most looks.
+// Adaptive looking: certified coverage over mean looks per image, and the images with the most looks.
 const LABEL_SPACE = 12;
 const ADAPTIVE_COLOR = 1;
 

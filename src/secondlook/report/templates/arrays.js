@@ -49,7 +49,7 @@ function formatDigits(value, decimals) {
   return value.toFixed(Math.max(decimals, 2 - exponent));
 }
 
-// A confidence to read, not to copy; values below 1 never appear as 1.
+// A confidence for display; values below 1 never appear as 1.
 function formatConfidence(value) {
   return value > 0.9999 && value < 1 ? ">0.9999" : value.toFixed(4);
 }

@@ -1,7 +1,7 @@
-// Elements, and a chart in SVG: axes, a clipped drawing area, and scales that follow the width of the page.
+// DOM elements, and an SVG chart: axes, a clipped drawing area, and scales that follow the page width.
 const SVG = "http://www.w3.org/2000/svg";
 
-// Children are appended as text, so that a class name with angle brackets cannot become markup.
+// Strings are appended as text, so a class name with angle brackets cannot become markup.
 function fillElement(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
@@ -11,7 +11,7 @@ function fillElement(element, attributes, children) {
 const html = (name, attributes = {}, ...children) => fillElement(document.createElement(name), attributes, children);
 const svg = (name, attributes = {}, ...children) => fillElement(document.createElementNS(SVG, name), attributes, children);
 
-// Shows lines of texts as rows of a table. Rows are kept and only changed texts are set, which is quick while a slider moves.
+// Fills table rows with texts. Keeps the rows and sets only changed texts, to be fast while a slider moves.
 function fillRows(body, lines, createRow) {
   while (body.rows.length > lines.length) body.lastChild.remove();
   while (body.rows.length < lines.length) body.append(createRow());
@@ -25,7 +25,7 @@ function fillRows(body, lines, createRow) {
 
 const byId = (id) => document.getElementById(id);
 const methodColor = (index) => `var(--m${index % 8})`;
-// Dashes and markers tell curves apart without colors; their cycles have no common factor.
+// Dashes and markers distinguish curves without colors; their cycle lengths have no common factor.
 const DASHES = ["none", "9 4", "9 3 2 3", "2 2.5"];
 const MARKERS = [
   "M-4.2 0a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0 -8.4 0Z",
@@ -40,7 +40,7 @@ function methodMarker(index, x, y) {
   return svg("path", { class: "point", d: MARKERS[index % MARKERS.length], fill: methodColor(index), transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
 }
 
-// A piece of the curve of a method, for legends and tables.
+// A sample of a method's curve, for legends and tables.
 function key(method) {
   const line = svg("line", { x1: 1, x2: 39, y1: 7, y2: 7, stroke: methodColor(method.index), "stroke-width": 2, "stroke-dasharray": methodDashes(method.index) });
   return svg("svg", { class: "key", viewBox: "0 0 40 14", width: 40, height: 14, "aria-hidden": "true" }, line, methodMarker(method.index, 20, 7));
@@ -73,7 +73,7 @@ class Chart {
     new ResizeObserver(() => {
       if (this.width !== this.fittingWidth()) this.redraw();
     }).observe(figure);
-    // On paper a plot is narrower: drawn for that width, its texts are as large as those around it.
+    // Plots are narrower on paper: drawn for that width, their text matches the surrounding text.
     window.addEventListener("beforeprint", () => this.redraw(PAPER_WIDTH / byId("main").clientWidth));
     window.addEventListener("afterprint", () => this.redraw());
   }

@@ -1,4 +1,4 @@
-// The table of classes at the operating point: sorted by any column, searched by name, and never longer than a screen or two.
+// The table of classes at the operating point: sortable, searchable by name, and limited in length.
 const MAX_CLASS_ROWS = 50;
 const CLASS_COLUMNS = [
   { title: "Class", value: (one) => one.name, format: (text) => text },
@@ -12,7 +12,7 @@ const CLASS_COLUMNS = [
   { title: "AUROC %", value: (one) => one.auroc, format: (share) => (100 * share).toFixed(2) },
 ];
 
-// Images, and errors among them, per class, from counts per cell.
+// Images and errors per class, from counts per cell.
 function countPerClass(page, counts) {
   const { labels, correct } = page.cells;
   const [images, errors] = [new Uint32Array(page.classes.length), new Uint32Array(page.classes.length)];

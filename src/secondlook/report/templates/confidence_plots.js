@@ -80,7 +80,7 @@ function reliabilityPlot(figure, caption, page) {
   function show(chosen) {
     method = chosen;
     caption.textContent = method.reliability
-      ? `Accuracy by mean confidence (${method.name}) in 15 bins. On the dotted line, confidence equals accuracy; larger dots stand for more images.`
+      ? `Accuracy by mean confidence (${method.name}) in 15 bins. On the dotted line, confidence equals accuracy; larger dots mean more images.`
       : `${method.name} ranks images; it is not a probability of being correct, so it cannot be compared with the accuracy.`;
     chart.redraw();
   }

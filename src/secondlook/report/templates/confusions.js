@@ -2,7 +2,7 @@
 const MATRIX_CLASSES = 12;
 const LISTED_PAIRS = 10;
 
-// All classes that occur, or those of the most frequent confusions, in the order of the classes.
+// All classes with images, or those of the most frequent confusions, in class order.
 function matrixClasses(page) {
   const { labels, predicted, correct, images } = page.cells;
   const cells = [...labels.keys()].sort((one, other) => correct[one] - correct[other] || images[other] - images[one] || one - other);
@@ -30,7 +30,7 @@ function confusionSection(page) {
 
   const kindOf = (row, column) => (row === column ? "right" : "wrong");
 
-  // Shades are relative to the matrix of all predictions, so that the two can be compared.
+  // Shades are relative to the matrix of all predictions, so the two matrices are comparable.
   const all = matrixRows(page, chosen, page.cells.images);
   const largest = { right: 1, wrong: 1 };
   all.forEach((counts, row) => counts.forEach((count, column) => (largest[kindOf(row, column)] = Math.max(largest[kindOf(row, column)], count))));
@@ -81,8 +81,8 @@ function confusionSection(page) {
       ? ` Shown are the ${chosen.length} of ${formatCount(total)} classes with the most frequent confusions; the last column has predictions of all others.`
       : "";
     const room = accepted ? "" : ` There are too many images to count the accepted ones for ${method.name} on this page.`;
-    const leading = page.top_k > 1 ? " The predicted class is the most probable one, so some predictions beside the diagonal are correct." : "";
-    byId("matrix-note").textContent = `Rows are true classes (labels), columns are predicted classes; numbers beside the diagonal are errors.${leading}${limit}${room}`;
+    const leading = page.top_k > 1 ? " The predicted class is the most probable one, so some predictions off the diagonal are correct." : "";
+    byId("matrix-note").textContent = `Rows are true classes (labels), columns are predicted classes; numbers off the diagonal are errors.${leading}${limit}${room}`;
   }
 
   const showPairs = createPairs(byId("confusion-pairs"));

@@ -1,4 +1,4 @@
-// What an operating point means for the images: the sentence about it, and counts by true and predicted class.
+// Decisions at an operating point: a summary sentence, and counts by true and predicted class.
 function pluralize(count, noun) {
   return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
@@ -14,7 +14,7 @@ function describeDecisions(page, { accepted, errors }) {
   return `${first} ${review}, with ${formatCount(page.errors - errors)} of the ${pluralize(page.errors, "error")} among them.`;
 }
 
-// Accepted images per cell (pair of true and predicted class); null where the page has no room for them.
+// Accepted images per cell (pair of true and predicted class); null if the page lacks the ranked cells.
 function countAccepted(page, method, point) {
   if (!method.cells) return null;
   const counts = new Uint32Array(page.cells.images.length);
@@ -22,7 +22,7 @@ function countAccepted(page, method, point) {
   return counts;
 }
 
-// The sum of counts over the cells that a test selects; the test gets label, predicted class and correctness.
+// The sum of counts over the cells for which `test(label, predicted, correct)` is true.
 function sumCells({ labels, predicted, correct }, counts, test) {
   let total = 0;
   for (let cell = 0; cell < counts.length; cell++) {

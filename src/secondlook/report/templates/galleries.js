@@ -3,13 +3,13 @@ const SMALL_SIDE = 64;
 const SHOWN_AT_FIRST = 12;
 const SHOWN_MORE = 48;
 
-// `member` tells which images belong to a gallery, `order` which come first, and `count` how many there are, from the
-// images and errors of a threshold that accepts everything and of the selected one.
+// `member` selects the images of a gallery, `order` sorts them, and `count` computes their number from the images and
+// errors accepted at the lowest and at the selected threshold.
 const GALLERIES = [
   {
     name: "errors-accepted",
     title: "Errors accepted",
-    caption: "Wrong predictions that are accepted, most confident first. Nobody would look at these.",
+    caption: "Accepted wrong predictions, most confident first. These are not reviewed.",
     member: ({ one, accepted }) => !one.correct && accepted,
     order: (one, other) => other.confidence - one.confidence,
     count: (_, { errors }) => errors,
@@ -17,7 +17,7 @@ const GALLERIES = [
   {
     name: "errors-caught",
     title: "Errors caught",
-    caption: "Wrong predictions that go to the review queue, least confident first.",
+    caption: "Wrong predictions sent to the review queue, least confident first.",
     member: ({ one, accepted }) => !one.correct && !accepted,
     order: (one, other) => one.confidence - other.confidence,
     count: (all, { errors }) => all.errors - errors,
@@ -25,7 +25,7 @@ const GALLERIES = [
   {
     name: "correct-rejected",
     title: "Correct predictions sent to review",
-    caption: "Correct predictions that go to the review queue although they are right, least confident first.",
+    caption: "Correct predictions sent to the review queue, least confident first.",
     member: ({ one, accepted }) => one.correct && !accepted,
     order: (one, other) => one.confidence - other.confidence,
     count: (all, { accepted, errors }) => all.accepted - accepted - (all.errors - errors),
@@ -40,7 +40,7 @@ const GALLERIES = [
   {
     name: "unknown-accepted",
     title: "Unknown images accepted",
-    caption: "Images of none of the classes that are accepted, most confident first.",
+    caption: "Accepted images of none of the classes, most confident first.",
     member: ({ accepted }) => accepted,
     order: (one, other) => other.confidence - one.confidence,
   },
@@ -53,7 +53,7 @@ function createPicture(source, description) {
   return image;
 }
 
-// A path may be broken after each of its folders.
+// Allows line breaks in a path after each folder.
 function breakable(path) {
   return path.split(/(?<=[/\\])/).flatMap((part) => [part, html("wbr")]);
 }
@@ -68,7 +68,7 @@ function describeChange(one, accepted) {
   return html("small", {}, `${accepted ? "now accepted" : "now to review"}: ${one.rank_change > 0 ? "up" : "down"} ${ranks}`);
 }
 
-// A picture with what is known about it, which opens its views; `notes` are further lines.
+// A picture with its prediction, which opens its views; `notes` are additional lines.
 function pictureTile(page, one, ...notes) {
   const names = one.predicted.map((index) => page.classes[index]).join(", ");
   const confidences = page.methods.filter(({ name }) => page.compared.includes(name));
@@ -110,7 +110,7 @@ function gallerySection(page) {
     return gallery;
   }
 
-  // Tiles are kept, so that moving a slider does not decode pictures again.
+  // Tiles are cached: moving a slider does not decode pictures again.
   function tile(gallery, { one, after }) {
     const changed = gallery.name === "changed-decisions" ? after : null;
     const key = `${one.id} ${changed}`;
@@ -125,7 +125,7 @@ function gallerySection(page) {
     const visible = members.slice(0, gallery.limit);
     const count = isUnknown ? countUnknown(shown.decisions.method, shown.decisions.point) : shown.counts && gallery.count(...shown.counts);
     const total = count ?? members.length;
-    const unseen = count === null || members.length >= count ? "" : ` Of these, this page holds ${formatCount(members.length)}.`;
+    const unseen = count === null || members.length >= count ? "" : ` This page includes ${formatCount(members.length)} of them.`;
     gallery.title.textContent = isUnknown && count === null ? gallery.kindTitle : `${gallery.kindTitle}: ${formatCount(total)}`;
     gallery.caption.textContent = `${gallery.kindCaption ?? describeChanges()}${visible.length < total ? ` ${formatCount(visible.length)} of ${formatCount(total)} shown.` : ""}${unseen}`;
     const tiles = visible.map((entry) => tile(gallery, entry));
@@ -136,7 +136,7 @@ function gallerySection(page) {
 
   function describeChanges() {
     const [before, after] = page.compared;
-    return `Images on this page that ${before} and ${after} decide differently when both accept as many images; those whose rank by confidence changed most come first.`;
+    return `Images on this page that ${before} and ${after} decide differently at the same coverage; largest rank changes first.`;
   }
 
   function update(decisions) {
@@ -161,7 +161,7 @@ function gallerySection(page) {
     fillAll();
   }
 
-  // The images and errors of the class of the filter: all of them, and the accepted ones.
+  // Images and errors of the filtered class: all and accepted ones.
   function countFiltered({ point, accepted }) {
     if (filter.value === "") return [{ accepted: page.images, errors: page.errors }, point];
     if (!accepted) return null;

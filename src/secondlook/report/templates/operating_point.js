@@ -1,4 +1,4 @@
-// The sliders: one sets the operating point, the other follows, and everything on the page that depends on it is updated.
+// The sliders: one sets the operating point, the other follows, and the page is updated.
 function formatRisk(point) {
   return point.accepted ? `${Number(formatDigits((100 * point.errors) / point.accepted, 3))}\u00a0%` : "–";
 }
@@ -11,14 +11,14 @@ function joinNames(names) {
   return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
 }
 
-// What can be guaranteed for a method at the tolerated risk with this index.
+// Describes the guarantee of a method at the tolerated risk with this index.
 function describeGuarantee(page, method, index) {
   if (method.no_guarantee) return `No guarantee: ${method.no_guarantee}`;
   const [risk, level] = [formatPercent(page.risks[index], 6), formatPercent(1 - page.delta, 6)];
   const point = certifiedPoint(method, index);
   if (!point) {
     const first = method.certified.accepted.findIndex((count) => count > 0);
-    const smallest = first < 0 ? "no risk on this slider can be guaranteed" : `the smallest risk that can be guaranteed is ${formatPercent(page.risks[first], 6)}`;
+    const smallest = first < 0 ? "no risk on this slider can be guaranteed" : `the smallest possible guarantee is ${formatPercent(page.risks[first], 6)} risk`;
     return `Not certified: ${formatCount(page.images)} images are too few to guarantee ${risk} risk at confidence level ${level}; ${smallest}.`;
   }
   const shared = page.sharing.length > 1 ? `, shared by ${joinNames(page.sharing)}` : "";
@@ -31,7 +31,7 @@ function describeGuarantee(page, method, index) {
   );
 }
 
-// How many unknown images the selected operating point accepts.
+// Number of unknown images accepted at the selected operating point.
 function describeUnknown(page, method, point) {
   const count = countUnknown(method, point);
   if (count === null) return `${method.name} ranks a closed set of images: its thresholds do not apply to unknown images.`;
@@ -82,7 +82,7 @@ function startOperatingPoint(page, plots, sections) {
     return `${decided} a prediction is accepted if its confidence is at least ${formatThreshold(point)}, for ${goal()}${guaranteed.checked ? ", with guarantee" : ""}.`;
   }
 
-  // What the point costs, and the command that certifies the threshold of least cost.
+  // The costs of the point, and the command that certifies the threshold of least cost.
   function describeCosts(method, point) {
     const costs = readCosts();
     if (!costs) return "Enter both costs to find the threshold of least cost.";

@@ -86,7 +86,7 @@ function drawCurve(chart, method, page) {
   const coverages = Float64Array.from(method.curve.accepted, (n) => n / page.images);
   const style = { stroke: methodColor(method.index), "stroke-dasharray": methodDashes(method.index) };
   chart.area.append(svg("path", { class: "curve", ...style, d: chart.path(coverages, method.curve.risk) }));
-  // Curves that nearly coincide have their markers at different places.
+  // Shift the markers, so that coinciding curves remain visible.
   const first = 0.04 + (MARKER_SPACING * method.index) / page.methods.length;
   for (let coverage = first; coverage <= 1; coverage += MARKER_SPACING) {
     const nearest = nearestIndex(coverages, coverage);

@@ -29,7 +29,7 @@ function makeSortable(table) {
   });
 }
 
-// A table that is wider than its place says so, since phones hide scroll bars.
+// Adds a hint to tables that scroll sideways, since phones hide scroll bars.
 function markOverflow(box) {
   const hint = html("p", { class: "scroll-hint", "aria-hidden": "true" }, "Scroll sideways for more columns →");
   box.before(hint);

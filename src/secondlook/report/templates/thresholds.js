@@ -73,7 +73,7 @@ function certifiedPoint(method, index) {
   return { threshold: thresholds[index], below, accepted: accepted[index], errors: errors[index] };
 }
 
-// The unknown images that a threshold accepts; null for a method whose thresholds do not apply to other images.
+// Number of accepted unknown images; null for a rank method, whose thresholds do not apply to other images.
 function countUnknown(method, { accepted }) {
   if (!method.unknown) return null;
   return accepted ? method.unknown[firstAtLeast(method.accepted, accepted)] : 0;

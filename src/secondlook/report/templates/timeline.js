@@ -1,4 +1,4 @@
-// The timeline of a stream: every plot has the images from left to right, and all of them are read together.
+// The timeline of a stream: all plots share the x axis and the cursor.
 const ESTIMATED = 1;
 const AUDITED = 3;
 const MARKERS_PER_CURVE = 12;
@@ -13,7 +13,7 @@ function formatPower(exponent) {
   return `10${exponent < 0 ? "⁻" : ""}${digits}`;
 }
 
-// Evidence as a number to read, from its logarithm.
+// Formats evidence, given its logarithm.
 function formatEvidence(exponent) {
   return exponent >= -2 && exponent < 5 ? formatCount(Number((10 ** exponent).toPrecision(3))) : formatPower(Math.floor(exponent));
 }
@@ -28,7 +28,7 @@ function range(values, least, most) {
   return { min: Math.max(least, low - padding), max: Math.min(most, high + padding) };
 }
 
-// Consecutive windows in which all values are known.
+// Runs of consecutive windows with known values.
 function knownRuns(windows, ...values) {
   const runs = [];
   let run = [];
@@ -39,7 +39,7 @@ function knownRuns(windows, ...values) {
   return run.length ? [...runs, run] : runs;
 }
 
-// A value holds from the start of its window to the end.
+// Draws each value from the start to the end of its window.
 function stepPath(chart, windows, run, values) {
   const xs = run.flatMap((index) => [windows[index].start, windows[index].start + windows[index].images]);
   return chart.path(xs, run.flatMap((index) => [values[index], values[index]]));
@@ -63,12 +63,12 @@ function drawBand(chart, windows, low, high, color) {
   }
 }
 
-// A horizontal line; the legend tells what it is, so that no text covers a curve.
+// A horizontal line, named in the legend so that no text covers a curve.
 function drawLevel(chart, value, className) {
   chart.area.append(svg("path", { class: className, d: chart.path([0, chart.spec.x.max], [value, value]) }));
 }
 
-// A plot of the page; `update` draws it, again if the stream has grown.
+// A plot of the page; `update` draws or redraws it.
 class TimelinePlot {
   constructor(name) {
     this.figure = byId(`${name}-plot`);
@@ -119,7 +119,7 @@ class TimelinePlot {
   }
 }
 
-// A piece of a curve for the legend, drawn as `drawSteps` draws it, or of a level, by its class.
+// A sample of a curve for the legend, in the style of `drawSteps`, or of a level, by its class.
 function keyOf(kind) {
   const ends = { x1: 1, x2: 39, y1: 7, y2: 7 };
   const parts =
@@ -137,7 +137,7 @@ function riskTimeline(page) {
   const { windows, guaranteed, audit } = page;
   const column = (name) => windows.map((one) => one[name]);
   const [risk, low, high, auditLow, auditHigh] = ["risk", "risk_low", "risk_high", "audit_low", "audit_high"].map(column);
-  // The bounds of few audits are wide; they may leave the plot at its top.
+  // With few audits, the bounds are wide and may exceed the plot.
   const inner = Math.max(...[...risk, ...high, ...auditLow, guaranteed === null ? null : 1.6 * guaranteed, 0.005].filter(KNOWN));
   const top = audit ? Math.max(inner, Math.min(audit.high.at(-1), 2 * inner)) : inner;
   const series = [
@@ -190,7 +190,7 @@ function evidenceTimeline(page) {
     if (shift.raised_at === null) return;
     const x = chart.x(shift.raised_at);
     const text = `alarm after ${formatCount(shift.raised_at)} images`;
-    // Beside the line, unless the text would leave the plot.
+    // Right of the line, unless the text would leave the plot.
     const start = Math.max(chart.left + 4, Math.min(x + 8, chart.right - LETTER_WIDTH * text.length));
     chart.area.append(svg("line", { class: "raised", x1: x, x2: x, y1: chart.top, y2: chart.bottom }));
     chart.over.append(svg("text", { class: "alert", x: start, y: chart.top + 14 }, text));
@@ -204,7 +204,7 @@ function evidenceTimeline(page) {
   };
 }
 
-// A mean of each window beside that of the calibration.
+// The mean of each window, with the mean of the calibration.
 function meanTimeline(page, name, { label, most, format }) {
   const values = page.windows.map((one) => one[name]);
   const calibrated = page.calibration[name];
@@ -230,7 +230,7 @@ const TIMELINE = {
   unknown: (page) => meanTimeline(page, "unknown", { label: "none of the classes", most: 1, format: percent }),
 };
 
-// Draws the plots that the page has, and returns a function that draws them again for a stream that has grown.
+// Draws the plots of the page, and returns a function that redraws them with new data.
 function startTimeline(first) {
   const plots = Object.keys(TIMELINE).filter((name) => byId(`${name}-plot`)).map((name) => [TIMELINE[name], new TimelinePlot(name)]);
   let page = first;
@@ -264,7 +264,7 @@ function startTimeline(first) {
       if (plot.chart) show(firstAtLeast(starts, plot.chart.valueAt(event.clientX)) - 1);
     });
     plot.figure.addEventListener("pointerleave", hide);
-    // Only the plot in use is read out.
+    // Screen readers announce only the focused plot.
     plot.figure.addEventListener("focus", () => plot.reading.setAttribute("aria-live", "polite"));
     plot.figure.addEventListener("blur", () => plot.reading.removeAttribute("aria-live"));
     plot.figure.addEventListener("keydown", (event) => {
