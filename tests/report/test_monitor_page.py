@@ -1,4 +1,4 @@
-"""The page of a monitor: what it says, what it shows, and that it is self-contained and safe."""
+"""The page of a monitor: its texts and images, self-contained and safe."""
 
 import itertools
 import re
@@ -35,7 +35,7 @@ def write_rows(rows: list[dict[str, Any]], path: Path) -> Report:
     return write(monitor, path)
 
 
-def test_page_says_what_the_status_says_in_the_same_bytes(alarmed: Monitor, tmp_path: Path) -> None:
+def test_page_shows_the_status_reproducibly(alarmed: Monitor, tmp_path: Path) -> None:
     page = write(alarmed, tmp_path, command="secondlook calibrate --reviewed l.csv")
     text, data, content, status = page.text, page.data, page.path.read_bytes(), alarmed.status()
     assert status.alarm
@@ -58,7 +58,7 @@ def test_quiet_page_has_no_command(tmp_path: Path) -> None:
     assert "Audited risk</dt>" not in text.partition('id="meaning"')[0]
 
 
-def test_nothing_is_fetched_and_ids_are_escaped(tmp_path: Path) -> None:
+def test_page_fetches_nothing_and_escapes_ids(tmp_path: Path) -> None:
     text = write_rows([{**row, "id": f"<script>alert(1)</script>{row['id']}"} for row in make_rows(300)], tmp_path).text
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert(1)" in text
@@ -67,7 +67,7 @@ def test_nothing_is_fetched_and_ids_are_escaped(tmp_path: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
 
 
-def test_page_shows_what_reviewers_found_besides_the_classes(tmp_path: Path) -> None:
+def test_page_shows_reviews_other_than_classes(tmp_path: Path) -> None:
     monitor = Monitor(make_policy())
     monitor.update(make_rows(1000, audit=0.2))
     answers = itertools.cycle(("none of these", "bad image", "cannot tell", "cat"))
@@ -95,7 +95,7 @@ def test_worst_images_are_shown_if_their_source_is_given(alarmed: Monitor, tmp_p
     assert text.count("✗ wrong") == sum(image.wrong is True for image in worst) > 0
 
 
-def test_short_streams_have_no_page_and_those_of_single_looks_no_plot_of_disagreements(tmp_path: Path) -> None:
+def test_short_streams_have_no_page_and_single_looks_no_disagreement_plot(tmp_path: Path) -> None:
     page = write_rows([{**row, "disagreement": None, "looks": 1} for row in make_rows(300)], tmp_path)
     assert {window["disagreement"] for window in page.data["windows"]} == {None}
     assert 'id="disagreement-plot"' not in page.text

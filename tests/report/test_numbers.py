@@ -30,7 +30,7 @@ def parse(text: str) -> float | None:
 
 
 def try_every_threshold(correct: BoolArray, sure: Float64Array, risk: float) -> tuple[float, int, int]:
-    """Return the threshold with the highest coverage at a risk, what it accepts, and the errors among that."""
+    """Return the threshold with the highest coverage at a risk, and its numbers of accepted images and errors."""
     best = (math.inf, 0, 0)
     for threshold in sorted(set(sure.tolist()), reverse=True):
         accepted = sure >= threshold
@@ -42,7 +42,7 @@ def try_every_threshold(correct: BoolArray, sure: Float64Array, risk: float) -> 
 
 @settings(max_examples=60)
 @given(images, st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 1.0]))
-def test_point_at_risk_has_the_highest_coverage_and_is_told(listed: list[tuple[bool, float]], risk: float) -> None:
+def test_point_at_risk_has_the_highest_coverage_and_is_described(listed: list[tuple[bool, float]], risk: float) -> None:
     correct, sure = np.array([one[0] for one in listed]), np.array([one[1] for one in listed])
     point = point_at_risk(rank(correct, sure), risk)
     assert (point.threshold, point.accepted, point.errors) == try_every_threshold(correct, sure, risk)
@@ -175,7 +175,7 @@ def test_certified_points_equal_certify_with_shared_delta(write: Write, preds: P
         assert data["methods"][2]["certified"] is None
 
 
-def test_copies_of_images_count_where_they_are_wrong(write: Write, preds: Predictions) -> None:
+def test_copies_of_images_count_only_if_wrong(write: Write, preds: Predictions) -> None:
     few = Predictions(probabilities=preds.probabilities[:200], views=preds.views, labels=preds.labels[:200])
     tripled = np.repeat(np.arange(200), 3)
     ids = [f"{index}-{copy}" for index in range(200) for copy in range(3)]
@@ -294,7 +294,7 @@ def test_evaluation_and_confidences_equal_library(write: Write, preds: Predictio
 
 
 def rank_predictions(msr: str, mean: str) -> Predictions:
-    """Make predictions whose order by each confidence is given: so many '+' correct and '-' wrong images."""
+    """Make predictions with a given order by each confidence: counts of correct ('+') and wrong ('-') images."""
     outcomes, values = [], []
     for text, low, high in ((msr, 0.65, 0.75), (mean, 0.68, 0.72)):
         runs = [(int(count), kind) for count, kind in re.findall(r"(\d+)([-+])", text)]
@@ -323,7 +323,9 @@ def headline(report: Report) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.1, "better"), (-0.1, "worse"), (0.0, "unclear")])
 @pytest.mark.parametrize("metrics", [["auroc"], ["aurc"]], ids=["auroc", "no auroc"])
-def test_headline_tells_if_a_second_look_helps(write: Write, gain: float, verdict: str, metrics: list[str]) -> None:
+def test_headline_states_whether_a_second_look_helps(
+    write: Write, gain: float, verdict: str, metrics: list[str]
+) -> None:
     preds = noisy_predictions(gain)
     report = write(preds, metrics=metrics, risk=0.2, resamples=100, artifacts=True)
     assert {row["metric"] for row in report.rows("methods")} == {*metrics, "coverage_at:0.2"}

@@ -26,7 +26,7 @@ def server(digits: Digits, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def running(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One service for all tests of a file that do not mind what others sent."""
+    """One service shared by the independent tests of a file."""
     with serve(digits.policy, tmp_path_factory.mktemp("running") / "service", audit=0.2) as one:
         yield one
 

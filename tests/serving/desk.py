@@ -1,4 +1,4 @@
-"""A pool of digits to label on demand, and a person who knows them."""
+"""A pool of digits to label on demand, and a reviewer with the true labels."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ N_IMAGES = 60
 
 @dataclass
 class Desk:
-    """A pool of digits, and a person who knows them."""
+    """A pool of digits, and a reviewer with the true labels."""
 
     folder: Path
     preds: sl.Predictions

@@ -126,7 +126,7 @@ def send_image(url: str, image: bytes, id_: str | None = None, **headers: str) -
 def call(
     app: ASGIApp, method: str, target: str, headers: Headers = None, body: bytes | Sequence[bytes] = b"", **options: str
 ) -> Reply:
-    """Send a request, whose body comes in one or several pieces, to an application without a server."""
+    """Send a request with a body of one or several chunks to an application without a server."""
     pieces = [body] if isinstance(body, bytes) else list(body)
 
     async def receive() -> AsgiMessage:

@@ -68,7 +68,7 @@ def list_audits(database: Database, deployments: Sequence[int]) -> list[tuple[in
 
 
 def review_all(service: Any, error_rate: float, *, seed: int = 0, wrong: Sequence[str] = ()) -> None:
-    """Review all images that wait; about so many of the predictions are found wrong, and those with some ids."""
+    """Review all waiting images; predictions are wrong at random with `error_rate`, and for the ids in `wrong`."""
     rng = np.random.default_rng(seed)
     labels = []
     for item in itertools.chain.from_iterable(service.reviews.iter_items(["waiting"])):

@@ -1,4 +1,4 @@
-"""Tests of who is let in: tokens, browser sessions, and requests that other sites make."""
+"""Tests of access control: tokens, browser sessions, and cross-site requests."""
 
 import re
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ class Site:
         return call(self.app, "POST", target, headers, urlencode(fields).encode(), scheme=scheme)
 
     def browser(self, name: str, role: Role = "reviewer") -> tuple[dict[str, str], str]:
-        """Log somebody in; returns the header with the cookie, and the CSRF token."""
+        """Log in; returns the header with the cookie, and the CSRF token."""
         cookie = {"Cookie": read_cookie(self.log_in(self.tokens.add(name, role)))}
         return cookie, read_csrf(self.get("/watch", {**PAGE, **cookie}))
 

@@ -1,4 +1,4 @@
-"""`Client`: what it sends, what it repeats, and what it makes of responses."""
+"""`Client`: requests, retries and parsed responses."""
 
 import io
 import re
@@ -62,7 +62,7 @@ def read_query(request: bytes) -> dict[str, list[str]]:
 
 
 def decide(respond: Respond, image: object = b"file", timeout: float = 240, **options: Any) -> tuple[Any, list[bytes]]:
-    """Send an image to a server; returns the decision, or the error, and what the server received."""
+    """Send an image to a server; returns the decision or the error, and the received request."""
     with serve_loopback(respond) as server, Client(f"http://{server.host}", timeout=timeout, **options) as service:
         try:
             return service.decide(image), server.requests

@@ -30,7 +30,7 @@ from secondlook.sources import read_image
 from tests.serving.running import Digits, Reply, Server, make_bomb, make_noise, read_rows, send, send_image, serve
 
 PATIENCE = 120
-"""Seconds after which a decision does not come any more."""
+"""Timeout for a decision in seconds."""
 PNG = {"Content_Type": "image/png"}
 
 
@@ -213,19 +213,19 @@ class Bench:
 
     @contextmanager
     def hold_looks(self) -> Iterator[tuple[threading.Event, threading.Event]]:
-        """Make the classifier wait; yields what tells that it does, and what lets it go on."""
-        looks, goes_on = threading.Event(), threading.Event()
+        """Make the classifier wait; yields an event that it waits, and an event to release it."""
+        looks, released = threading.Event(), threading.Event()
         forward = self.model.forward
 
         def wait(images: Any) -> Any:
             looks.set()
-            goes_on.wait(2 * PATIENCE)
+            released.wait(2 * PATIENCE)
             return forward(images)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.model, "forward", wait)
-            yield looks, goes_on
-            goes_on.set()
+            yield looks, released
+            released.set()
 
 
 @contextmanager
@@ -315,14 +315,14 @@ class TestIdempotency:
 
     def test_request_with_the_id_of_a_pending_image_decides_nothing(self, bench: Bench, digits: Digits) -> None:
         async def send() -> RequestError:
-            with bench.hold_looks() as (looks, goes_on):
+            with bench.hold_looks() as (looks, released):
                 first = asyncio.create_task(bench.worker.decide([SubmittedImage(digits.files[0], "a")]))
                 await asyncio.to_thread(looks.wait)
                 images = [SubmittedImage(digits.files[1], "b"), SubmittedImage(digits.files[2], "a")]
                 with pytest.raises(RequestError) as caught:
                     await asyncio.wait_for(bench.worker.decide(images), PATIENCE)
                 assert bench.worker.waiting == 1
-                goes_on.set()
+                released.set()
                 await first
                 return caught.value
 
@@ -403,12 +403,12 @@ class TestFaults:
 class TestLimits:
     def test_full_queue_refuses_images_with_a_retry_time(self, digits: Digits, tmp_path: Path) -> None:
         async def send(bench: Bench) -> tuple[RequestError, list[StoredOutcome]]:
-            with bench.hold_looks() as (_, goes_on):
+            with bench.hold_looks() as (_, released):
                 first = asyncio.create_task(bench.worker.decide([SubmittedImage(file) for file in digits.files[:3]]))
                 await asyncio.sleep(0)
                 with pytest.raises(RequestError) as error:
                     await bench.worker.decide([SubmittedImage(digits.files[3])])
-                goes_on.set()
+                released.set()
                 return error.value, await first
 
         with open_bench(digits.policy, tmp_path, max_waiting=3) as bench:
@@ -463,12 +463,12 @@ class TestLimits:
 
     def test_stopping_worker_finishes_pending_images(self, bench: Bench, digits: Digits) -> None:
         async def send() -> list[StoredOutcome]:
-            with bench.hold_looks() as (looks, goes_on):
+            with bench.hold_looks() as (looks, released):
                 images = [SubmittedImage(file) for file in digits.files[:40]]  # more than a batch
                 task = asyncio.create_task(bench.worker.decide(images))
                 await asyncio.to_thread(looks.wait)
                 stopping = asyncio.create_task(asyncio.to_thread(bench.worker.stop))
-                goes_on.set()
+                released.set()
                 await stopping
             with pytest.raises(RequestError) as error:
                 await bench.worker.decide([SubmittedImage(digits.files[0])])

@@ -1,4 +1,4 @@
-"""A disk that is full: requests fail with a clear error, the server goes on, and nothing acknowledged is lost."""
+"""A full disk: requests fail with a clear error, the server keeps running, and no acknowledged decision is lost."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Label on demand: which images the review page asks for, what it tells meanwhile, and how it ends."""
+"""Label on demand: images, progress and end of labeling on the review page."""
 
 import csv
 import io

@@ -68,7 +68,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("target", ["/length", "/v2/form"])
     def test_slow_body_and_too_large_content_length_are_refused(self, target: str) -> None:
-        """A body that never comes shows what is waited for."""
+        """A missing body triggers the deadline."""
         for length, status in ((LIMIT, 408), (LIMIT + 1, 413), (10**30, 413)):
             headers = {"Content-Length": str(length)}
             assert call(make_limited_app(body_seconds=0.05), "POST", "/length", headers, body=[]).status == status
@@ -93,7 +93,7 @@ class TestLimits:
         assert (reply.status, reply.body) == (200, b"x" * LIMIT)
 
     def test_total_size_of_bodies_is_limited(self) -> None:
-        """Requests that are in work hold their bodies; the next one is asked to come back, and taken afterwards."""
+        """Pending requests hold their bodies; the next one is refused, and accepted afterwards."""
         goes_on, held = asyncio.Event(), asyncio.Semaphore(0)
 
         async def hold(_scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +140,7 @@ def app() -> FastAPI:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Any:
-    """A function that returns what was logged, as it would be written."""
+    """A function that returns the formatted log lines."""
     caplog.set_level(logging.INFO)
     formatter = JsonFormatter()
     return lambda: [json.loads(formatter.format(one)) for one in caplog.records if one.name == middleware.__name__]

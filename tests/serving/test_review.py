@@ -1,4 +1,4 @@
-"""The review queue over HTTP: what reviewers see and send, and files of labels that go out and come back."""
+"""The review queue over HTTP: images and labels of reviewers, exports and imports."""
 
 import base64
 import csv
@@ -359,7 +359,7 @@ class TestExports:
     def test_labels_of_every_export_format_can_be_imported(
         self, digits: Digits, tmp_path: Path, first: str | None
     ) -> None:
-        """Whether classes have names, or one that is also another answer: that is not offered beside it."""
+        """With and without class names, and with a class named like an answer, which is then not offered."""
         (tmp_path / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
         names = None if first is None else (first, *(f"digit {place}" for place in range(1, 10)))
         read_policy(digits.policy).model_copy(update={"class_names": names}).save(tmp_path / "policy.json")

@@ -1,4 +1,4 @@
-"""Tests of a real server over real sockets: what clients do wrong, and how it stops."""
+"""Tests of a real server over real sockets: invalid requests, limits and shutdown."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def connect(url: str) -> Iterator[socket.socket]:
 
 
 def read_reply(connection: socket.socket, end: bytes | None = None) -> Reply:
-    """Read until the server closes the connection, or what it sent ends as expected, and return the response."""
+    """Read until the server closes the connection or the response has the expected end, and return the response."""
     received = b""
     while (end is None or not received.endswith(end)) and (piece := connection.recv(65536)):
         received += piece
@@ -273,7 +273,7 @@ class TestCertificates:
 
 @pytest.mark.posix
 def test_stopping_process_finishes_pending_requests_and_logs_json(digits: Digits, tmp_path: Path) -> None:
-    """A request whose body is on its way when the signal comes is decided and stored."""
+    """A request is decided and stored even if the signal arrives before its body is complete."""
     image, secret = make_noise(), "sl_0123456789ab_secret"
     with ServerProcess(digits.policy, tmp_path / "service") as process, connect(process.url) as connection:
         send_image(process.url, image, Authorization=f"Bearer {secret}", Cookie="secondlook_session=secret-cookie")

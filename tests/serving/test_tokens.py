@@ -1,4 +1,4 @@
-"""Tests of access tokens: what the file holds, and who is let in."""
+"""Tests of access tokens: the token file, and checks of tokens."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The watcher: the numbers of `secondlook monitor` from the rows of a database, whatever happens in between."""
+"""The watcher: the numbers of `secondlook monitor` from the rows of a database, despite restarts and failures."""
 
 import csv
 import itertools
@@ -58,7 +58,7 @@ def describe(stream: StreamMonitor) -> tuple[Any, ...]:
 
 
 def run_monitor(database: Database, parts: list[tuple[list[Row], float]], folder: Path) -> Any:
-    """Write rows as score files and the labels as CSV, and return what `secondlook monitor` says."""
+    """Write rows as score files and the labels as CSV, and return the output of `secondlook monitor`."""
     folder.mkdir()
     POLICY.save(folder / "policy.json")
     for place, (rows, audit) in enumerate(parts):

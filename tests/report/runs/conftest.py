@@ -24,7 +24,7 @@ def classifier() -> sl.Classifier:
 
 
 def write_archive(folder: Path, n_images: int) -> str:
-    """Write dark and bright images, some hard to tell apart, and return their spec."""
+    """Write dark and bright images, some hard to distinguish, and return their spec."""
     rng = np.random.default_rng(3)
     labels = rng.integers(2, size=n_images)
     mean = 128 + np.where(labels == 1, 1, -1) * rng.gamma(2.0, 25.0, size=n_images) + rng.normal(0, 25, size=n_images)

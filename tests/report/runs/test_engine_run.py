@@ -155,7 +155,7 @@ class UnreliableSource(sl.Source):
         return str(index).encode()
 
 
-def test_images_that_can_be_read_again_are_evaluated(tmp_path: Path, pickled_engine: Any) -> None:
+def test_repaired_images_are_evaluated(tmp_path: Path, pickled_engine: Any) -> None:
     failing = tmp_path / "failing"
     failing.touch()
     execution = sl.Execution(engine=pickled_engine, on_error="skip", progress=False)
@@ -187,7 +187,7 @@ def test_killed_job_resumes_and_repairs_damaged_chunks(archive: str, tmp_path: P
     assert read_files(again.path) == expected
 
 
-def test_other_methods_are_evaluated_from_what_is_stored(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
+def test_other_methods_are_evaluated_from_stored_predictions(archive: str, tmp_path: Path, pickled_engine: Any) -> None:
     create_both(tmp_path, pickled_engine, archive)
     pickled_engine.numbers.clear()
     here, there = create_both(tmp_path, pickled_engine, archive, methods=["zero", "bootstrap"])

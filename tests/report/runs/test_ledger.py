@@ -33,7 +33,7 @@ def recorded(run: sl.Run) -> list[dict[str, Any]]:
     return calibrations
 
 
-def test_first_calibration_is_recorded_without_a_warning_and_adds_nothing_again(run: sl.Run) -> None:
+def test_first_calibration_is_recorded_once_without_a_warning(run: sl.Run) -> None:
     policy = certify(run)
     assert joint_delta(policy) is None
     (found,) = recorded(run)
@@ -97,7 +97,7 @@ def test_several_methods_at_once_are_one_calibration(run: sl.Run) -> None:
         certify(run)
 
 
-def test_certify_on_the_predictions_of_a_run_is_seen(run: sl.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certify_on_the_predictions_of_a_run_is_recorded(run: sl.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "render_plots", lambda findings: ())  # they take most of the time
     certify(run)
     terms: dict[str, Any] = {"risk": 0.1, "delta": 0.1}
@@ -159,7 +159,7 @@ def test_thresholds_for_classes_are_one_calibration_with_its_delta(run: sl.Run) 
     assert (recorded(run)[3]["class_risks"], recorded(run)[3]["class_groups"]) == ([0.3], {"both": [0, 1]})
 
 
-def test_classes_of_which_none_is_certified_count(run: sl.Run) -> None:
+def test_calibration_without_a_certified_class_counts(run: sl.Run) -> None:
     with pytest.raises(DecisionError, match="every predicted class"):
         certify(run, risk={"dark": 0.0001, "bright": 0.0002}, groups="class")
     assert [(one["risk"], one["class_risks"]) for one in recorded(run)] == [(0.0002, [0.0001, 0.0002])]
@@ -197,7 +197,7 @@ def test_another_classifier_on_the_same_images_is_another_calibration(run: sl.Ru
         certify(replaced)
 
 
-def test_ledger_that_is_damaged_or_cannot_be_written_is_an_error(run: sl.Run) -> None:
+def test_damaged_or_unwritable_ledger_is_an_error(run: sl.Run) -> None:
     path = run.path / "calibrations.json"
     for content in (b"", b"{}x", b'{"calibrations": [{"delta": 2}]}', b'{"version": 3}'):
         path.write_bytes(content)

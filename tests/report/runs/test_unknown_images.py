@@ -39,7 +39,7 @@ def count_accepted(run: sl.Run, method: str, threshold: float) -> int:
     return int(sum(sl.confidence(run.unknown_predictions, method) >= threshold))
 
 
-def test_predictions_are_kept_and_evaluated_again(unknown_run: sl.Run) -> None:
+def test_stored_predictions_are_evaluated_again(unknown_run: sl.Run) -> None:
     opened = sl.open_run(unknown_run.path)
     assert opened.unknown_predictions is not None
     assert (opened.unknown_predictions.n_images, opened.unknown_predictions.has_labels) == (N_UNKNOWN, False)
@@ -57,7 +57,7 @@ def test_run_without_unknown_images_has_none(run: sl.Run) -> None:
     assert 'id="unknown"' not in report.text
 
 
-def test_evaluation_tells_how_many_are_accepted_at_certified_thresholds(unknown_run: sl.Run) -> None:
+def test_evaluation_counts_unknown_images_accepted_at_certified_thresholds(unknown_run: sl.Run) -> None:
     """As `certify` would choose the thresholds: two methods share delta, and the ranking has none."""
     found = unknown_run.evaluation_content["unknown"]
     assert (found["delta"], found["sharing"]) == (0.001, ["msr", "mean"])
@@ -116,7 +116,7 @@ def test_report_has_a_section_with_the_numbers_and_the_accepted_images(unknown_r
     assert found == {key: one.value for key, one in rows.items()}
 
 
-def test_unknown_images_that_changed_are_not_shown(unknown_run: sl.Run, tmp_path: Path) -> None:
+def test_changed_unknown_images_are_not_shown(unknown_run: sl.Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "unknown.npz", images=np.zeros((N_UNKNOWN, 6, 6, 3), dtype=np.uint8))
     written = sl.open_run(unknown_run.path).report(progress=False)
     (note,) = written.notes
