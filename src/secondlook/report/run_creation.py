@@ -22,7 +22,6 @@ from secondlook.predictions import (
     ClassifierRecord,
     ClassNamesWarning,
     Execution,
-    Predictions,
     check_prediction,
     collect,
     entry_key,
