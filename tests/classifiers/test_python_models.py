@@ -123,7 +123,7 @@ def test_classes_are_names_or_integers(rows: Array, estimator: Any) -> None:
         (LABELS, None, False),
         (np.array(["2", "1", "10"])[LABELS], ("1", "10", "2"), False),
         (LABELS + 9, ("9", "10", "11"), True),
-        (2.0 * LABELS - 2, ("-2", "0", "2"), True),
+        ((2 * LABELS - 2).astype(np.float32), ("-2", "0", "2"), True),
     ):
         classifier = load_classifier(LogisticRegression().fit(rows, labels))
         assert (classifier.class_names, classifier.has_integer_names) == (names, are_integers)

@@ -67,7 +67,7 @@ class SklearnClassifier(Classifier):
             n_classes=None if classes is None else len(classes),
             class_names=None if classes is None else _parse_class_names(classes, options.spec),
         )
-        self.has_integer_names = self.class_names is not None and all(isinstance(each, Real) for each in classes)
+        self.has_integer_names = self.class_names is not None and isinstance(estimator.classes_[0], Real)
         self.estimator = estimator
 
     def forward(self, images: Array) -> Array:
@@ -119,8 +119,8 @@ def _parse_class_names(classes: Any, spec: str) -> tuple[str, ...] | None:
     """Return the class names, integers as text; None for the classes 0, 1, 2, ..."""
     if np.array_equal(classes, np.arange(len(classes))):
         return None
-    integers = [int(each) if isinstance(each, Real) and float(each).is_integer() else each for each in classes]
-    if any(isinstance(each, Real) and not isinstance(each, int) for each in integers):
-        first = np.asarray(classes)[:5].tolist()
-        raise ClassifierError(f"{spec!r} has the classes {first}; train it on integers or on class names.")
-    return tuple(map(str, integers))
+    given = np.asarray(classes).tolist()
+    values = [int(each) if isinstance(each, float) and each.is_integer() else each for each in given]
+    if any(isinstance(each, float) for each in values):
+        raise ClassifierError(f"{spec!r} has the classes {given[:5]}; train it on integers or on class names.")
+    return tuple(map(str, values))
