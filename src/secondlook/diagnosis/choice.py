@@ -1,4 +1,4 @@
-"""Candidate views, and `choose_views`: the most useful ones of a pool that do not harm a classifier."""
+"""Candidate views, and `choose_views`: the most useful views of a pool that do not harm a classifier."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -21,22 +21,23 @@ from secondlook.tables import format_difference, format_difference_interval, for
 from secondlook.views import AUTO, View, ViewSet, ViewsLike
 
 MAX_IMAGES = 256
-"""Images that the pool is collected for: enough to tell views that break a classifier from the others."""
+"""Number of images to collect the pool for: enough to detect views that break a classifier."""
 MAX_STRAIN, MAX_STRAIN_AGAIN = 0.3, 0.2
-"""Growth of the doubt above which a view is set aside although nothing shows that it is harmful: at first, and when the
-chosen views are checked on more images, where a smaller growth is told from chance."""
+"""Growth of the doubt above which a view is set aside even if it is not proven harmful: at first, and when the chosen
+views are checked on more images, which detect a smaller growth."""
 LEVEL = 0.95
 RESAMPLES = 200
 """Confidence level and number of resamples of the interval of the difference to the image alone."""
 LAST_LEVEL = 4
-"""Strongest candidates: shifts by a quarter of the image, rotations by 8 degrees, zooms by a sixth."""
+"""Strongest candidates: shifts by a quarter of the image, rotations by 8 degrees, zooms by one sixth."""
 
 
 _DIAGONAL = ("shift:3.125%,3.125%", "shift:-3.125%,-3.125%", "shift:3.125%,-3.125%", "shift:-3.125%,3.125%")
 _STRAIGHT = ("shift:3.125%,0", "shift:-3.125%,0", "shift:0,3.125%", "shift:0,-3.125%")
 
 AUTO_POOL: tuple[str, ...] = (
-    # A mixture first: strong shifts gain most for classifiers trained with shifts, mild ones and tones for others.
+    # A mixture first: classifiers trained with shifts benefit most from strong shifts, others from mild shifts and
+    # tones.
     "hflip",
     *(text for shift in _DIAGONAL[:2] for text in (shift, f"hflip+{shift}")),
     *_STRAIGHT[:2],
@@ -47,7 +48,7 @@ AUTO_POOL: tuple[str, ...] = (
     *(f"hflip+{shift}" for shift in _STRAIGHT[:2]),
     *("rotate:3", "rotate:-3", "zoom:0.94", "zoom:1.06", "contrast:0.85", "contrast:1.15"),
 )
-"""What `choose_views` chooses from besides the image itself, for photographs, digits and signs."""
+"""The pool of `choose_views` besides the image itself, for photographs, digits and signs."""
 
 
 def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None = 100) -> ViewSet:
@@ -58,10 +59,10 @@ def candidate_views(kind: str = "natural", image_size: int = 32, n: int | None =
     Parameters
     ----------
     kind
-        'natural' for photographs, 'digits' for anything that must not be flipped, 'harmful' for views that break most
-        classifiers, or 'auto' for those that `choose_views` chooses from, the most useful first.
+        'natural' for photographs, 'digits' for images that must not be flipped, 'harmful' for views that break most
+        classifiers, or 'auto' for the pool of `choose_views`, most useful views first.
     image_size
-        Side of the classifier's input in pixels. Shifts are whole pixels that grow with it: 1 at 32, 7 at 224.
+        Side of the classifier's input in pixels. Shifts are whole pixels, proportional to it: 1 at 32, 7 at 224.
     n
         Number of views, including the identity; None for all.
     """
@@ -105,7 +106,7 @@ def _harmful_views(unit: int) -> list[str]:
 
 
 def _shifts(distance: int) -> list[str]:
-    """Return the shifts by that many pixels to the right, left, down and up, then along both diagonals."""
+    """Return the shifts by a number of pixels to the right, left, down and up, then along both diagonals."""
     straight = [(distance, 0), (-distance, 0), (0, distance), (0, -distance)]
     diagonal = [(x, y) for x in (distance, -distance) for y in (distance, -distance)]
     return [f"shift:{x},{y}" for x, y in straight + diagonal]
@@ -117,27 +118,27 @@ CANDIDATE_KINDS: dict[str, Callable[[int], list[str]]] = {
     "harmful": _harmful_views,
     "auto": lambda _: list(AUTO_POOL),
 }
-"""Candidates from mild to strong, by kind; they get the number of pixels of the smallest shift."""
+"""Functions from the smallest shift in pixels to candidates from mild to strong, by kind."""
 
 
 class ViewChoice(FrozenRecord):
-    """Views chosen for a classifier and its images; `print` shows what was chosen, and what was set aside and why."""
+    """Views chosen for a classifier and its images; `print` shows chosen views, and harmful views with the reason."""
 
     views: tuple[str, ...]
     """The identity and the chosen views, the most useful first."""
     set_aside: dict[str, str]
     """Views that harm the classifier, or are likely to, and the reason."""
     images: Count
-    """Number of images that the choice was made on."""
+    """Number of images used for the choice."""
     pool: Count
     """Number of views to choose from, besides the image itself."""
     note: str | None = None
-    """Why no views were chosen, if so."""
+    """The reason if no views were chosen."""
 
     def refine(self, preds: Predictions, *, top_k: int = 1) -> "ViewChoice":
-        """Check the chosen views again on more images, and set aside those that harm after all.
+        """Check the chosen views again on more images, and set harmful ones aside.
 
-        `preds` are the predictions for the chosen views on all tuning images. Nothing new is classified.
+        `preds` are the predictions for the chosen views on all tuning images. Nothing is classified again.
         """
         chosen = preds.select(views=list(self.views))
         again = _choose(chosen, max(1, len(self.views) - 1), top_k, MAX_STRAIN_AGAIN)
@@ -145,7 +146,7 @@ class ViewChoice(FrozenRecord):
         return again.model_copy(update={"set_aside": set_aside, "pool": self.pool, "note": self.note or again.note})
 
     def write(self, path: str | Path) -> Path:
-        """Write the chosen views to a .txt file, which can be passed wherever views are expected."""
+        """Write the chosen views to a .txt file, which any `views` argument accepts."""
         target = Path(path)
         if target.suffix != ".txt":
             raise DiagnosisError(f"cannot write {str(target)!r}; expected a file name that ends in .txt.")
@@ -157,11 +158,11 @@ class ViewChoice(FrozenRecord):
         return target
 
     def describe_views(self) -> list[str]:
-        """Return the chosen views in words, such as 'mirrored', without the image itself."""
+        """Describe the chosen views, for example 'mirrored', without the image itself."""
         return _describe_views(self.views[1:])
 
     def details(self) -> str:
-        """Return the text of every view, what it means, and why it was set aside."""
+        """Return a table of all views: text, description, and the reason for setting it aside."""
         rows = [["view", "in words", "set aside because"]]
         for texts in (self.views[1:], tuple(self.set_aside)):
             words = zip(texts, _describe_views(texts), strict=True)
@@ -193,26 +194,25 @@ def choose_views(
     store: str | Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> ViewChoice:
-    """Choose views for a classifier and images: the most useful ones of a pool that are not harmful.
+    """Choose views for a classifier and images: the most useful views of a pool that are not harmful.
 
-    The pool is `candidate_views("auto", n=None)`. At most 256 of the images are classified, spread evenly over the
-    data, the same ones each time. With labels, the image alone is chosen if the mean over the views is measurably worse
-    in AUROC.
+    The pool is `candidate_views("auto", n=None)`. At most 256 images are classified, spread evenly over the data and
+    the same in every call. With labels, only the image itself is chosen if the mean over the views has a measurably
+    worse AUROC.
 
     Parameters
     ----------
     classifier
         Anything that `load_classifier` accepts: a spec, a model, or a function from images to probabilities. Or
-        predictions that were collected for a pool of your own, the most useful views first; then `data` is not needed.
+        predictions for your own pool, with the most useful views first; then `data` is not needed.
     data, labels
-        Images as for `collect`, with labels if possible. Do not certify a guarantee on images that views were chosen
-        on.
+        Images as for `collect`, with labels if possible. Do not certify a guarantee on the same images.
     budget
         Maximum number of views to choose besides the image itself.
     top_k
         A prediction is correct if the label is among the k most probable classes.
     store
-        Folder to store the outputs in, so that an interrupted or repeated call does not compute them again.
+        Folder to store the outputs in, for an interrupted or repeated call.
     execution
         Where and how to classify, see `Execution`.
     """
@@ -246,7 +246,7 @@ def _choose(preds: Predictions, budget: int, top_k: int, max_strain: float) -> V
 
 
 def _describe_loss(pool: Pool, views: tuple[str, ...]) -> str | None:
-    """Return by how much the mean over views is measurably worse than the image alone in AUROC, or None."""
+    """Describe by how much the mean over views is measurably worse in AUROC than the image alone, or return None."""
     if pool.view_correct is None or pool.correct.all() or not pool.correct.any():
         return None
     # A mean of probabilities may round to slightly more than 1.
@@ -281,21 +281,21 @@ def collect_views(
 ) -> tuple[Predictions, IntArray, ViewChoice | None]:
     """Collect predictions for given views; "auto" chooses views first, on tuning images that are set apart.
 
-    Also returns the positions of the tuning images in the predictions, int64 [n], none if there are fewer than four
-    images; and how the views were chosen, if they were not given. The pool is classified for a few hundred of the
-    tuning images, and the views that pass are checked again on all of them.
+    Also return the positions of the tuning images in the predictions, int64 [n], empty for fewer than four images; and
+    the choice of views, if any. The pool is classified for a few hundred of the tuning images, and the chosen views are
+    checked again on all of them.
     """
-    # Set apart independently of their content, so that the others are still draws; only distinct images are used.
+    # Set apart independently of content, so that the others remain independent draws; only distinct images are used.
     indices, choice = tuning_positions(len(source)), None
     copies = frozenset(source.ids[index] for index in source.find_duplicates())
     if isinstance(views, str) and views == AUTO:
         distinct = [index for index in indices.tolist() if source.ids[index] not in copies]
-        # Fewer than four images are too few to set one apart, and to certify anything.
+        # With fewer than four images, none is set apart, and nothing can be certified.
         sample = source.select(np.array(distinct)) if distinct else source
         choice = choose_views(classifier, sample, top_k=top_k, store=store, execution=execution)
         views = choice.views
     preds = collect(classifier, source, ViewSet(views), store=store, execution=execution)
-    # Images that could not be read are not in the predictions.
+    # Skipped images are not in the predictions.
     ids = frozenset(source.ids[index] for index in indices)
     tuning = np.array([place for place, id_ in enumerate(preds.ids) if id_ in ids], dtype=np.int64)
     if choice is not None:

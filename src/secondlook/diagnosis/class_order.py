@@ -1,4 +1,4 @@
-"""The order of the classes: which output of the classifier each class of the data most likely is."""
+"""Class orders: the most likely output of the classifier for each class of the data."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,18 +12,18 @@ Fit = Callable[[IntArray, IntArray], IntArray]
 """`fit(labels, predicted)` returns a class order, int64 [n_classes]: the output of the classifier for each class."""
 
 KEEP_BONUS = 0.5
-"""Images that leaving a class at its place counts as; a tie, or a single image, must not move a class."""
+"""Bonus, in images, for leaving a class at its place, since a tie or a single image must not move a class."""
 
 MAX_CLASSES_TO_MOVE = 2000
-"""`fit_moved_class` compares all pairs of classes."""
+"""Limit for `fit_moved_class`, which compares all pairs of classes."""
 
 MAX_LISTED = 12
 GUESSING = 0.05
-"""Smallest probability that guesses are at least so often correct, at which an accuracy is no better than guessing."""
+"""P-value above which an accuracy is no better than guessing."""
 
 
 def fit_best_order(labels: IntArray, predicted: IntArray, n_classes: int) -> IntArray:
-    """Return the class order with the most correct predictions; classes without images keep their place.
+    """Find the class order with the most correct predictions; classes without images keep their place.
 
     int64 [N], int64 [N] -> int64 [n_classes]
     """
@@ -38,9 +38,9 @@ def fit_best_order(labels: IntArray, predicted: IntArray, n_classes: int) -> Int
 
 
 def fit_moved_class(labels: IntArray, predicted: IntArray, n_classes: int) -> IntArray:
-    """Return the class order with the most correct predictions among those in which one class is at another place.
+    """Find the class order with the most correct predictions among those with one class moved.
 
-    That is what a renamed class folder does: the classes between its old and its new place are shifted by one.
+    Renaming a class folder has this effect: the classes between its old and its new place are shifted by one.
     int64 [N], int64 [N] -> int64 [n_classes]
     """
     kept, lower, higher = (
@@ -60,13 +60,13 @@ def fit_moved_class(labels: IntArray, predicted: IntArray, n_classes: int) -> In
 
 
 def move_class(n_classes: int, source: int, target: int) -> IntArray:
-    """Return the class order in which class `source` is output `target`, and the others follow in their order."""
+    """Return the class order in which class `source` is output `target`, and the others keep their relative order."""
     others = np.delete(np.arange(n_classes), target)
     return np.insert(others, source, target)
 
 
 def order_by_number(class_names: Sequence[str]) -> IntArray | None:
-    """Return the class order of names that are numbers in the order of text ('0', '1', '10', '2'); None for others."""
+    """Return the class order for numeric names sorted as text ('0', '1', '10', '2'); None for other names."""
     if not all(name.isdecimal() for name in class_names):
         return None
     order = np.argsort(np.argsort([int(name) for name in class_names], kind="stable"))
@@ -74,7 +74,7 @@ def order_by_number(class_names: Sequence[str]) -> IntArray | None:
 
 
 def propose_orders(n_classes: int, class_names: Sequence[str] | None) -> list[Fit]:
-    """Return the ways to find another class order, the simplest first."""
+    """Return the functions that find another class order, the simplest first."""
     fits: list[Fit] = []
     by_number = None if class_names is None else order_by_number(class_names)
     if by_number is not None:
@@ -87,7 +87,8 @@ def propose_orders(n_classes: int, class_names: Sequence[str] | None) -> list[Fi
 def cross_fit_correct(fit: Fit, labels: IntArray, predicted: IntArray) -> BoolArray:
     """Return which predictions are correct under the class order of the other half of the images. bool [N]
 
-    Under the class order of the same images, more predictions are correct by chance. Both halves have images of every
+    Under a class order fitted to the same images, more predictions are correct by chance. Both halves have images of
+    every
     class that has two.
     """
     is_first = np.empty(len(labels), dtype=np.bool_)
@@ -100,7 +101,7 @@ def cross_fit_correct(fit: Fit, labels: IntArray, predicted: IntArray) -> BoolAr
 
 
 def describe_order(order: Sequence[int], class_names: Sequence[str] | None) -> str:
-    """Return what is different about a class order, as the beginning of a sentence."""
+    """Describe the difference of a class order, as the beginning of a sentence."""
     names = [f"class {number}" for number in range(len(order))] if class_names is None else list(map(repr, class_names))
     changed = [number for number, output in enumerate(order) if output != number]
     first, last = changed[0], changed[-1]
@@ -116,14 +117,14 @@ def describe_order(order: Sequence[int], class_names: Sequence[str] | None) -> s
 
 
 def list_in_order(order: Sequence[int], class_names: Sequence[str] | None) -> str:
-    """Return the names of the classes in the order of the classifier, as text; the first ones if there are many."""
+    """Return the names of the classes in the order of the classifier, as text, abbreviated if there are many."""
     names = class_names or [str(number) for number in range(len(order))]
     listed = [names[number] for number in np.argsort(order)]
     return ", ".join(listed) if len(order) <= MAX_LISTED else f"{list_first(listed)} (all of them: class_order)"
 
 
 def is_guessing(n_correct: int, n_images: int, n_classes: int) -> bool:
-    """Return whether guesses would be as often correct, by a binomial test."""
+    """Return whether an accuracy is no better than guessing, by a binomial test."""
     from scipy.special import betainc
 
     return not n_correct or bool(betainc(n_correct, n_images - n_correct + 1, 1 / n_classes) > GUESSING)

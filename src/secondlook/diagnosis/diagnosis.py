@@ -1,4 +1,4 @@
-"""What each view does to a classifier: agreement with the image itself, accuracy, and whether the view is harmful."""
+"""Effects of views on a classifier: agreement with the image itself, accuracy, and harmful views."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,17 +17,16 @@ from secondlook.views import View, ViewSet
 MAX_CHANGED = 0.1
 """Fraction of the confident predictions that a view may change; see docs/background/design-notes.md."""
 FALSE_ALARM = 0.01
-"""A view is harmful only if so many changes would be less probable than this at `MAX_CHANGED`: no false alarms on a
-handful of images."""
+"""A view is only harmful if its number of changes is less probable than this at `MAX_CHANGED`; prevents false alarms on
+a handful of images."""
 MAX_GROWTH = 0.4
-"""Growth of the doubt, or of the errors, above which a view is harmful: a fraction of those of the image itself, so
-that the limit follows how often the classifier errs."""
+"""Growth of the doubt, or of the errors, above which a view is harmful, relative to that of the image itself."""
 MAX_ACCURACY_DROP = 0.25
-"""Relative drop of the accuracy above which a view is harmful: the errors of a poor classifier cannot grow by much."""
+"""Relative drop of the accuracy above which a view is harmful; the errors of a poor classifier cannot grow by much."""
 CLEAR = 2.0
-"""Standard errors beyond which a difference of means counts."""
+"""Number of standard errors for a significant difference of means."""
 MIN_IMAGES = 30
-"""With fewer images a standard error says little, and only changed predictions count."""
+"""With fewer images, standard errors are unreliable, and only changed predictions count."""
 
 Status = Literal["usable", "weak", "harmful"]
 
@@ -77,24 +76,23 @@ def read_pool(preds: Predictions, top_k: int = 1) -> Pool:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of the predictions from a view with those from the image itself; needs no labels."""
+    """Agreement of predictions from a view with predictions from the image itself; needs no labels."""
 
     overall: float
     """Fraction of the images with the same predicted class."""
     confident: float
-    """The same among the half of the images with the most confident predictions."""
+    """Agreement among the half of the images with the most confident predictions."""
     confidence_drop: float
     """Mean of the largest probability on the image itself, minus that on the view."""
     n_confident: int
     """Number of images in the confident half."""
     doubt_growth: float
-    """Growth of the doubt (1 - mean largest probability), as a fraction of the doubt on the image itself; the latter
-    counts as at least one image."""
+    """Growth of the doubt (1 - mean largest probability), relative to that on the image itself, at least one image."""
 
 
 @dataclass(frozen=True)
 class ViewDiagnosis:
-    """Diagnosis of one view; numbers that need labels are None without them."""
+    """Diagnosis of one view; values that need labels are None without labels."""
 
     view: str
     agreement: Agreement
@@ -134,7 +132,7 @@ class Diagnosis:
         return {row.view: row.reason or "" for row in self.rows if row.status == "harmful"}
 
     def describe_harmful(self) -> str | None:
-        """Return one sentence about the harmful views, the worst first, or None where there are none."""
+        """Return a sentence about the harmful views, the worst first, or None if there are none."""
         harmful = [row for row in self.rows if row.status == "harmful"]
         if not harmful:
             return None
@@ -176,12 +174,12 @@ class Diagnosis:
 
 
 def diagnose_views(preds: Predictions, *, top_k: int = 1, max_images: int | None = None) -> Diagnosis:
-    """Diagnose what each view of the predictions does to the classifier.
+    """Diagnose the effect of each view on the classifier.
 
     A view is harmful if it changes more than a tenth of the confident predictions, or if the doubt (1 - mean largest
-    probability) grows by more than 40 %; with labels, if the errors do, whatever the doubt says. It is weak if the
-    probability of the label drops. All of it must be more than chance explains. `max_images` bounds the memory: of more
-    images, some are read, evenly spread.
+    probability) grows by more than 40 %. With labels, the errors count instead of the doubt. A view is weak if the
+    probability of the label drops. All effects must be statistically significant. `max_images` limits the memory: from
+    more images, an evenly spaced subset is read.
     """
     if max_images is not None and preds.n_images > max_images:
         preds = preds.select(images=np.arange(0, preds.n_images, -(-preds.n_images // max_images)))
@@ -206,7 +204,7 @@ def count_views(number: int) -> str:
 
 
 def list_first(texts: Sequence[str], limit: int = 3) -> str:
-    """Return the first of the texts in quotes, since views have commas of their own, and how many more there are."""
+    """List the first texts, in quotes, since views contain commas, and the number of the others."""
     listed, more = ", ".join(map(repr, texts[:limit])), len(texts) - limit
     return f"{listed} and {more} more" if more > 0 else listed
 
@@ -222,23 +220,23 @@ def assess_view(pool: Pool, position: int) -> tuple[Status, str | None, float]:
     difference, deviation = before - after, float((before - after).std())
     drop = 0.0 if deviation == 0 else float(difference.mean()) / deviation * len(difference) ** 0.5
     growth = _compare_errors(pool, position)
-    if growth > 0:  # whatever the label-free rule says
+    if growth > 0:  # overrules the label-free rule
         reason = f"the errors grow {_format_change(~pool.correct, ~pool.view_correct[position])} of the images"
     elif growth < 0:
         reason = None
     if reason:
         return "harmful", reason, drop
-    # The probability of the label shows a weak view sooner than the accuracy: it drops before the prediction flips.
+    # The probability of the label is more sensitive than the accuracy: it drops before the prediction flips.
     if drop > CLEAR:
         return "weak", f"the mean probability of the label drops from {before.mean():.3f} to {after.mean():.3f}", drop
     return "usable", None, drop
 
 
 def find_strain(pool: Pool, position: int, limit: float) -> str | None:
-    """Return why a view that is not shown to be harmful is likely to be, or None: a growth of the doubt.
+    """Describe the growth of the doubt for a view that is probably harmful, although not proven so, or return None.
 
-    `limit` is a fraction of the doubt on the image itself. One standard error is enough, since a view that is not
-    chosen costs little where others take its place. Labels that show the view to be harmless overrule it.
+    `limit` is a fraction of the doubt on the image itself. One standard error is enough, since it costs little to omit
+    a view if others replace it. Labels that prove the view harmless take precedence.
     """
     reason = _describe_doubt(pool, position, limit, standard_errors=1)
     return None if reason and _compare_errors(pool, position) < 0 else reason
@@ -258,19 +256,19 @@ def compute_agreement(pool: Pool, position: int) -> Agreement:
 
 
 def _describe_disagreement(pool: Pool, position: int) -> str | None:
-    """Return how a view changes confident predictions, or None where it changes no more than is usual."""
+    """Describe how many confident predictions a view changes, or return None for a usual number."""
     from scipy.special import betainc
 
     agreement = compute_agreement(pool, position)
     n_changed = round((1 - agreement.confident) * agreement.n_confident)
     if not n_changed or betainc(n_changed, agreement.n_confident - n_changed + 1, MAX_CHANGED) >= FALSE_ALARM:
-        return None  # the binomial probability of at least that many changes
+        return None  # the binomial probability of at least this number of changes
     changed = f"it changes {100 * n_changed / agreement.n_confident:.1f} % of the confident predictions"
     return f"{changed}, more than {100 * MAX_CHANGED:g} %"
 
 
 def _describe_doubt(pool: Pool, position: int, limit: float, standard_errors: float = CLEAR) -> str | None:
-    """Return how much the doubt grows, or None where it does not exceed a fraction of that on the image itself."""
+    """Describe the growth of the doubt, or return None up to a fraction of the doubt on the image itself."""
     before, after = 1 - pool.top_mass[0], 1 - pool.top_mass[position]
     largest = limit * max(before.mean(), 1 / len(before))
     if _compare_mean(after - before, largest, standard_errors) <= 0:

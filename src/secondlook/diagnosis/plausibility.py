@@ -1,4 +1,4 @@
-"""Warnings about labeled predictions that suggest a wrong setup: found without another forward pass."""
+"""Warnings about labeled predictions that suggest a wrong setup, without another forward pass."""
 
 import math
 import warnings
@@ -12,20 +12,20 @@ from secondlook.diagnosis.setup_check import SetupWarning
 from secondlook.predictions import Predictions
 
 MIN_IMAGES = 50
-"""Fewer images show little about the setup."""
+"""Smallest number of images for a check."""
 MAX_IMAGES = 10_000
 BY_CHANCE = 1e-4
-"""Smallest probability at which equally frequent classes are missing by chance."""
+"""P-value above which classes may be missing by chance, if all classes are equally frequent."""
 LARGE_GAP = 0.25
-"""Difference between mean confidence and accuracy, beyond two standard errors; of 14 classifiers none exceeds 0.1."""
+"""Limit for mean confidence minus accuracy, beyond two standard errors; none of 14 classifiers exceeds 0.1."""
 GUESSING_GAP = 0.1
-"""The same where the accuracy is no better than guessing."""
+"""The same limit if the accuracy is no better than guessing."""
 
 _warned: WeakSet[Predictions] = WeakSet()
 
 
 def warn_about_setup(preds: Predictions) -> tuple[str, ...]:
-    """Warn of labeled predictions that look wrong, once for each `Predictions` object; return the new warnings."""
+    """Warn of suspicious labeled predictions, once per `Predictions` object; return the new warnings."""
     if preds in _warned or not preds.has_labels or preds.n_images < MIN_IMAGES:
         return ()
     _warned.add(preds)
@@ -37,14 +37,14 @@ def warn_about_setup(preds: Predictions) -> tuple[str, ...]:
 
 
 def _describe_missing_classes(preds: Predictions) -> str:
-    """Describe classes without images, unless so many are missing by chance where there are few images per class."""
+    """Describe classes without images, unless their number is plausible by chance."""
     from scipy.special import gammainc
 
     if preds.class_names is None:
         return ""
     missing = np.flatnonzero(np.bincount(preds.labels, minlength=preds.n_classes) == 0).tolist()
     expected = preds.n_classes * (1 - 1 / preds.n_classes) ** preds.n_images
-    if not missing or gammainc(len(missing), expected) > BY_CHANCE:  # about the probability that so many are missing
+    if not missing or gammainc(len(missing), expected) > BY_CHANCE:  # approximate probability of at least this number
         return ""
     names = list_first([preds.class_names[index] for index in missing])
     found = f"{len(missing):,} of the {preds.n_classes:,} classes have no labeled image ({names})"

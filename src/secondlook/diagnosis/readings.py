@@ -1,4 +1,4 @@
-"""Other readings of a classifier: the preprocessing that people usually mean, tried on a sample of the images."""
+"""Alternative readings of a classifier: common kinds of preprocessing, tried on a sample of the images."""
 
 import copy
 import dataclasses
@@ -31,28 +31,28 @@ GRAY_NORMALIZATIONS: Mapping[str, Settings] = {
     "MNIST normalization": {**PIXELS, "mean": (0.1307,), "std": (0.3081,)},
 }
 CROP_FRACTION = 0.875
-"""The side of the crop as a part of the shorter side: 224 of 256 pixels."""
+"""The side of the crop as a fraction of the shorter side: 224 of 256 pixels."""
 MIN_GAIN = 0.05
-"""Smallest gain in accuracy, and in accuracy corrected for chance, that is worth a word."""
+"""Smallest gain in accuracy, and in accuracy corrected for chance, to report."""
 MIN_KAPPA, MIN_REORDERED_KAPPA = 0.2, 0.4
-"""Smallest accuracy, corrected for chance, of a better reading, and of one in another class order.
+"""Smallest accuracy, corrected for chance, of a better reading, and of a better reading in another class order.
 
-The outputs of a network that was never trained still depend on the image, and so on its class: there is a class order
-and a preprocessing with which they are a little better.
+The outputs of an untrained network also depend on the image, hence on its class, so some class order and preprocessing
+are always slightly better.
 """
 ALPHA = 0.01
 """Largest probability of a false alarm, if all readings are equally good."""
 
 
 def describe_input(classifier: Classifier) -> Preprocessing:
-    """Return the preprocessing of a classifier as its model meets it: a function gets pixels from 0 to 255."""
+    """Return the preprocessing of a classifier as seen by its model: a function gets pixels from 0 to 255."""
     if isinstance(classifier, FunctionClassifier):
         return dataclasses.replace(classifier.preprocessing, scale=1.0)
     return classifier.preprocessing
 
 
 def read_as(classifier: Classifier, preprocessing: Preprocessing) -> Classifier:
-    """Return the same model with another preprocessing, for images that are already resized and cropped."""
+    """Return the model with another preprocessing, for images that are already resized and cropped."""
     fitted = dataclasses.replace(preprocessing, resize=None, crop=None)
     if isinstance(classifier, FunctionClassifier):
         return load_classifier(lambda images: classifier.forward(fitted.normalize(images)), output=classifier.output)
@@ -62,9 +62,9 @@ def read_as(classifier: Classifier, preprocessing: Preprocessing) -> Classifier:
 
 
 def propose_readings(given: Preprocessing, channels: int, sizes: Iterable[tuple[int, ...]]) -> dict[str, Preprocessing]:
-    """Return preprocessings that differ from the given one in normalization, color order, layout or geometry, by name.
+    """Return alternatives to the given preprocessing in normalization, color order, layout or geometry, by name.
 
-    `channels` is the number of channels that the model gets, `sizes` are the heights and widths of the images.
+    `channels` is the number of input channels of the model, `sizes` are the heights and widths of the images.
     """
     proposed: dict[str, Settings] = {}
     if given.input_dtype != "uint8":
@@ -72,27 +72,27 @@ def propose_readings(given: Preprocessing, channels: int, sizes: Iterable[tuple[
     if channels == 3:
         other = "BGR" if given.color == "RGB" else "RGB"
         proposed[f"{other} channels"] = {"color": other}
-    if given.channels is None:  # otherwise the model says which layout it takes
+    if given.channels is None:  # otherwise the layout is known from the model
         layout = "NHWC" if given.layout == "NCHW" else "NCHW"
         proposed[f"{layout} layout"] = {"layout": layout}
     size = given.input_size
     if size is not None and any(each != size for each in sizes):
-        # A crop that was given is repeated, so that the settings can be added to those that were given.
+        # Repeat a given crop, so that the settings can be added to the given ones.
         proposed["resized to the input"] = {"resize": size, "crop": given.crop and size}
         proposed["resized and cropped"] = {"resize": min(size), "crop": size}
         proposed[f"{CROP_FRACTION:.1%} crop"] = {"resize": round(min(size) / CROP_FRACTION), "crop": size}
     readings = {}
     for name, settings in proposed.items():
-        if "mean" in settings and "color" not in settings and given.color != "RGB":  # written in the order of RGB
+        if "mean" in settings and "color" not in settings and given.color != "RGB":  # in RGB order
             settings = {**settings, "mean": settings["mean"][::-1], "std": settings["std"][::-1]}
         readings[name] = dataclasses.replace(given, **settings)
     return {name: reading for name, reading in readings.items() if reading != given}
 
 
 def find_changes(reading: Preprocessing, given: Preprocessing) -> dict[str, Any]:
-    """Return the settings in which a reading differs from what was given, under the names of the arguments.
+    """Return the settings of a reading that differ from the given ones, by argument name.
 
-    Mean and std belong together, so both are returned if one of them differs; and one that is back at its default too.
+    Mean and std belong together, so both are returned if one of them differs, even if the other one is the default.
     """
     names = [field.name for field in dataclasses.fields(Preprocessing)]
     changed = {name for name in names if getattr(reading, name) != getattr(given, name)}
@@ -116,27 +116,27 @@ def _format_value(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trial:
-    """A reading that was tried on N images, all or the first ones of a sample."""
+    """A reading tried on N images: a whole sample, or its first images."""
 
     name: str
     preprocessing: Preprocessing
     probabilities: Float64Array
     """float64 [N, C], in the order of the outputs."""
     labels: IntArray
-    """int64 [N] as the data have them; empty if they have none."""
+    """Labels of the data, int64 [N]; empty without labels."""
     order: IntArray | None
-    """The output for each class of the data, int64 [C]; None if it is the order of the data."""
+    """The output for each class of the data, int64 [C]; None for the order of the data."""
     correct: BoolArray
-    """bool [N]; under a class order that was fitted, that of the other half of the images; empty without labels."""
+    """Whether predictions are correct, bool [N], under a class order fitted to the other half; empty without labels."""
     complexity: int = 0
-    """Of equally good readings, that with the simpler class order is taken."""
+    """Complexity of the class order; among equally good readings, the simplest is preferred."""
     equally_good: tuple[str, ...] = ()
 
     @classmethod
     def create(
         cls, name: str, preprocessing: Preprocessing, probabilities: Array, labels: IntArray, order: IntArray | None
     ) -> Self:
-        """Return the trial of a reading in a known class order; `labels` may be those of more images, or empty."""
+        """Return the trial of a reading in a known class order; `labels` may be empty, or cover more images."""
         labels = labels[: len(probabilities)]
         correct = probabilities[: len(labels)].argmax(axis=1) == (labels if order is None else order[labels])
         return cls(name, preprocessing, probabilities.astype(np.float64), labels, order, correct)
@@ -183,22 +183,22 @@ class Trial:
 
     @property
     def kappa(self) -> float:
-        """Cohen's kappa: accuracy corrected for chance, 0 where all predictions are the same class."""
+        """Cohen's kappa: accuracy corrected for chance, 0 if all predictions are the same class."""
         n_classes = self.probabilities.shape[1]
         true, predicted = (np.bincount(each, minlength=n_classes) for each in (self.outputs, self.predicted))
         by_chance = float((true / len(self)) @ (predicted / len(self)))
         return (self.accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
 
     def compute_p_value(self, given: "Trial") -> float:
-        """Return how probable so many more correct predictions are if this reading is not better: McNemar's test."""
+        """Return the p-value of McNemar's test that this reading is better than the given one."""
         gained = int((self.correct & ~given.correct).sum())
         changed = int((self.correct != given.correct).sum())
         return float(sum(math.comb(changed, count) for count in range(gained, changed + 1)) / 2**changed)
 
     def is_clearly_better(self, given: "Trial", comparisons: int) -> bool:
-        """Whether this reading is better by more than chance and by more than little, if it is one of several compared.
+        """Whether this reading is significantly and noticeably better, corrected for the number of comparisons.
 
-        Accuracy alone can be that of one class that most images have, which any collapsed output reaches.
+        Kappa must improve, too: if most images have one class, an output collapsed to this class has a high accuracy.
         """
         gain = min(self.accuracy - given.accuracy, self.kappa - given.kappa)
         needed = MIN_KAPPA if self.order is None else MIN_REORDERED_KAPPA

@@ -1,4 +1,4 @@
-"""`check_setup`: try other readings of a classifier on a few hundred images, and tell if one is clearly better."""
+"""`check_setup`: compare readings of a classifier on a few hundred images, and report a clearly better one."""
 
 import warnings
 from collections.abc import Iterable
@@ -29,30 +29,30 @@ DEFAULT_IMAGES = 256
 IMAGES_AT_ONCE = 16
 """Number of images held at their original size."""
 MAX_BYTES = 2**27
-"""Size of the resized images that are held at once; of very large images, fewer are taken."""
+"""Memory limit for resized images; very large images are limited to a smaller number."""
 FIRST_IMAGES = 32
-"""Images that every reading is tried on; the most promising ones are tried on all."""
+"""Number of images for trying every reading; the most promising readings are tried on all images."""
 MAX_PROMISING = 3
 ROUNDS = 2
-"""How often one more setting is changed: normalization and color order may both be wrong."""
+"""Number of settings that are changed in turn: normalization and color order may both be wrong."""
 LOW_ACCURACY = 0.5
 OVERCONFIDENCE = 0.05
-"""At the start of an evaluation, other readings are tried where the accuracy is low or this much below confidence."""
+"""An evaluation tries other readings if the accuracy is low, or below the confidence by more than this."""
 EQUAL = 0.05
-"""Smallest p value at which two readings count as equally accurate."""
+"""Smallest p-value at which two readings count as equally accurate."""
 ANOTHER_ORDER = "another class order"
 SUFFIX = f", {ANOTHER_ORDER}"
 MIN_REORDERED_GAIN = 3
-"""Images more than the given reading, in the best class order, that make a reading promising."""
+"""Gain over the given reading in correct images, each in its best class order, that makes a reading promising."""
 CONFIDENCE_GAIN = 0.1
 IMAGES_PER_CLASS = 4
-"""Images of each class, on average, from which a class order is found."""
+"""Mean number of images per class needed to find a class order."""
 MAX_CONTRAST_GAIN = 10.0
-"""Pixels multiplied by more than this make most models more confident, also where they are wrong."""
+"""Pixels multiplied by more than this make most models more confident, even for wrong predictions."""
 
 
 class SetupWarning(UserWarning):
-    """Preprocessing, class order or outputs of a classifier that are probably not what it was trained with."""
+    """Preprocessing, class order or outputs of a classifier probably differ from those in training."""
 
     START = "the setup looks wrong: "
     """The beginning of every warning of a check."""
@@ -60,25 +60,25 @@ class SetupWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to turn images into the input of a model and its outputs into classes, and what it gives."""
+    """A way to convert images to the input of a model, and its outputs to classes, with the resulting accuracy."""
 
     name: str
-    """What is different, such as 'ImageNet normalization'; 'as given' for the setup itself."""
+    """The difference, for example 'ImageNet normalization'; 'as given' for the setup itself."""
     settings: dict[str, Any]
     """Arguments that differ from those given."""
     images: int
-    """Number of images; readings that are no better on the first ones are not tried on all."""
+    """Number of images; unpromising readings are only tried on the first images."""
     accuracy: float | None
     """Share of correct predictions, or None without labels."""
     confidence: float
     """Mean of the largest probabilities."""
     p_value: float | None = None
-    """How probable such a gain in accuracy is if the reading is not better than the setup as given; None where not
-    tested. A reading is clearly better only if this is below 0.01 divided by the number of comparisons."""
+    """P-value of the gain in accuracy, to compare with 0.01 divided by the number of comparisons; None if not
+    tested."""
     class_order: tuple[int, ...] | None = None
-    """The output of the classifier for each class of the data, where that differs."""
+    """The output of the classifier for each class of the data, if the order differs."""
     equally_good: tuple[str, ...] = ()
-    """Names of other readings whose accuracy cannot be told apart from that of the better one."""
+    """Names of other readings without a significant difference in accuracy."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +88,20 @@ class SetupCheck:
     classifier: str
     data: str
     readings: tuple[Reading, ...]
-    """The setup as given, then the other readings in the order in which they were tried."""
+    """The setup as given, then the other readings in the order of trials."""
     better: Reading | None
     """The reading that is clearly better, or None."""
     warnings: tuple[str, ...]
-    """What is probably wrong, one sentence each; empty if the setup looks right."""
+    """Probable mistakes, one sentence each; empty if the setup looks right."""
     verdict: str
     classified: int
-    """Number of images that were classified in all."""
+    """Total number of classified images."""
     members: tuple["SetupCheck", ...] = ()
-    """For an ensemble, the checks of its members; the other attributes then sum them up."""
+    """For an ensemble, the checks of its members; the other attributes then summarize them."""
 
     @property
     def looks_right(self) -> bool:
-        """Whether nothing clearly better was found; without labels always."""
+        """Whether nothing clearly better was found; always True without labels."""
         return not self.warnings
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,20 +141,20 @@ def check_setup(
     """Check whether a classifier is used as it was trained: preprocessing, order of channels and order of classes.
 
     Other readings of the same classifier are tried on some of the images: the usual normalizations, RGB and BGR, ways
-    to resize and crop, the other layout, other class orders. The check tells if one of them has a clearly higher
-    accuracy on the same images. Without labels, it can compare confidences only.
+    to resize and crop, the other layout, other class orders. The check reports a reading with a clearly higher accuracy
+    on the same images. Without labels, it can only compare confidences.
 
     Parameters
     ----------
     classifier
-        A spec such as 'onnx:model.onnx', a model, a function, or a list of these; members of an ensemble are checked
-        one by one.
+        A spec like 'onnx:model.onnx', a model, a function, or a list of these; members of an ensemble are checked one
+        by one.
     data, labels
         Images as for `collect`, with labels if possible.
     n_images
-        Number of images to use, spread evenly over the source, the same ones each time.
+        Number of images to use, spread evenly over the source and the same in every call.
     quick
-        Whether to try other readings of labeled images only where the accuracy is low, or below the confidence.
+        Whether to try other readings of labeled images only if the accuracy is low, or below the confidence.
     execution
         Where and how to classify, see `Execution`.
     """
@@ -198,7 +198,7 @@ def _check_member(
         enough = IMAGES_PER_CLASS * search.given.probabilities.shape[1]
         seen = f"{_format_share(search.given.accuracy)} on {given.images} images is no better than guessing"
         reason = f"although the mean confidence is {_format_share(given.confidence)}"
-        order = f"the labels may be in {ANOTHER_ORDER}, which about {enough:,} labeled images can tell"
+        order = f"the labels may be in {ANOTHER_ORDER}, which about {enough:,} labeled images can show"
         sentences.append(f"{SetupWarning.START}accuracy {seen}, {reason}; {order}.")
     verdict = " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
     return SetupCheck(
@@ -213,9 +213,9 @@ def _check_member(
 
 
 class _Search:
-    """The search for a better reading on a sample of at most `n_images` images, the same ones each time.
+    """The search for a better reading on a sample of at most `n_images` images, the same in every call.
 
-    `trials` are the readings that were tried, the given one first, and `classified` counts the classified images.
+    `trials` are the readings tried so far, the given one first, and `classified` counts the classified images.
     """
 
     def __init__(self, classifier: Classifier, source: Source, n_images: int, execution: Execution) -> None:
@@ -226,7 +226,7 @@ class _Search:
         self._sizes: set[tuple[int, ...]] = set()
         self._fitted: dict[tuple[object, ...], Array] = {}
         preds = collect(classifier, self._source, "identity", execution=self._execution)
-        # Rows that sum to 1 are rejected as logits, so these are the sigmoid outputs of several classes.
+        # Rows that sum to 1 are rejected as logits, so these are sigmoid outputs.
         self.has_sigmoids = (
             preds.has_logits and len(preds) > 1 and bool(preds.logits.min() >= 0 and preds.logits.max() <= 1)
         )
@@ -237,7 +237,7 @@ class _Search:
         self.trials = [self.given]
 
     def find_better(self, quick: bool) -> Trial | None:
-        """Return the best reading that is clearly better than the given one; `quick` tries others only if it is odd."""
+        """Return the best clearly better reading; `quick` tries others only if the given one is suspicious."""
         best, accuracy = self.given, self.given.accuracy
         is_suspicious = accuracy < LOW_ACCURACY or self.given.confidence - accuracy > OVERCONFIDENCE
         if quick and not is_suspicious and self._choose(self.given, self._reorder(self.given), readings=1) is None:
@@ -246,24 +246,24 @@ class _Search:
             found = self._try_readings(best)
             if found is None:
                 break
-            if found.complexity:  # a reading in another class order is listed only if it is better
+            if found.complexity:  # list a reading in another class order only if it is better
                 self.trials.append(found)
             best = found
         return None if best is self.given else best
 
     def may_be_reordered(self) -> bool:
-        """Return whether confident predictions are as good as guessed, on too few images to find the class order."""
+        """Return whether confident predictions are as good as guesses, on too few images to find the class order."""
         given, n_images, n_classes = self.given, len(self.given), self.given.probabilities.shape[1]
         if not FIRST_IMAGES <= n_images < IMAGES_PER_CLASS * n_classes or given.confidence < LOW_ACCURACY:
             return False
         return is_guessing(round(given.accuracy * n_images), n_images, n_classes)
 
     def find_more_confident(self) -> Trial | None:
-        """Return the reading with the highest confidence, if it is much higher and the classes are as diverse."""
+        """Return the reading with the highest confidence, if it is much higher without fewer predicted classes."""
         given = self.given
         trials = self._try_all(given, self._propose_readings(given.preprocessing), len(given))
         self.trials += trials
-        # Confidences can be compared for pixels of a similar contrast, and without a collapse to fewer classes.
+        # Confidences are only comparable for pixels of similar contrast, and without a collapse to fewer classes.
         contrast, diversity = MAX_CONTRAST_GAIN * given.contrast, 0.9 * given.diversity
         comparable = (trial for trial in trials if trial.contrast <= contrast and trial.diversity >= diversity)
         best = max(comparable, key=lambda trial: trial.confidence, default=given)
@@ -303,7 +303,7 @@ class _Search:
         return proposed
 
     def _fit(self, preprocessings: Iterable[Preprocessing]) -> None:
-        """Read, resize and crop the images for each geometry that is new, in one pass over the source."""
+        """Read, resize and crop the images for each new geometry, in one pass over the source."""
         geometries = {tuple(each.geometry.values()): each for each in preprocessings}
         parts: dict[tuple[object, ...], list[Array]] = {one: [] for one in geometries if one not in self._fitted}
         for batch in self._source.batches(IMAGES_AT_ONCE) if parts else ():
@@ -316,7 +316,7 @@ class _Search:
         return self._fitted[tuple(preprocessing.geometry.values())]
 
     def _try_all(self, given: Trial, readings: dict[str, Preprocessing], count: int) -> list[Trial]:
-        """Classify the first `count` images under each reading; readings under which the model fails are left out."""
+        """Classify the first `count` images under each reading; omit readings under which the model fails."""
         trials = []
         with progress_bar("other readings", len(readings), "readings", enabled=self._execution.progress) as advance:
             for name, reading in readings.items():
@@ -331,7 +331,7 @@ class _Search:
         images = ArraySource(self._get_fitted(preprocessing)[:count])
         self.classified += len(images)
         try:
-            # A model may do anything with an input that it was not made for.
+            # A model may raise anything for an unsuitable input.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 classifier = read_as(self._classifier, preprocessing)
@@ -341,7 +341,7 @@ class _Search:
         return preds.probabilities[:, 0] if preds.n_classes == self.given.probabilities.shape[1] else None
 
     def _find_promising(self, trials: list[Trial], given: Trial) -> list[Trial]:
-        """Return the trials with the lowest log loss, and that which is the most accurate in its best class order."""
+        """Return the trials with the lowest log loss, and the most accurate trial in its best class order."""
         probabilities = given.probabilities[:FIRST_IMAGES]
         first = Trial.create(given.name, given.preprocessing, probabilities, given.labels, given.order)
         lower = [trial for trial in trials if trial.log_loss < first.log_loss]
@@ -365,9 +365,9 @@ class _Search:
         return reordered
 
     def _choose(self, given: Trial, candidates: list[Trial], readings: int) -> Trial | None:
-        """Return the most accurate of the candidates that are clearly better, in the simplest class order.
+        """Return the most accurate of the clearly better candidates, in the simplest class order.
 
-        Of the probability of a false alarm, one half is for the readings and one half for all their class orders.
+        One half of the false-alarm probability is for the readings, and one half for all their class orders.
         """
         comparisons = (2 * readings, 2 * readings * len(self._orders))
         better = [trial for trial in candidates if trial.is_clearly_better(given, comparisons[trial.complexity > 0])]
@@ -387,13 +387,13 @@ def _count_reordered(trial: Trial) -> int:
 
 
 def _describe_given(classifier: Classifier, given: Reading, better: Reading | None, others: int) -> str:
-    """Return the verdict on a setup that nothing is clearly better than; unlabeled images can give a hint."""
+    """Return the verdict if nothing is clearly better; unlabeled images can give a hint."""
     count = f"none of {others} other readings" if others else "no other reading"
     if given.accuracy is not None:
         return f"Accuracy {_format_share(given.accuracy)} on {given.images} images; {count} is clearly better."
     start = f"Mean confidence {_format_share(given.confidence)} on {given.images} images"
     if better is None:
-        return f"{start}, and {count} is much more confident; only labeled images can tell whether the setup is right."
+        return f"{start}, and {count} is much more confident; only labeled images can show whether the setup is right."
     other = f"{_describe_repair(classifier, better)} it would be {_format_share(better.confidence)}"
     hint = "which may be a sign of another preprocessing in training: check with labeled images."
     return f"{start} without labels; {other}, {hint}"

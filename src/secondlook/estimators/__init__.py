@@ -1,4 +1,4 @@
-"""Estimators: from predictions to one confidence per image, an interval around it, and a ranking of the images."""
+"""Estimators: confidences from predictions, their intervals, and rankings of images."""
 
 from secondlook.estimators import black_box, view_means  # noqa: F401 -- register their methods
 from secondlook.estimators.bootstrap import confidence_interval

@@ -45,7 +45,7 @@ def msr(preds: Predictions, *, top_k: int, temperature: Temperature = None) -> F
 
 def _compute_class_mass(block: Block, temperature: float | None = None, **_: object) -> tuple[Float64Array, Combine]:
     outputs = block.outputs
-    if temperature is not None:  # it applies to the mean over the members, as in `mean`
+    if temperature is not None:  # scales the mean over the members, like `mean`
         outputs = [apply_temperature(average_members(outputs), temperature)]
     mass = np.stack([class_mass(one, block.classes) for one in outputs], axis=1)
     return mass[None], lambda means: means[0]
@@ -62,7 +62,7 @@ def _compute_class_mass(block: Block, temperature: float | None = None, **_: obj
 def mean(block: Block, *, views: ViewsLike | None = None, temperature: float | None = None) -> Float64Array:
     """Return s_c(D) of the predicted class c, for k > 1 summed over the k predicted classes. [n]
 
-    `views` restricts the mean to some views and the identity, which the block has alone then; the predicted class does
+    `views` restricts the mean to some views and the identity; the block then has only these. The predicted class does
     not change.
     """
     outputs = apply_temperature(average_members(block.outputs), temperature)
@@ -90,8 +90,8 @@ def view(preds: Predictions, text: str, *, top_k: int, temperature: Temperature 
 def zero(block: Block, *, share: float = 0.1) -> Float64Array:
     """Return (votes + s) / (m + 1) over the m outputs with the smallest entropy, a fraction `share` of all. [n]
 
-    An output votes for its largest class. `votes` counts those for the predicted class, and s is the mean output of
-    that class: at most 1, it only orders images with equally many votes. For k > 1 both are of the k predicted classes.
+    An output votes for its largest class. `votes` is the number of votes for the predicted class, and s <= 1 is the
+    mean output of that class, which breaks ties. For k > 1, both are for the k predicted classes.
     Farina et al. (2024), "Frustratingly Easy Test-Time Adaptation of Vision-Language Models".
     """
     if not is_number(share) or not 0 < share <= 1:
@@ -99,7 +99,7 @@ def zero(block: Block, *, share: float = 0.1) -> Float64Array:
         raise ConfidenceError(expected, argument="share", value=share)
     outputs = np.concatenate(block.outputs, axis=1)
     entropies = -(outputs * np.log(np.where(outputs > 0, outputs, 1.0))).sum(axis=2)
-    n_kept = max(1, int(share * outputs.shape[1]))  # rounded down, as in the authors' code
+    n_kept = max(1, int(share * outputs.shape[1]))  # rounded down, like the authors' code
     kept = np.take_along_axis(outputs, entropies.argsort(axis=1, kind="stable")[:, :n_kept, None], axis=1)
     votes = (kept.argmax(axis=2)[:, :, None] == block.classes[:, None, :]).any(axis=2).sum(axis=1)
     scores: Float64Array = (votes + class_mass(kept, block.classes).mean(axis=1)) / (n_kept + 1)
@@ -115,10 +115,10 @@ def fit_exponent(
     temperature: Temperature = None,
     **_: object,
 ) -> dict[str, object]:
-    """Return p of `max-logit-pnorm`: of the exponents that beat the softmax response, the one with the best AUROC.
+    """Return p of `max-logit-pnorm`: the exponent with the best AUROC among those that beat the softmax response.
 
-    An exponent must be better by more than two standard errors of the paired difference: one that is better by chance
-    may be much worse on other images.
+    An exponent must be better by more than two standard errors of the paired difference. Otherwise it may be better by
+    chance, and much worse on other images.
     """
     selected = _select_views(preds, on)
     classes = predicted_classes(preds, predict_from, top_k)
@@ -137,7 +137,7 @@ def fit_exponent(
 @method(
     "max-logit-pnorm",
     symbol="z_c / |z|_p",
-    summary="centered logit of the predicted class divided by the p-norm of all, p tuned on labeled images",
+    summary="centered logit of the predicted class divided by the p-norm of all logits, p tuned on labeled images",
     needs=("logits",),
     fitted=("p",),
     fit=fit_exponent,
@@ -153,9 +153,9 @@ def max_logit_pnorm(
 ) -> Float64Array:
     """Return the sum over the predicted classes of z_c / |z|_p, with z centered to mean 0. [N]
 
-    By default p is the exponent from 1 to 10 with the best AUROC of error detection on these images, which must be
-    labeled. If none beats the softmax response by more than two standard errors, and for p='none', that response is
-    returned. `temperature` applies to this fallback only.
+    By default, p is the exponent from 1 to 10 with the best AUROC of error detection on these images, which must be
+    labeled. If none beats the softmax response by more than two standard errors, or for p='none', the softmax response
+    is returned. `temperature` only applies to this fallback.
     """
     chosen: object = p
     if p is None:
@@ -177,7 +177,7 @@ def max_logit_pnorm(
 def _compute_by_block(
     preds: Predictions, temperature: Temperature, compute: Callable[[slice, Float64Array], Array]
 ) -> Float64Array:
-    """Return `compute` of blocks of images, given as a slice and their scaled probabilities float64 [n, V, C]. [N]"""
+    """Apply `compute` to blocks: a slice of images and their scaled probabilities float64 [n, V, C]. -> [N]"""
     scale = resolve_temperature(preds, temperature)
     values = np.empty(preds.n_images)
     for rows, block in preds.blocks():
@@ -186,7 +186,7 @@ def _compute_by_block(
 
 
 def _compute_response(preds: Predictions, views: ViewsLike, top_k: int, temperature: Temperature) -> Float64Array:
-    """Return the sum of the k largest probabilities of the last of some views. [N]"""
+    """Return the sum of the k largest probabilities of the last of the given views. [N]"""
     return _compute_by_block(
         preds.select(views=views), temperature, lambda _, block: top_class_mass(block[:, -1], top_k)
     )
@@ -224,7 +224,7 @@ def _compute_normalized_logits(preds: Predictions, classes: IntArray, exponents:
 
 
 def _compute_norm(values: Float64Array, p: float) -> Float64Array:
-    """Return the p-norm of each row, 1 for a row of zeros; scaled, so that no power overflows. [n, C] -> [n, 1]"""
+    """Return the p-norm of each row, 1 for a row of zeros; scaled to prevent overflow. [n, C] -> [n, 1]"""
     largest: Array = np.abs(values).max(axis=1, keepdims=True)
     largest[largest == 0] = 1.0
     norm: Float64Array = largest * (np.abs(values / largest) ** p).sum(axis=1, keepdims=True) ** (1 / p)
@@ -232,9 +232,9 @@ def _compute_norm(values: Float64Array, p: float) -> Float64Array:
 
 
 def _compute_placements(correct: BoolArray, confidence: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return the fraction of errors below each correct prediction, and that of correct predictions above each error.
+    """Return the fraction of errors below each correct prediction, and of correct predictions above each error.
 
-    Ties count half; both must occur. The mean of either is the AUROC, their variances make its standard error (DeLong).
+    Ties count half; there must be both. The mean of each is the AUROC; the variances give its standard error (DeLong).
     """
     from scipy.stats import rankdata
 

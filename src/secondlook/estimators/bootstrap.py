@@ -1,8 +1,8 @@
 """The bootstrap over views: a confidence interval for each image, and the ranking BS(D) by sliding-window plurality.
 
-The list of all bootstrapped values is never in memory, nor sorted, as a whole. It is processed in stages, each up to
-the first entry of a later image. Once an image is ranked, its other entries are skipped, and at most W images have
-entries in the window: so a stage computes and sorts only the entries of about W images, see
+The list of all bootstrapped values is never stored or sorted as a whole. It is processed in stages, each up to the
+first entry of a later image. Once an image is ranked, its other entries are skipped, and at most W images have entries
+in the window. A stage therefore computes and sorts only the entries of about W images, see
 docs/background/design-notes.md.
 """
 
@@ -27,9 +27,9 @@ BLOCK_BYTES = 16 * 2**20
 """Approximate size of a block of bootstrapped confidences."""
 ROWS_IN_CACHE = 32
 MIN_IMAGES_PER_STAGE = 256
-"""Images that enter the ranking in one stage, at least."""
+"""Smallest number of images that enter the ranking in one stage."""
 PRODUCT_SIZE = 2**18
-"""Multiplications in a matrix product, at most: BLAS computes larger ones in threads, which wait for each other."""
+"""Largest number of multiplications in a matrix product; BLAS computes larger products in threads, which is slower."""
 _IMAGE_BITS = np.uint64(2**32 - 1)
 
 
@@ -51,9 +51,9 @@ def bootstrap(
 ) -> Float64Array:
     """Return the rank of each image among these images: 1 for the most confident, 0 for the least. [N]
 
-    `resamples` is N_BS (by default the rule of the paper), `window` is W_BS (by default N_BS). Images are sorted by
-    the mass of the other classes, the complement of MSR(D) without its rounding near 1. Images with equal outputs share
-    the mean of their ranks.
+    `resamples` is N_BS (by default the rule of the paper), `window` is W_BS (by default N_BS). Images are sorted by the
+    mass of the other classes, which is 1 - MSR(D) without rounding errors near 1. Images with equal outputs share the
+    mean of their ranks.
     """
     counts = _draw_counts(preds.n_members, preds.n_views, resamples, seed)
     return plurality_confidence(other_class_mass(preds, predict_from, top_k), counts, window)
@@ -73,9 +73,9 @@ def confidence_interval(
     """Return the lower and upper ends of a bootstrap interval of the confidence of each image, float64 [N] each.
 
     The ends are percentiles of the confidences bootstrapped over the views: a fraction `level` of the resamples lies
-    between them, the rest equally below and above. They are those of `method`, by default `default_method(preds)`, with
-    its `options` where it is a function of means over the views (`METHODS[name].is_mean_over_views`), and those of
-    MSR(D) for any other method.
+    between them, the rest equally below and above. The confidence is `method` with its `options`, by default
+    `default_method(preds)`, if it is a function of means over the views (`METHODS[name].is_mean_over_views`), otherwise
+    MSR(D).
     """
     if not is_number(level) or not 0 < level < 1:
         expected = "is invalid; expected a confidence level between 0 and 1, such as 0.95"
@@ -111,8 +111,8 @@ def bootstrap_confidences(
 def add_views(values: Float64Array, counts: Float64Array) -> Float64Array:
     """Return values [n, V] @ counts [V, B]. float64 [n, B]
 
-    The views are added one by one, so that a sum does not depend on blocks, threads or the BLAS library: images with
-    equal values get equal sums, bit for bit.
+    The views are added one by one, so sums do not depend on blocks, threads or the BLAS library: images with equal
+    values have bitwise equal sums.
     """
     sums = np.zeros((len(values), counts.shape[1]))
     for start in range(0, len(values), ROWS_IN_CACHE):
@@ -130,14 +130,14 @@ def default_resamples(n_views: int, n_members: int = 1) -> int:
     """
     n_outputs = n_members * n_views
     distinct = math.comb(2 * n_outputs - 1, n_outputs)
-    # Compared before it is multiplied: g of many views is too large for a float.
+    # Compare before multiplying: g of many views is too large for a float.
     if distinct >= n_members * MAX_RESAMPLES / RESAMPLED_FRACTION:
         return n_members * MAX_RESAMPLES
     return max(n_members * MIN_RESAMPLES, int(RESAMPLED_FRACTION * distinct))
 
 
 def view_resampling_counts(n_outputs: int, resamples: int, seed: int) -> IntArray:
-    """Return how often each resample draws each output, int64 [n_outputs, resamples]; columns sum to n_outputs."""
+    """Return the counts of outputs in resamples, int64 [n_outputs, resamples]; columns sum to n_outputs."""
     generator = np.random.default_rng(_check_seed(seed))
     return generator.multinomial(n_outputs, np.full(n_outputs, 1 / n_outputs), size=resamples).T
 
@@ -155,7 +155,7 @@ def _draw_counts(n_members: int, n_views: int, resamples: int | None, seed: int)
 
 @lru_cache(maxsize=32)
 def _draw_default_counts(n_views: int, n_members: int, seed: int) -> IntArray:
-    """Return the same counts for every image: to draw them takes longer than to use them for a single image."""
+    """Return cached counts: drawing them takes longer than using them for a single image."""
     counts = view_resampling_counts(n_members * n_views, default_resamples(n_views, n_members), seed)
     counts.setflags(write=False)
     return counts
@@ -168,7 +168,7 @@ def _check_seed(seed: int) -> int:
 
 
 def plurality_order(other_mass: Float64Array, counts: Array, window: int | None = None) -> IntArray:
-    """Return the images in order, the most confident first. [N, V] >= 0, counts [V, B] -> int64 [N]
+    """Return the images, most confident first. [N, V] >= 0, counts [V, B] -> int64 [N]
 
     The value of image n in resample b is the float32 of sum_v other_mass[n, v] * counts[v, b], summed in float64.
     `window` is W, by default B.
@@ -204,9 +204,9 @@ def plurality_order(other_mass: Float64Array, counts: Array, window: int | None 
 def _slide_window(places: IntArray, n_entries: IntArray, length: int) -> list[int]:
     """Add sorted entries to the window, rank an image whenever it is full, and return the places of the ranked images.
 
-    An entry is the place of its image, int64 [n], and places are in the order of first entries. An entry leaves the
-    window only with all other entries of its image, so the number of entries of each image, which is updated here, is
-    the whole state. int64 [images]
+    An entry is the place of its image, int64 [n]; places are in the order of first entries. An entry only leaves the
+    window with all other entries of its image, so the number of entries per image, int64 [images], is the whole state.
+    It is updated here.
     """
     is_ranked = np.zeros(len(n_entries), dtype=np.bool_)
     n_missing, position, ranked = length - int(n_entries.sum()), 0, []
@@ -236,7 +236,7 @@ def _iter_entries(other_mass: Float64Array, images: IntArray, counts: Float64Arr
         mass = other_mass[block]
         sums = mass @ counts
         values = (sums * (1 - error)).astype(np.float32)
-        # A matrix product is fast, but adds in an order of its own: where that could change the float32, add again.
+        # A matrix product is fast, but adds in another order; if that could change the float32, add again.
         row, draw = np.nonzero(values != (sums * (1 + error)).astype(np.float32))
         if len(row):
             values[row, draw] = np.cumsum(mass[row].T * counts[:, draw], axis=0)[-1]
@@ -246,14 +246,14 @@ def _iter_entries(other_mass: Float64Array, images: IntArray, counts: Float64Arr
 def plurality_confidence(other_mass: Float64Array, counts: Array, window: int | None = None) -> Float64Array:
     """Return the rank of each image as a confidence: 1 for the first in order, 0 for the last. float64 [N]
 
-    The ranking leaves images that are equal in every view in their original order, on which the confidence must not
-    depend: they share the mean of their ranks.
+    The ranking keeps images that are equal in every view in their original order. The confidence must not depend on
+    this order, so they share the mean of their ranks.
     """
     order = plurality_order(other_mass, counts, window)
     confidences = np.empty(len(order))
     confidences[order] = np.linspace(1.0, 0.0, len(order))
     _, first_view = np.unique(other_mass[:, 0], return_inverse=True)
-    candidates = np.flatnonzero(np.bincount(first_view)[first_view] > 1)  # mostly none, and then nothing is sorted
+    candidates = np.flatnonzero(np.bincount(first_view)[first_view] > 1)  # usually empty, which saves sorting
     if len(candidates):
         group = np.unique(other_mass[candidates], axis=0, return_inverse=True)[1].reshape(-1)
         averaged = np.bincount(group, weights=confidences[candidates]) / np.bincount(group)

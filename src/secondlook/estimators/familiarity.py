@@ -1,7 +1,7 @@
-"""Familiarity: how much the outputs for an image look like those for known images, from the same looks.
+"""Familiarity: how much the outputs for an image resemble those for known images, from the same looks.
 
-Without examples of unknown images it is the method `gen`. With some, it is a logistic regression on `gen` and the mean
-log-probability of each class, fitted to them and to known images.
+Without examples of unknown images, it is the method `gen`. With examples, it is a logistic regression on `gen` and the
+mean log-probability of each class, fitted to the examples and to known images.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from secondlook.estimators.probability_mass import Block, iter_blocks
 from secondlook.predictions import Predictions
 
 INVERSE_REGULARIZATION = 0.05
-"""Of the regression, with features of unit variance and both kinds of images counted as one half."""
+"""Inverse L2 penalty, with standardized features and equal total weight of known and unknown images."""
 
 
 @method(
@@ -28,7 +28,7 @@ INVERSE_REGULARIZATION = 0.05
 def gen(block: Block) -> Float64Array:
     """Return the mean over the views of 1 - mean over the leading classes of (p (1 - p)) ** 0.1. [n]
 
-    It lies between 0 and 1 and does not depend on the predicted class: Liu, Lochman and Zach (2023), "GEN: Pushing the
+    It is between 0 and 1 and does not depend on the predicted class: Liu, Lochman and Zach (2023), "GEN: Pushing the
     Limits of Softmax-Based Out-of-Distribution Detection".
     """
     values: Float64Array = _compute_gen(block)[0].reshape(len(block.classes), -1).mean(axis=1)
@@ -36,7 +36,7 @@ def gen(block: Block) -> Float64Array:
 
 
 def fit_familiarity(known: Predictions, unknown: Predictions) -> tuple[float, ...]:
-    """Return the weight of each feature that tells example unknown images from known ones."""
+    """Return the weight of each feature for separating example unknown images from known images."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -49,7 +49,7 @@ def fit_familiarity(known: Predictions, unknown: Predictions) -> tuple[float, ..
 
 
 def compute_familiarity(preds: Predictions, weights: Sequence[float] = ()) -> Float64Array:
-    """Compute the familiarity of images, with the weights of `fit_familiarity` or without any. float64 [N]"""
+    """Compute the familiarity of images, with or without the weights of `fit_familiarity`. float64 [N]"""
     values = np.empty(preds.n_images)
     for rows, block in iter_blocks(preds, "views", 1):
         values[rows] = _compute_block(block, weights)
@@ -64,7 +64,7 @@ def _compute_block(block: Block, weights: Sequence[float]) -> Float64Array:
     if len(weights) != len(features):
         fault = f"the familiarity was learned for {len(weights) - 1} classes, but there are {len(features) - 1}"
         raise ConfidenceError(fault, repair="pass predictions of the same classifier")
-    # Not a matrix product, which adds up one image in another order than many.
+    # Not a matrix product, since its order of summation depends on the number of images.
     for weight, feature in zip(weights, features, strict=True):
         total += weight * feature
     return total

@@ -1,4 +1,4 @@
-"""Fitted methods: which images are set apart, and what is fitted to their labels; only other images are judged."""
+"""Fitted methods: images are set apart to fit options to their labels, and only the other images are judged."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from secondlook.predictions import PredictFrom, Predictions
 
 MULTI_VIEW_METHODS = ("msr", "mean", "bootstrap", "blend")
 MIN_IMAGES, MIN_PER_OUTCOME = 200, 20
-"""What `learned` is fitted to at least: images, and errors and correct predictions among them."""
+"""Smallest number of images for fitting `learned`, and of errors and of correct predictions among them."""
 MAX_TUNING_IMAGES = 1000
 
 
@@ -27,13 +27,13 @@ class FittedMethods:
     tuning: IntArray
     """Positions of the images that are set apart. int64 [n]"""
     fitting: IntArray
-    """Positions of those that methods are fitted to: copies of others are not. int64 [m]"""
+    """Positions of the images that methods are fitted to, without copies of others. int64 [m]"""
     judged: IntArray
     """Positions of all other images. int64 [n]"""
     predict_from: PredictFrom
     top_k: int
     notes: tuple[str, ...] = ()
-    """Why a default method is left out."""
+    """Reasons for missing default methods."""
 
     @classmethod
     def fit(
@@ -48,12 +48,12 @@ class FittedMethods:
         duplicates: Collection[str] = (),
         options: Mapping[str, object] | None = None,
     ) -> Self:
-        """Fit the methods that need it on images set apart of labeled predictions for N images.
+        """Set images of labeled predictions apart, and fit the methods that need it on them.
 
-        `methods` and `added` are texts of methods; None stands for the defaults, with 'learned' if it can be fitted on
-        images set apart already. `tuning` are those images, positions or a mask bool [N], maybe none; None sets images
-        apart only where a method is fitted. No method is fitted to `duplicates`, the ids of copies of others. `options`
-        are those of all of the methods, besides those in their texts.
+        `methods` and `added` are texts of methods; None means the defaults, with 'learned' if it can be fitted on
+        images already set apart. `tuning` are these images, positions or a mask bool [N], possibly empty; None sets
+        images apart only if a method needs fitting. No method is fitted to `duplicates`, the ids of copies of others.
+        `options` apply to all methods, in addition to those in their texts.
         """
         n_images, copies = preds.n_images, frozenset(duplicates)
         candidates = tuning_positions(n_images) if tuning is None else resolve_tuning(tuning, n_images)
@@ -62,7 +62,7 @@ class FittedMethods:
         shared = options or {}
         notes: tuple[str, ...] = ()
         if methods is None:
-            # Labels are not spent on 'learned' unasked, but those that are set apart already are free.
+            # Do not spend labels on 'learned' by default, except on images already set apart.
             methods, notes = _choose_defaults(preds, None if tuning is None else apart, predict_from, top_k)
         names = (methods,) if isinstance(methods, str) else methods
         fitted = {text: _fit(text, shared, apart, predict_from, top_k) for text in (*names, *added)}
@@ -72,7 +72,7 @@ class FittedMethods:
         return cls(fitted, positions, fitting if used else positions, judged, predict_from, top_k, notes)
 
     def select_judged(self, preds: Predictions) -> Predictions:
-        """Return the predictions for the judged images; `preds` are those that the methods were fitted with."""
+        """Return the predictions for the judged images; `preds` are the predictions used for fitting."""
         return preds.select(images=self.judged) if len(self.tuning) else preds
 
     def compute(self, preds: Predictions, text: str, **defaults: object) -> Float64Array:
@@ -84,7 +84,7 @@ class FittedMethods:
     def compute_together(
         self, preds: Predictions, unknown: Predictions | None, text: str, **defaults: object
     ) -> Float64Array:
-        """Compute a confidence of images and of unknown ones after them; a rank is among all of them. [N + M]"""
+        """Compute a confidence of images, followed by unknown images; ranks are among all of them. [N + M]"""
         if unknown is None:
             return self.compute(preds, text, **defaults)
         try:
@@ -98,25 +98,25 @@ class FittedMethods:
 def fit_method(
     preds: Predictions, method: str, *, predict_from: PredictFrom = "image", top_k: int = 1, **options: object
 ) -> dict[str, Any]:
-    """Return the options of a method, with everything that can be fitted fitted to these labeled images.
+    """Fit a method to labeled images, and return all its options.
 
-    Fitted are the weights of `learned`, `p` of `max-logit-pnorm` and `temperature="fit"`, each unless it is given. The
-    result also has the options of the text, so that `confidence(other_preds, name, **fitted)` is complete. Evaluate and
-    certify on other images than these.
+    This fits the weights of `learned`, `p` of `max-logit-pnorm` and `temperature="fit"`, unless they are given. The
+    result includes the options in the text: call `confidence(other_preds, name, **fitted)`. Evaluate and certify on
+    other images.
 
     Parameters
     ----------
     preds
         Labeled predictions: the tuning images.
     method
-        Name of a method in `METHODS`; options may follow it, as in 'max-logit-pnorm?on=views'.
+        Name of a method in `METHODS`, optionally with options, like 'max-logit-pnorm?on=views'.
     predict_from, top_k, **options
         As in `confidence`.
 
     Returns
     -------
     dict
-        Options of the method; whatever was fitted is a plain number or text.
+        Options of the method; fitted values are plain numbers or strings.
     """
     compiled = compile_for(preds, method, options, predict_from, top_k)
     found, merged = compiled.method, dict(compiled.options)
@@ -133,7 +133,7 @@ def fit_method(
 
 
 def needs_fitting(method: str, options: Mapping[str, object] | None = None) -> bool:
-    """Return whether some option of a method is still to be fitted to labeled images."""
+    """Return whether an option of a method must still be fitted to labeled images."""
     compiled = compile_method(method, options)
     is_incomplete = any(compiled.options.get(name) is None for name in compiled.method.fitted)
     return is_incomplete or compiled.options.get("temperature") == TO_FIT
@@ -146,7 +146,7 @@ def tuning_positions(n_images: int, seed: int = 0) -> IntArray:
 
 
 def resolve_tuning(tuning: object, n_images: int) -> IntArray:
-    """Return the positions that `tuning` selects, ascending; at least one image must remain to be judged. int64 [n]"""
+    """Return the positions selected by `tuning`, ascending; at least one image must remain. int64 [n]"""
     positions = np.sort(resolve_positions(tuning, n_images, "tuning", MetricError, allow_none=True))
     if len(positions) == n_images:
         fault = f"sets all {n_images:,} images apart"
@@ -157,13 +157,13 @@ def resolve_tuning(tuning: object, n_images: int) -> IntArray:
 def _choose_defaults(
     preds: Predictions, apart: Predictions | None, predict_from: PredictFrom, top_k: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the default methods, and why one is left out; `apart` are images that 'learned' may be fitted to."""
+    """Return the default methods, and reasons for missing ones; `apart` are images for fitting 'learned'."""
     if preds.n_outputs < 2 or apart is None:
         return (("msr",) if preds.n_outputs < 2 else MULTI_VIEW_METHODS), ()
     shortage = describe_shortage(apart, predict_from, top_k)
     if shortage is None:
         return (*MULTI_VIEW_METHODS, "learned"), ()
-    # Without the repair: the evaluation has the other method already.
+    # Omit the repair, since the evaluation already has the other method.
     return MULTI_VIEW_METHODS, (f"Left out: {shortage.partition(';')[0]}.",)
 
 
@@ -190,5 +190,5 @@ def _fit(
         return given
     if tuning is None:
         repair = Repair("pass {tuning} with some of them", tuning=ANY)
-        raise MetricError(f"method {text!r} has to be fitted, but no images are set apart for that", repair=repair)
+        raise MetricError(f"method {text!r} has to be fitted, but no images are set apart for it", repair=repair)
     return fit_method(tuning, name, predict_from=predict_from, top_k=top_k, **given)

@@ -1,4 +1,4 @@
-"""`METHODS`: the registry of methods, and `compile_method`, which makes one ready to compute confidences."""
+"""`METHODS`, the registry of methods, and `compile_method`, which prepares a method for computing confidences."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +16,12 @@ from secondlook.registry import Registry, did_you_mean
 from secondlook.specs import split_options
 
 Need = Literal["logits", "two views"]
-"""What a method may need beyond the probabilities of one classifier."""
+"""Requirements of methods beyond the probabilities of one classifier."""
 
 Compute = TypeVar("Compute", bound=Callable[..., Float64Array])
 
 Combine = Callable[[Float64Array], Float64Array]
-"""From B means for each image to B confidences. [S, n, B] -> [n, B]"""
+"""Computes B confidences per image from B means. [S, n, B] -> [n, B]"""
 
 COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
 
@@ -30,15 +30,15 @@ COMMON_ARGUMENTS = ("preds", "predict_from", "top_k")
 class Method:
     """A registered method that computes a confidence.
 
-    `compute(preds, *, predict_from, top_k, ...)` returns float64 [N]. It takes `predict_from` and `top_k` if they
-    matter; its other keyword arguments are the options of the method. A method with a `parameter` is written
-    'name:PARAMETER' and takes that text as its second argument. Where the confidence of an image depends on no other
-    image, `compute(block, ...)` may take a `Block` instead, which `takes_block` tells.
+    `compute(preds, *, predict_from, top_k, ...)` returns float64 [N]. `predict_from` and `top_k` are optional; its
+    other keyword arguments are the options of the method. A method with a `parameter` is written 'name:PARAMETER' and
+    takes that text as its second argument. If the confidence of an image does not depend on other images, set
+    `takes_block`, and `compute(block, ...)` gets a `Block` instead.
     """
 
     name: str
     symbol: str
-    """The symbol of the paper, such as 'MSR(D)'."""
+    """The symbol in the paper, for example 'MSR(D)'."""
     summary: str
     compute: Callable[..., Float64Array]
     needs: tuple[Need, ...] = ()
@@ -46,36 +46,35 @@ class Method:
     is_probability: bool = False
     """Whether the values are probabilities of a correct prediction, as calibration metrics require."""
     is_rank: bool = False
-    """Whether the values are ranks among the given images, so that a threshold does not transfer to others."""
+    """Whether the values are ranks among the given images, so thresholds do not transfer to others."""
     takes_block: bool = False
     view_means: Callable[..., tuple[Float64Array, Combine]] | None = None
-    """For a function of means over the views: from a block and the options to what is averaged, float64
-    [S, n, members, V], and how S means make a confidence."""
+    """From a block and options to the values to average over views, float64 [S, n, members, V], and a `Combine`."""
     fitted: tuple[str, ...] = ()
-    """Options that `fit` chooses on labeled images."""
+    """Options that `fit` sets from labeled images."""
     fit: Callable[..., dict[str, Any]] | None = None
-    """Return the `fitted` options for labeled predictions; takes them, `predict_from`, `top_k` and the options."""
+    """Fits the `fitted` options; called with labeled predictions, `predict_from`, `top_k` and the options."""
 
     @property
     def is_mean_over_views(self) -> bool:
-        """Whether the values are a function of means over the views, so that the views can be resampled."""
+        """Whether the values are a function of means over the views, so the views can be resampled."""
         return self.view_means is not None
 
     @property
     def form(self) -> str:
-        """The name with a placeholder for the parameter, such as 'view:TEXT'."""
+        """The name with a placeholder for the parameter, like 'view:TEXT'."""
         return f"{self.name}:{self.parameter}" if self.parameter else self.name
 
     @cached_property
     def keywords(self) -> tuple[str, ...]:
-        """Names of the keyword arguments of `compute`, with those of `fitted`."""
+        """Names of the keyword arguments of `compute`, including those in `fitted`."""
         parameters = inspect.signature(self.compute).parameters.values()
         named = (one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
         return tuple(dict.fromkeys((*named, *self.fitted)))
 
     @cached_property
     def options(self) -> tuple[str, ...]:
-        """Names of the options that `confidence` passes on."""
+        """Names of the options that `confidence` accepts."""
         return tuple(name for name in self.keywords if name not in COMMON_ARGUMENTS)
 
 
@@ -84,7 +83,7 @@ METHODS: Registry[Method] = Registry("method", ConfidenceError)
 
 
 def method(name: str, *, symbol: str, summary: str, **fields: Any) -> Callable[[Compute], Compute]:
-    """Register the decorated function as a method; `fields` are further fields of `Method`."""
+    """Register the decorated function as a method; `fields` are other fields of `Method`."""
 
     def register(compute: Compute) -> Compute:
         METHODS.add(Method(name, symbol, summary, compute, **fields))
@@ -96,7 +95,7 @@ def method(name: str, *, symbol: str, summary: str, **fields: Any) -> Callable[[
 def default_method(preds: Predictions) -> str:
     """Return the default method: 'blend', or 'msr' if there is only one view.
 
-    By certified coverage it beats 'mean' and 'learned' on average (docs/results.md), and it spends no labels.
+    In certified coverage, 'blend' beats 'mean' and 'learned' on average (docs/results.md), and it needs no labels.
     """
     return "msr" if preds.n_outputs < 2 else "blend"
 
@@ -104,15 +103,15 @@ def default_method(preds: Predictions) -> str:
 def split_method(text: str, options: Mapping[str, object] | None = None) -> tuple[str, dict[str, Any]]:
     """Split 'name:PARAMETER?option=value&option=value' into the text before the options, and the options.
 
-    Values are read as an integer, a number, true or false where they are one, and else as text. `options` are added to
-    those of the text; an option in both must have the same value, except that it replaces a value to be fitted.
+    Values are parsed as an integer, a number, true or false if possible, otherwise as text. `options` are added to
+    those in the text; an option in both must have the same value, or replace a value to be fitted.
     """
     plain, texts = split_options(text, ConfidenceError)
     merged: dict[str, Any] = {name: _parse_value(value) for name, value in texts.items()}
     for name in COMMON_ARGUMENTS:
         if name in merged:
             repair = Repair(f"pass {{{name}}}", **{name: ANY})
-            raise ConfidenceError(f"{name!r} in {text!r} is no option of the method, but an argument", repair=repair)
+            raise ConfidenceError(f"{name!r} in {text!r} is an argument, not an option of the method", repair=repair)
     for name, value in (options or {}).items():
         if name in merged and merged[name] not in (value, TO_FIT):
             values = f"as {merged[name]!r} in method {text!r} and as {value!r} beside it"
@@ -122,7 +121,7 @@ def split_method(text: str, options: Mapping[str, object] | None = None) -> tupl
 
 
 def find_method(text: str) -> Method:
-    """Return the method of a text such as 'mean', 'view:hflip' or 'zero?share=0.5', or raise `ConfidenceError`."""
+    """Return the method for a text like 'mean', 'view:hflip' or 'zero?share=0.5', or raise `ConfidenceError`."""
     return compile_method(text).method
 
 
@@ -141,14 +140,14 @@ def confidence(
     preds
         Predictions for N images.
     method
-        Name of a method in `METHODS`, such as 'msr', 'mean', 'bootstrap' or 'view:hflip'; options may follow it, as in
+        Name of a method in `METHODS`, like 'msr', 'mean', 'bootstrap' or 'view:hflip', optionally with options, like
         'max-logit-pnorm?p=4&on=views'. By default `default_method(preds)`, as in `certify`.
     predict_from
-        Take the predicted class from the image itself ('image') or from the mean over all views ('views').
+        Whether the class is predicted from the image itself ('image') or from the mean over all views ('views').
     top_k
         Number of top classes that count as the prediction.
     **options
-        Options of the method, such as `seed` or `temperature`; see `METHODS[name].options`.
+        Options of the method, like `seed` or `temperature`; see `METHODS[name].options`.
 
     Returns
     -------
@@ -167,7 +166,7 @@ def compile_method(
 ) -> "CompiledMethod":
     """Parse and check a method with its options once, to compute the confidence of many predictions.
 
-    `compile_method(method, options).confidence(preds)` is `confidence(preds, method, **options)`, to the last bit.
+    `compile_method(method, options).confidence(preds)` is bitwise equal to `confidence(preds, method, **options)`.
     """
     check_prediction(predict_from, top_k)
     plain, merged = split_method(method, options)
@@ -190,7 +189,7 @@ def compile_method(
 def compile_for(
     preds: object, method: str | None, options: Mapping[str, object], predict_from: PredictFrom, top_k: int
 ) -> "CompiledMethod":
-    """Compile a method, by default the default one, for these predictions, or raise an error."""
+    """Compile a method, by default the default method, for these predictions, or raise an error."""
     if not isinstance(preds, Predictions):
         fault = f"a confidence is computed from Predictions, got {type(preds).__name__}"
         raise ConfidenceError(fault, repair="wrap arrays as Predictions(probabilities=..., views=...)")
@@ -201,13 +200,13 @@ def compile_for(
 
 @dataclass(frozen=True)
 class CompiledMethod:
-    """A method with its options and the way to predict classes, all of it parsed and checked."""
+    """A method with its options and the way to predict classes, parsed and checked."""
 
     method: Method
     name: str
     """Text of the method, without its options."""
     parameter: tuple[str, ...]
-    """The parameter of a method such as 'view:TEXT'."""
+    """The parameter of a method like 'view:TEXT'."""
     options: Mapping[str, Any]
     predict_from: PredictFrom
     top_k: int
@@ -227,19 +226,19 @@ class CompiledMethod:
 
     @cached_property
     def takes_blocks(self) -> bool:
-        """Whether `compute_block` can be called: no option needs other images, or selects views."""
+        """Whether `compute_block` can be called: no option needs other images or selects views."""
         has_all = self.options.get("views") is None and TO_FIT not in self.options.values()
         return self.method.takes_block and not self.method.needs and has_all
 
     def compute_block(self, block: Block) -> Float64Array:
-        """Compute the confidence of each image of a block, that of `confidence` to the last bit. float64 [n]"""
+        """Compute the confidence of each image of a block, bitwise equal to `confidence`. float64 [n]"""
         return self._check_values(self.method.compute(block, **self.options), len(block.classes))
 
     def _iter_blocks(self, preds: Predictions) -> Iterator[tuple[slice, Block]]:
         return iter_blocks(preds, self.predict_from, self.top_k, self.options.get("views"))
 
     def _fit_temperature(self, preds: Predictions) -> dict[str, Any]:
-        """Return the options with a temperature that is to be fitted as a number."""
+        """Return the options, after fitting the temperature if requested."""
         if self.options.get("temperature") != TO_FIT:
             return dict(self.options)
         return {**self.options, "temperature": fit_temperature(preds)}
@@ -266,15 +265,16 @@ class CompiledMethod:
         return np.stack([self._accumulate(part)[:, -1] for part in parts], axis=1)
 
     def view_statistics(self, preds: Predictions) -> tuple[Float64Array, Combine]:
-        """Return what is averaged over the views, float64 [S, N, V], of classes predicted from all of them; and how
-        means [S, N, B] make confidences [N, B].
+        """Return the values to average over the views, float64 [S, N, V], for classes predicted from all views.
+
+        Also return the function from means [S, N, B] to confidences [N, B].
         """
         self.check_running()
         blocks = list(self.iter_view_means(preds))
         return np.concatenate([values.mean(axis=2) for _, values, _ in blocks], axis=1), blocks[0][2]
 
     def iter_view_means(self, preds: Predictions) -> Iterator[tuple[slice, Float64Array, Combine]]:
-        """Yield blocks of images, what is averaged over members and views, and how means make confidences."""
+        """Yield blocks of images, the values to average over members and views, and the function for their means."""
         assert self.method.view_means is not None, "the method is a function of means over the views"
         self.check(preds)
         options = self._fit_temperature(preds)
@@ -292,7 +292,7 @@ class CompiledMethod:
             raise ConfidenceError(fault, repair="select the views of the predictions instead")
 
     def check(self, preds: Predictions) -> None:
-        """Raise an error unless the predictions and the options have what the method needs."""
+        """Raise an error unless the predictions and the options meet the requirements of the method."""
         if self.top_k > 1:
             check_prediction(self.predict_from, self.top_k, preds.n_classes)
         for need in self.method.needs:
@@ -301,11 +301,11 @@ class CompiledMethod:
                 raise ConfidenceError(f"method {self.method.form!r} needs {missing}", repair=repair)
 
     def _accumulate(self, preds: Predictions) -> Float64Array:
-        """Return the confidence after each number of views, of classes that do not depend on it. float64 [N, V]"""
+        """Return the confidence after each number of views, for fixed predicted classes. float64 [N, V]"""
         confidences = np.empty((preds.n_images, preds.n_views))
         counts = np.arange(1, preds.n_views + 1)
         for rows, values, combine in self.iter_view_means(preds):
-            # Added up one view after another, so that further views do not change the last bit of what was known.
+            # Add view by view, so that later views do not change the last bit of earlier values.
             confidences[rows] = combine(values.mean(axis=2).cumsum(axis=2) / counts)
         return confidences
 
@@ -318,7 +318,7 @@ NEEDS: Mapping[Need, tuple[Callable[[Predictions], bool], str, str]] = {
     ),
     "two views": (lambda preds: preds.n_outputs > 1, "at least two views, got one", "collect with more views"),
 }
-"""Whether predictions have what a method needs, what is missing otherwise, and how to get it."""
+"""For each requirement: a check of predictions, a description of what is missing, and the repair."""
 
 
 def _parse_value(text: str) -> int | float | bool | str:

@@ -1,4 +1,4 @@
-"""Blocks of images in memory, the probability mass of their classes, temperatures, and how much looks disagree."""
+"""Blocks of images in memory, the probability mass of their classes, temperatures, and the disagreement of looks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -11,14 +11,14 @@ from secondlook.predictions import PredictFrom, Predictions, check_prediction
 from secondlook.views import ViewsLike
 
 TO_FIT = "fit"
-"""The value of an option that is fitted to labeled images, such as temperature='fit'."""
+"""The value of an option to fit to labeled images: temperature='fit'."""
 
 Temperature = float | Literal["fit"] | None
 """A temperature, 'fit' to fit it to the labels, or None for no scaling."""
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 """Range of fitted temperatures; if there are no errors, the likelihood alone has no maximum above 0."""
-_MIN_LOG = -745.0  # about the log of the smallest float64: a probability stored as 0 stays finite
+_MIN_LOG = -745.0  # about the log of the smallest float64, for probabilities stored as 0
 
 
 class Block(NamedTuple):
@@ -27,13 +27,13 @@ class Block(NamedTuple):
     outputs: list[Float64Array]
     """Probabilities of each member of an ensemble, or of the single classifier. float64 [n, V, C] each"""
     kinds: Sequence[Output]
-    """What each member outputs."""
+    """Kind of output of each member."""
     classes: IntArray
     """The top-k predicted classes, int64 [n, k]."""
 
     @classmethod
     def predict(cls, outputs: Array, kinds: Sequence[Output], predict_from: PredictFrom, top_k: int) -> "Block":
-        """Return the block of validated outputs, the members side by side. float32 [n, V, members * C]"""
+        """Return the block for validated outputs, with the members side by side. float32 [n, V, members * C]"""
         if top_k > 1:
             check_prediction(predict_from, top_k, outputs.shape[2] // len(kinds))
         pairs = zip([outputs] if len(kinds) == 1 else np.split(outputs, len(kinds), axis=2), kinds, strict=True)
@@ -78,7 +78,7 @@ def _iter_member_blocks(preds: Predictions) -> Iterator[tuple[slice, list[Float6
 
 
 def predicted_classes(preds: Predictions, predict_from: PredictFrom, top_k: int) -> IntArray:
-    """Return the top-k predicted classes, also for k = 1 with two axes. int64 [N, k]"""
+    """Return the top-k predicted classes, with two axes even for k = 1. int64 [N, k]"""
     return preds.predicted(predict_from, top_k).reshape(preds.n_images, top_k)
 
 
@@ -108,7 +108,7 @@ def predicted_class_mass(preds: Predictions, predict_from: PredictFrom, top_k: i
 def other_class_mass(preds: Predictions, predict_from: PredictFrom, top_k: int) -> Float64Array:
     """Return the mass of all other classes in each view, member by member. float64 [N, members * V]
 
-    For confident outputs it is precise where 1 - `predicted_class_mass` has lost all digits.
+    For confident outputs, it remains precise, while 1 - `predicted_class_mass` loses all digits.
     """
     return _compute_mass(preds, predict_from, top_k, _sum_other_classes)
 
@@ -135,10 +135,10 @@ def _compute_mass(
 def iter_view_statistics(
     preds: Predictions, predict_from: PredictFrom, top_k: int
 ) -> Iterator[tuple[slice, Float64Array, Float64Array, Float64Array, IntArray]]:
-    """Yield blocks of images, their probabilities [n, V, C], and what each view says by itself.
+    """Yield blocks of images, their probabilities [n, V, C], and statistics of each view.
 
-    That is the mass of the predicted classes and the sum of the k largest probabilities, float64 [n, V] each, and the k
-    classes that have them, int64 [n, V, k]; for an ensemble, of the mean over its members.
+    These are the mass of the predicted classes and the sum of the k largest probabilities, float64 [n, V] each, and the
+    k classes with the largest probabilities, int64 [n, V, k]; for an ensemble, from the mean over its members.
     """
     classes = predicted_classes(preds, predict_from, top_k)
     for rows, block in preds.blocks():
@@ -199,15 +199,15 @@ def _compute_slope(tuning: Predictions, inverse_temperature: float) -> float:
 
 
 class LookStatistics(NamedTuple):
-    """The first look at each of N images, and how much all looks disagree."""
+    """The first look at each of N images, and the disagreement of all looks."""
 
     first_look: Float64Array
     """Probability of the predicted class, or classes, after the first look: MSR(x). float64 [N]"""
     disagreement: Float64Array
-    """0 if all outputs are equal, up to 1; NaN if there is only one output. float64 [N]
+    """Disagreement of the outputs, from 0 (all equal) to 1; NaN for a single output. float64 [N]
 
-    It is the share of probability that an output gives to other classes than the mean over all outputs does (the total
-    variation distance), averaged over the outputs: all views, and all members of an ensemble.
+    It is the total variation distance between an output and the mean over all outputs, averaged over the outputs: all
+    views, and all members of an ensemble.
     """
 
 
@@ -218,7 +218,7 @@ def compute_look_statistics(preds: Predictions, top_k: int = 1) -> LookStatistic
 
 
 def compare_looks(members: Sequence[Float64Array], top_k: int) -> LookStatistics:
-    """Compute the same from the probabilities of each member, float64 [n, V, C] each."""
+    """Compute the statistics from the probabilities of each member, float64 [n, V, C] each."""
     if len(members) == 1:
         outputs, first = members[0], members[0][:, 0]
     else:

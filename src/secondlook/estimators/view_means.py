@@ -1,7 +1,7 @@
 """Methods that are functions of means over the views: the label-free `blend`, and `learned`, fitted to labels.
 
-Both start from a few statistics of each output (view, or member and view); their means over the outputs make the
-confidence, and their means over resampled outputs make its interval.
+Both use a few statistics of each output (view, or member and view). Their means over the outputs give the confidence,
+and their means over resampled outputs its interval.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from secondlook.estimators.probability_mass import Block, iter_blocks
 from secondlook.predictions import PredictFrom, Predictions
 
 WEIGHTS = ("intercept", "log_odds", "log_margin", "margin", "logit_norm", "image_log_odds")
-"""The numbers of `learned`: the constant, and the weight of each feature."""
+"""The parameters of `learned`: the intercept, and the weight of each feature."""
 INVERSE_REGULARIZATION = 0.1
 
 
@@ -36,17 +36,17 @@ def _combine_blend(means: Float64Array) -> Float64Array:
 def blend(block: Block) -> Float64Array:
     """Return sigmoid((log(s / (1 - s)) + mean over views of (log s_c - log of the largest other output)) / 2). [n]
 
-    s is MSR(D), and 1 - s is summed from the other classes. For k > 1 s_c is the sum over the k predicted classes. The
-    score lies between 0 and 1, but is not a probability.
+    s is MSR(D), and 1 - s is summed from the other classes. For k > 1, s_c is the sum over the k predicted classes. The
+    score is between 0 and 1, but not a probability.
     """
     return _combine_blend(_average_outputs(_compute_margins(block)))[:, 0]
 
 
 def _combine_learned(weights: Mapping[str, float | None], means: Float64Array) -> Float64Array:
-    """Return the sigmoid of the weighted features, of which the constant is the first. [6, n, B] -> [n, B]"""
+    """Return the sigmoid of the intercept plus the weighted features. [6, n, B] -> [n, B]"""
     intercept, *others = _check_weights(weights)
     total = np.full(means.shape[1:], intercept)
-    # Not a matrix product, which adds up one image in another order than many.
+    # Not a matrix product, since its order of summation depends on the number of images.
     for weight, feature in zip(others, _compute_features(means), strict=True):
         total += weight * feature
     return sigmoid(total)
@@ -66,7 +66,7 @@ def fit_weights(
 
     present = [name for name in WEIGHTS if given.get(name) is not None]
     if present:
-        fault = f"method 'learned' has {', '.join(present)} but not all of {', '.join(WEIGHTS)}"
+        fault = f"method 'learned' has {', '.join(present)}, but not all of {', '.join(WEIGHTS)}"
         raise ConfidenceError(fault, repair="pass all of them, or none to fit them")
     shortage = describe_shortage(preds, predict_from, top_k)
     if shortage:
@@ -97,22 +97,22 @@ def learned(block: Block, **weights: float | None) -> Float64Array:
 
     The features are log(s / (1 - s)) of MSR(D), and the means over views of log s_c - log s_next, of s_c - s_next and
     of the centered log s_c over the 2-norm of all, where s_next is the largest output of another class; and the
-    log-odds of c on the image itself. For k > 1 s_c is the sum over the k predicted classes.
+    log-odds of c on the image itself. For k > 1, s_c is the sum over the k predicted classes.
     """
     return _combine_learned(weights, _average_outputs(_compute_learned_statistics(block)))[:, 0]
 
 
 def _compute_margins(block: Block) -> Float64Array:
-    """Return the mass of the predicted classes, that of all others, and the log-margin. [3, n, members, V]"""
+    """Return the mass of the predicted classes, the mass of all others, and the log-margin. [3, n, members, V]"""
     mass = _divide_mass(block)
     mass[2] = np.log(mass[0] / mass[2])
     return mass
 
 
 def _compute_learned_statistics(block: Block) -> Float64Array:
-    """Return those of `_compute_margins`, margins, normalized log-probabilities and log-odds. [6, n, members, V]
+    """Return `_compute_margins`, margins, normalized log-probabilities and log-odds. [6, n, members, V]
 
-    The last are those on the image itself, the same in all views: whichever of them are drawn, so is their mean.
+    The log-odds are those on the image itself, repeated for all views, so that every resample has the same mean.
     """
     pairs = zip(block.outputs, block.kinds, strict=True)
     normalized = [_normalize_logs(outputs, block.classes, PROBABILITY_FLOORS[kind]) for outputs, kind in pairs]
@@ -133,9 +133,9 @@ def _normalize_logs(outputs: Float64Array, classes: IntArray, floor: float) -> F
 
 
 def _divide_mass(block: Block) -> Float64Array:
-    """Return the mass of the predicted classes, that of all others and the largest of these. [3, n, members, V]
+    """Return the mass of the predicted classes, of all others, and of the largest other class. [3, n, members, V]
 
-    It is at least the floor of the member. The outputs are modified.
+    All are at least the floor of the member. The outputs are modified.
     """
     n_images, n_views = block.outputs[0].shape[:2]
     mass = np.empty((3, n_images, len(block.outputs), n_views))
