@@ -12,7 +12,7 @@ from secondlook.report.study import build_study
 from secondlook.report.writer import write_study
 
 PAGE = ("title", "risk", "delta", "image", "unknown_image", "facts", "warnings", "notes", "command", "artifacts")
-RUN_ONLY = {"calibrated", "duplicates", "warnings", "notes", "command"}
+RUN_ONLY = {"calibrated", "policy", "duplicates", "warnings", "notes", "command"}
 """Options of a report that only a run has."""
 
 

@@ -134,6 +134,8 @@ class Findings:
     """The initially selected tolerated risk of the page."""
     point: OperatingPoint
     """The operating point of the method at this risk: after a calibration, the certified point, if any."""
+    accepted: BoolArray
+    """Whether each image is accepted at this point. bool [N]"""
     guaranteed: bool
     """Whether that point is certified."""
     delta: float
@@ -176,6 +178,14 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     method = (*study.calibrated, study.second_look or study.baseline)[0]
     method = max(certified_points, key=lambda name: certified_points[name].accepted, default=method)
     point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
+    accepted = study.confidences[method] >= point.threshold
+    if study.policy is not None:
+        method, accepted = study.policy.method, study.policy.accept(study.preds)
+        wrong = ~study.correct
+        if study.policy.schedule is not None:  # the class may be predicted from fewer views
+            predicted = study.policy.look(study.preds).predicted.reshape(study.n_images, -1)
+            wrong = (predicted != study.preds.labels[:, None]).all(axis=1)
+        point = OperatingPoint(study.policy.threshold, int(accepted.sum()), int((accepted & wrong).sum()))
     adaptive = study_adaptive_looking(study, method, headline_risk, delta)
     compared = evaluation if "auroc" in metrics else _evaluate(study, ("auroc",))
     return Findings(
@@ -185,14 +195,15 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
         method=method,
         risk=headline_risk,
         point=point,
-        guaranteed=method in certified_points,
+        accepted=accepted,
+        guaranteed=study.policy is not None or method in certified_points,
         delta=delta,
         risks=risks,
         certified=certified,
         adaptive=adaptive,
         curves=risk_bands(study),
         cells=find_cells(study),
-        classes=class_risks(study, method, point),
+        classes=class_risks(study, method, accepted),
         views=view_contributions(study),
         images=choose_images(study, method, None if isinstance(adaptive, str) else adaptive.ranked),
         unknown=study_unknown_images(study, method, points),
@@ -231,9 +242,8 @@ def interpolate_risk(ranking: Ranking, accepted: IntArray | Float64Array) -> Flo
     return risk
 
 
-def class_risks(study: Study, method: str, point: OperatingPoint) -> list[ClassRisk]:
-    """Return the counts of each class with images, at an operating point of this method."""
-    accept = study.confidences[method] >= point.threshold
+def class_risks(study: Study, method: str, accept: BoolArray) -> list[ClassRisk]:
+    """Return the results of each class with images; `accept` are the decisions, bool [N]."""
     aurocs = class_aurocs(study, method)
     rows = []
     for index, members in _class_members(study).items():
@@ -372,11 +382,9 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
     coverages = {name: point_at_risk(one, risk).accepted / study.n_images for name, one in study.rankings.items()}
     coverage = coverages[study.baseline]
     if study.second_look is None:
-        sentence = (
-            f"Without a second look, {study.baseline} detects errors with AUROC {100 * (auroc.value or 0.0):.1f}; "
-            f"{at_risk} it accepts {format_percent(coverage, 1)} of the images."
-        )
-        return Headline(sentence, "none")
+        sentence = f"Without a second look, {study.baseline} detects errors with AUROC {100 * (auroc.value or 0.0):.1f}"
+        end = f"; {at_risk} it accepts {format_percent(coverage, 1)} of the images"
+        return Headline(f"{sentence}{'' if study.policy else end}.", "none")
     pair = format_pair(auroc.value or 0.0, before.value or 0.0, 1)
     detects = f"it detects errors with AUROC {pair}"
     gained = coverages[study.second_look] - coverage
@@ -385,23 +393,24 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
         end = f"{at_risk} both accept {format_percent(coverage, 1)} of the images."
     elif gained * (auroc.difference or 0.0) < 0:
         end = f"but {end}"
+    end = f"; {end}" if study.policy is None else "."  # a coverage with one threshold is not that of the policy
     match auroc.verdict:
         case "better":
-            return Headline(f"A second look detects errors with AUROC {pair}; {end}", "better")
+            return Headline(f"A second look detects errors with AUROC {pair}{end}", "better")
         case "worse":
-            return Headline(f"A second look does not help here: {detects}; {end}", "worse")
+            return Headline(f"A second look does not help here: {detects}{end}", "worse")
         case "unclear":
             ends = auroc.difference_interval or Interval(0.0, 0.0)
             difference = (
                 f"difference {100 * (auroc.difference or 0.0):+.2f}, {format_percent(evaluation.level)} interval "
                 f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}"
             )
-            return Headline(f"A second look makes no clear difference here: {detects} ({difference}); {end}", "unclear")
+            return Headline(f"A second look makes no clear difference here: {detects} ({difference}){end}", "unclear")
         case None:
             n_correct = study.n_images - study.n_errors
             rarer = min((study.n_errors, "error"), (n_correct, "correct prediction"), key=lambda one: one[0])
             chance = f"which may be chance with only {_pluralize(*rarer)}"
-            return Headline(f"A second look needs more images for a verdict: {detects}, {chance}; {end}", "unclear")
+            return Headline(f"A second look needs more images for a verdict: {detects}, {chance}{end}", "unclear")
 
 
 def _evaluate(study: Study, metrics: tuple[str, ...]) -> Evaluation:

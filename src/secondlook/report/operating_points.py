@@ -14,7 +14,7 @@ from secondlook.errors import DecisionError, ReportError
 from secondlook.estimators import compile_method, find_method, tuning_positions
 from secondlook.evaluation import Evaluation
 from secondlook.metrics import Ranking
-from secondlook.policies import CountedImages, Frontier, Policy, largest_certified_count
+from secondlook.policies import CountedImages, Frontier, Policy, Schedule, largest_certified_count
 from secondlook.report.study import Study
 
 PASSES, PASSES_PER_VIEW = 6, 4
@@ -122,7 +122,22 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
     return f"{values[0]:.{decimals}f}{unit} instead of {values[1]:.{decimals}f}{unit}"
 
 
+def describe_policy(policy: Policy) -> str:
+    """Return how a policy with several thresholds or adaptive looking decides, for any reader."""
+    if policy.schedule is not None and policy.calibration is not None:
+        looks = f"{policy.calibration.mean_looks:.2f} looks on average instead of {policy.schedule.full_looks}"
+        return f"an image is looked at again only while its decision is open, with {looks}."
+    text = "a prediction is accepted if its confidence is at least the threshold of the predicted class."
+    closed = sum(math.isinf(group.threshold) for group in policy.groups)
+    if closed:
+        text += f" {closed:,} of {len(policy.groups):,} classes have no threshold; their predictions go to review."
+    return text
+
+
 def _find_reason_against(study: Study, method: str) -> str | None:
+    if study.policy is not None:
+        has = "looks adaptively" if study.policy.schedule else "has a threshold for each class"
+        return f"the calibration {has}; calibrate one threshold for all looks and classes on other images."
     if study.calibrated and method not in study.calibrated:
         return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
     policy = Policy(threshold=math.inf, method=compile_method(method).name, options=study.fitted.options[method])
@@ -131,6 +146,14 @@ def _find_reason_against(study: Study, method: str) -> str | None:
     except DecisionError as error:
         return str(error)
     return None
+
+
+def _is_default(policy: Policy) -> bool:
+    """Whether a policy is adaptive and `study_adaptive_looking` finds the same one."""
+    schedule = policy.schedule
+    if schedule is None or len(policy.compared) > 1:
+        return False
+    return schedule.tolerance == Schedule.DEFAULT_TOLERANCE and schedule.max_looks == schedule.full_looks
 
 
 def _is_ambiguous(values: list[float], decimals: int) -> bool:
@@ -198,6 +221,8 @@ def study_adaptive_looking(study: Study, method: str, risk: float, delta: float)
     """
     if study.preds.n_views < 2:
         return "there is only one view"
+    if study.policy is not None and not _is_default(study.policy):
+        return "the calibration has other settings"
     names = [
         name for name in (method, *Evaluation.SECOND_LOOK_METHODS, *study.confidences) if name in study.confidences
     ]

@@ -18,12 +18,14 @@ from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import find_method
 from secondlook.files import write_bytes_atomically
 from secondlook.metrics import Interval, parse_metric
+from secondlook.policies import Policy
 from secondlook.predictions import Predictions
 from secondlook.report.findings import Findings, class_aurocs, rank_cells, rank_changes
 from secondlook.report.operating_points import (
     AdaptiveLooking,
     OperatingPoint,
     describe_decisions,
+    describe_policy,
     format_percent,
     thin_ranking,
 )
@@ -104,6 +106,7 @@ def describe_page_data(
         "method": findings.method,
         "risk": findings.risk,
         "guaranteed": findings.guaranteed,
+        "policy": None if study.policy is None else _policy_data(findings, study.policy),
         "risks": pack_array(findings.risks),
         "classes": study.class_names,
         "views": [view.describe() for view in study.preds.views],
@@ -111,7 +114,7 @@ def describe_page_data(
         "methods": [_method_data(findings, name, ranked_cells.get(name)) for name in study.confidences],
         "adaptive": None if isinstance(findings.adaptive, str) else _adaptive_data(findings.adaptive, images),
         "sheet_columns": SHEET_COLUMNS,
-        "pictures": _picture_data(study, images),
+        "pictures": _picture_data(findings, images),
         "unknown": None if study.unknown is None else study.unknown.n_images,
         "unknown_pictures": _unknown_picture_data(study, unknown_images),
     }
@@ -187,9 +190,26 @@ def _adaptive_data(adaptive: AdaptiveLooking, images: Mapping[int, Picture]) -> 
     }
 
 
-def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str, object]]:
+def _policy_data(findings: Findings, policy: Policy) -> dict[str, object]:
+    """Return the decisions of a policy and two sentences about it."""
+    unknown, counted = findings.study.unknown, ""
+    if policy.calibration is not None and policy.calibration.images < findings.study.n_images:
+        counted = f", on {policy.calibration.images:,} of these images"
+    return {
+        "method": policy.method,
+        "accepted": findings.point.accepted,
+        "errors": findings.point.errors,
+        "cells": pack_array(findings.cells.count(findings.accepted)),
+        "unknown": None if unknown is None else int(policy.accept(unknown).sum()),
+        "threshold_text": "one per class" if policy.groups else f"{policy.threshold:.6g}",
+        "setting": describe_policy(policy),
+        "guarantee": f"Certified: {policy.guarantee}. This is the calibration of the run{counted}.",
+    }
+
+
+def _picture_data(findings: Findings, images: Mapping[int, Picture]) -> list[dict[str, object]]:
     """Return the example images, with class indices and with confidences in the order of the methods."""
-    top_k = study.settings.top_k
+    study, top_k = findings.study, findings.study.settings.top_k
     predicted = study.preds.predicted(study.settings.predict_from, top_k).reshape(study.n_images, top_k)
     changes = rank_changes(study) if study.second_look else np.zeros(study.n_images, dtype=np.int64)
     return [
@@ -198,6 +218,7 @@ def _picture_data(study: Study, images: Mapping[int, Picture]) -> list[dict[str,
             "label": int(study.preds.labels[index]),
             "predicted": predicted[index].tolist(),
             "correct": bool(study.correct[index]),
+            "accepted": bool(findings.accepted[index]),
             "confidences": [float(values[index]) for values in study.confidences.values()],
             "rank_change": int(changes[index]),
             **picture,
@@ -212,6 +233,7 @@ def _unknown_picture_data(study: Study, images: Mapping[int, Picture]) -> list[d
         return []
     top_k, settings = study.settings.top_k, study.settings
     chosen = study.unknown.select(images=list(images))
+    accepted = np.zeros(len(images), dtype=np.bool_) if study.policy is None else study.policy.accept(chosen)
     predicted = chosen.predicted(settings.predict_from, top_k).reshape(chosen.n_images, top_k)
     return [
         {
@@ -219,6 +241,7 @@ def _unknown_picture_data(study: Study, images: Mapping[int, Picture]) -> list[d
             "label": None,
             "predicted": predicted[place].tolist(),
             "correct": False,
+            "accepted": bool(accepted[place]),
             "confidences": [float(values[study.n_images + index]) for values in study.together.values()],
             "rank_change": 0,
             **picture,

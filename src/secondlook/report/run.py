@@ -31,7 +31,17 @@ from secondlook.files import (
     write_bytes_atomically,
 )
 from secondlook.monitoring import learn_shifts
-from secondlook.policies import DEFAULT_DELTA, Ledger, Policy, Schedule, ShiftModel, as_methods, certify, threshold_for
+from secondlook.policies import (
+    DEFAULT_DELTA,
+    Ledger,
+    Policy,
+    RecordedCalibration,
+    Schedule,
+    ShiftModel,
+    as_methods,
+    certify,
+    threshold_for,
+)
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions, collect
 from secondlook.report.study import EvaluationSettings, build_study
 from secondlook.report.unknown import AcceptedUnknowns, describe_accepted_unknowns
@@ -177,12 +187,11 @@ class Run:
     @cached_property
     def predictions(self) -> Predictions:
         """The stored predictions for all images, read lazily."""
-        return Predictions.open(
-            self.path / PREDICTIONS,
-            entry=self.record.predictions,
-            views=list(self.record.views),
-            ledger=self.path / Ledger.OF_RUN,
-        )
+        return self._open_predictions(ledger=self.path / Ledger.OF_RUN)
+
+    def _open_predictions(self, *, ledger: Path | None) -> Predictions:
+        key, views = self.record.predictions, list(self.record.views)
+        return Predictions.open(self.path / PREDICTIONS, entry=key, views=views, ledger=ledger)
 
     @cached_property
     def unknown_predictions(self) -> Predictions | None:
@@ -489,16 +498,9 @@ class Run:
         notes = []
         if calibration is not None and len(calibrations.calibrations) > 1:
             notes.append(f"{calibrations.describe()}.")
-        if calibration is not None and calibration.tolerance:
-            notes.append(
-                "The latest calibration is adaptive: see its policy for its threshold and counts. The operating points "
-                "of this page use all looks, at the same risk and delta."
-            )
-        if calibration is not None and calibration.class_risks:
-            notes.append(
-                "The latest calibration has a threshold for each predicted class: see its policy. The operating points "
-                "of this page have one for all classes, at the largest risk of any class and the same delta."
-            )
+        policy = None if calibration is None else self._repeat(calibration)
+        if policy is not None and not policy.certified:
+            notes.append(f"The latest calibration certifies nothing: {policy.shortfall}.")
         image = unknown_image = None
         if galleries:
             try:
@@ -513,10 +515,11 @@ class Run:
         calibrated: tuple[str, ...] = ()
         if calibration is not None:
             risk, delta = calibration.risk, calibration.delta
-            calibrated = () if calibration.tolerance or calibration.class_risks else calibration.methods
+            calibrated = calibration.methods if policy is None else ()
         study = build_study(
             self.predictions,
             calibrated=calibrated,
+            policy=policy if policy is not None and policy.certified else None,
             duplicates=duplicates,
             tuning=self._tuning,
             unknown=self.unknown_predictions,
@@ -537,6 +540,29 @@ class Run:
             command=self.command,
         )
         return RunReport(target, tuple(notes), terms)
+
+    def _repeat(self, calibration: RecordedCalibration) -> Policy | None:
+        """Return the policy of a calibration with several thresholds or adaptive looking, without recording it again.
+
+        None for a calibration with one threshold and all looks, which the page computes for every risk.
+        """
+        if calibration.tolerance is None and calibration.class_risks is None:
+            return None
+        groups, risks = calibration.class_groups, calibration.class_risks
+        return certify(
+            self._open_predictions(ledger=None),
+            calibration.methods,
+            risk=calibration.risk if risks is None else dict(zip(groups or range(len(risks)), risks, strict=True)),
+            delta=calibration.delta,
+            groups=groups or (None if risks is None else "class"),
+            predict_from=calibration.predict_from,
+            top_k=calibration.top_k,
+            duplicates=self.record.data.duplicates,
+            tuning=self._tuning,
+            adaptive=calibration.tolerance is not None,
+            tolerance=calibration.tolerance or Schedule.DEFAULT_TOLERANCE,
+            max_looks=calibration.max_looks,
+        )
 
     @property
     def facts(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from secondlook.errors import ANY, Repair, ReportError
 from secondlook.estimators import FittedMethods, find_method
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, check_resampling
 from secondlook.metrics import Ranking, parse_metrics, rank
+from secondlook.policies import Policy
 from secondlook.predictions import PredictFrom, Predictions, check_prediction
 
 BASELINE = "msr"
@@ -63,6 +64,9 @@ class Study:
     """The methods with their options, and the positions of the judged images."""
     settings: EvaluationSettings
     calibrated: tuple[str, ...]
+    """The methods of a calibration with one threshold and all looks."""
+    policy: Policy | None
+    """The policy of a calibration with several thresholds or adaptive looking."""
     class_names: tuple[str, ...]
     correct: BoolArray
     """Whether each prediction is correct. bool [N]"""
@@ -119,6 +123,7 @@ def build_study(
     preds: Predictions,
     *,
     calibrated: Sequence[str] = (),
+    policy: Policy | None = None,
     duplicates: Collection[str] = (),
     tuning: object = None,
     unknown: Predictions | None = None,
@@ -137,7 +142,7 @@ def build_study(
     fitted = FittedMethods.fit(
         preds,
         settings.methods,
-        added=calibrated,
+        added=calibrated if policy is None else (policy.method,),
         tuning=tuning,
         predict_from=predict_from,
         top_k=top_k,
@@ -163,6 +168,7 @@ def build_study(
         fitted=fitted,
         settings=settings,
         calibrated=tuple(calibrated),
+        policy=policy,
         class_names=preds.class_names or tuple(f"class {index}" for index in range(preds.n_classes)),
         correct=correct,
         leading=leading,

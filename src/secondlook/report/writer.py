@@ -155,7 +155,11 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
     guarantee = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
-    calibration = f", as calibrated for {' and '.join(study.calibrated)} at {100 * findings.risk:g} % risk"
+    calibration = "; no calibration was reported"
+    if study.calibrated:
+        calibration = f", as calibrated for {' and '.join(study.calibrated)} at {100 * findings.risk:g} % risk"
+    elif study.policy is not None:
+        guarantee, calibration = str(study.policy.guarantee), f", as calibrated for {study.policy.method}"
     return {
         "methods": ", ".join(study.confidences),
         **({"tuning": _describe_tuning(study)} if study.n_tuning else {}),
@@ -166,7 +170,7 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
             f"({RESAMPLES} for the bands of curves and the changes per view)"
         ),
         "seed": str(settings.seed),
-        "guarantee": guarantee + (calibration if study.calibrated else "; no calibration was reported"),
+        "guarantee": guarantee + calibration,
         "versions": ", ".join(versions),
     }
 
@@ -263,8 +267,7 @@ def _view_rows(findings: Findings) -> Rows:
 
 def _confusion_rows(findings: Findings) -> Rows:
     study, cells = findings.study, findings.cells
-    accept = study.confidences[findings.method] >= findings.point.threshold
-    columns = (cells.labels, cells.predicted, cells.correct, cells.images, cells.count(accept))
+    columns = (cells.labels, cells.predicted, cells.correct, cells.images, cells.count(findings.accepted))
     for label, predicted, *numbers in zip(*(column.tolist() for column in columns), strict=True):
         yield study.class_names[label], study.class_names[predicted], *numbers
 
@@ -273,7 +276,7 @@ def _gallery_rows(findings: Findings) -> Rows:
     study, adaptive = findings.study, findings.adaptive
     for index in findings.images.tolist():
         label, predicted = (study.class_names[classes[index]] for classes in (study.preds.labels, study.leading))
-        accepted = bool(study.confidences[findings.method][index] >= findings.point.threshold)
+        accepted = bool(findings.accepted[index])
         confidences = (float(values[index]) for values in study.confidences.values())
         given = int(study.fitted.judged[index])
         looks = None if isinstance(adaptive, str) else int(adaptive.looks[index]) or None

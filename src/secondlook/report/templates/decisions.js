@@ -16,6 +16,7 @@ function describeDecisions(page, { accepted, errors }) {
 
 // Accepted images per cell (pair of true and predicted class); null if the page lacks the ranked cells.
 function countAccepted(page, method, point) {
+  if (point.cells) return point.cells;
   if (!method.cells) return null;
   const counts = new Uint32Array(page.cells.images.length);
   for (let i = 0; i < point.accepted; i++) counts[method.cells[i]]++;

@@ -142,8 +142,9 @@ function gallerySection(page) {
   function update(decisions) {
     const { method, point } = decisions;
     const [first, second] = page.compared.map((name) => page.methods.find((one) => one.name === name));
-    const accepts = (one, by, at) => one.confidences[by.index] >= at.threshold;
-    const atSameCoverage = (by) => (by === method || !point.accepted ? point : pointAtCoverage(by, point.accepted / page.images, page.images));
+    const isPolicy = point === page.policy;
+    const accepts = (one, by, at) => (at === page.policy ? one.accepted : one.confidences[by.index] >= at.threshold);
+    const atSameCoverage = (by) => ((by === method && !isPolicy) || !point.accepted ? point : pointAtCoverage(by, point.accepted / page.images, page.images));
     const [before, after] = [first, second ?? first].map(atSameCoverage);
     const images = page.pictures.map((one) => ({
       one,
@@ -155,7 +156,7 @@ function gallerySection(page) {
     const unknown = page.unknown_pictures.map((one) => ({
       one,
       confidence: one.confidences[method.index],
-      accepted: method.unknown !== null && accepts(one, method, point),
+      accepted: (isPolicy || method.unknown !== null) && accepts(one, method, point),
     }));
     shown = { decisions, images, unknown };
     fillAll();

@@ -56,12 +56,17 @@ function startOperatingPoint(page, plots, sections) {
     return error > 0 && review > 0 && Number.isFinite(error + review) ? { error, review } : null;
   }
 
+  // Whether the page shows the decisions of the calibrated policy, to which methods are compared at its coverage.
+  const isPolicy = () => page.policy !== null && guaranteed.checked;
+
   function observedPoint(method) {
+    if (isPolicy()) return page.policy.accepted ? pointAtCoverage(method, page.policy.accepted / page.images, page.images) : NOTHING_ACCEPTED;
     if (setBy === "costs") return pointAtCosts(method, readCosts(), page.images);
     return setBy === "coverage" ? pointAtCoverage(method, Number(coverage.value) / 1000, page.images) : pointAtRisk(method, risk());
   }
 
   function chosenPoint(method) {
+    if (isPolicy()) return page.policy;
     return guaranteed.checked ? (certifiedPoint(method, riskIndex()) ?? NOTHING_ACCEPTED) : observedPoint(method);
   }
 
@@ -71,12 +76,14 @@ function startOperatingPoint(page, plots, sections) {
   }
 
   function goal() {
+    if (isPolicy()) return "the coverage of the policy, with one threshold each";
     if (setBy === "costs") return "the least cost";
     return setBy === "coverage" ? `${formatPercent(Number(coverage.value) / 1000, 1)} coverage` : `${formatPercent(risk(), 6)} tolerated risk`;
   }
 
   function describeSetting(method, point) {
     const decided = `Decided by ${method.name}, ${method.summary.split(";")[0]}:`;
+    if (isPolicy()) return `${decided} ${page.policy.setting}`;
     if (!point.accepted && setBy === "costs") return `${decided} at every threshold, reviewing all images costs less.`;
     if (!point.accepted) return `${decided} no threshold ${guaranteed.checked ? "guarantees" : "reaches"} ${formatPercent(risk(), 6)} risk.`;
     return `${decided} a prediction is accepted if its confidence is at least ${formatThreshold(point)}, for ${goal()}${guaranteed.checked ? ", with guarantee" : ""}.`;
@@ -99,7 +106,7 @@ function startOperatingPoint(page, plots, sections) {
       lead: describeDecisions(page, point),
       setting: describeSetting(method, point),
       costs: describeCosts(method, point),
-      guarantee: describeGuarantee(page, method, riskIndex()),
+      guarantee: isPolicy() ? page.policy.guarantee : describeGuarantee(page, method, riskIndex()),
       summary: `${formatCount(point.accepted)} accepted, ${formatCount(point.errors)} wrong · ${formatCount(page.images - point.accepted)} to review, ${formatCount(page.errors - point.errors)} caught`,
       "tolerated-value": formatPercent(risk(), 6),
       "coverage-value": formatPercent(point.accepted / page.images, 1),
@@ -109,7 +116,7 @@ function startOperatingPoint(page, plots, sections) {
       rejected: formatCount(page.images - point.accepted),
       wrong: formatCount(point.errors),
       risk: formatRisk(point),
-      threshold: formatThreshold(point),
+      threshold: isPolicy() ? page.policy.threshold_text : formatThreshold(point),
     };
     if (page.unknown !== null) texts["unknown-accepted"] = describeUnknown(page, method, point);
     for (const [id, text] of Object.entries(texts)) byId(id).textContent = text;
@@ -154,15 +161,28 @@ function startOperatingPoint(page, plots, sections) {
 
   function setFrom(slider) {
     setBy = slider;
-    if (slider !== "risk") guaranteed.checked = false;
+    if (slider !== "risk" || page.policy) guaranteed.checked = false;
     update();
   }
 
+  function setGuaranteed() {
+    setBy = "risk";
+    if (!isPolicy()) return update();
+    tolerated.value = page.risks.indexOf(page.risk);
+    choice.value = page.policy.method;
+    selectMethod();
+  }
+
+  function chooseMethod() {
+    if (page.policy) guaranteed.checked = false;
+    selectMethod();
+  }
+
   tolerated.addEventListener("input", () => setFrom("risk"));
-  guaranteed.addEventListener("change", () => setFrom("risk"));
+  guaranteed.addEventListener("change", setGuaranteed);
   coverage.addEventListener("input", () => setFrom("coverage"));
   for (const field of fields) field.addEventListener("input", () => setFrom(readCosts() ? "costs" : "risk"));
-  choice.addEventListener("change", selectMethod);
+  choice.addEventListener("change", chooseMethod);
   for (const method of page.methods) rows.get(method.name).cells[0].prepend(key(method));
   tolerated.value = page.risks.indexOf(page.risk);
   guaranteed.checked = page.guaranteed;

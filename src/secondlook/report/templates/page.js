@@ -1,6 +1,6 @@
 // The start of the page.
 const data = JSON.parse(byId("data").textContent);
-const page = { ...data, risks: unpackArray(data.risks), cells: unpackArrays(data.cells), methods: data.methods.map(prepareMethod) };
+const page = { ...data, risks: unpackArray(data.risks), cells: unpackArrays(data.cells), methods: data.methods.map(prepareMethod), policy: preparePolicy(data.policy) };
 
 startOperatingPoint(
   page,

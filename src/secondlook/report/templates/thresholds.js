@@ -2,6 +2,11 @@
 const ROUNDING = 1e-12;
 const NOTHING_ACCEPTED = { threshold: Infinity, below: 0, accepted: 0, errors: 0 };
 
+// The operating point of a policy with several thresholds or adaptive looking, which no single threshold gives.
+function preparePolicy(policy) {
+  return policy && { ...policy, threshold: -Infinity, cells: unpackArray(policy.cells) };
+}
+
 function prepareMethod(method, index) {
   return {
     ...method,
@@ -74,7 +79,8 @@ function certifiedPoint(method, index) {
 }
 
 // Number of accepted unknown images; null for a rank method, whose thresholds do not apply to other images.
-function countUnknown(method, { accepted }) {
+function countUnknown(method, { accepted, unknown }) {
+  if (unknown !== undefined) return unknown;
   if (!method.unknown) return null;
   return accepted ? method.unknown[firstAtLeast(method.accepted, accepted)] : 0;
 }
