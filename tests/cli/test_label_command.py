@@ -104,7 +104,9 @@ def test_labels_come_back_from_label_studio(here: Here) -> None:
     assert (told["labels"], told["errors"]) == (21, len(answers))
     with Path("more.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("id", "label"), (tasks[0]["data"]["id"], "bad image")])
-    here.refuse(*LABEL, *words, "--labels", "more.csv", "--force", told=["more.csv", "another label"])
+    here.refuse(
+        *LABEL, *words, "--labels", "more.csv", "--force", told=["more.csv", tasks[0]["data"]["id"], "different label"]
+    )
 
 
 def write_labeled_archive(class_names: tuple[str, ...]) -> None:
@@ -190,7 +192,7 @@ def test_policy_of_labels_that_were_corrected_is_replaced_or_removed(here: Here)
         (["--next", "next.csv", "--labels", "none.csv"], "none.csv"),
         (["--next", "next.csv", "--labels", "unknown.csv"], "elsewhere.png"),
         (["--next", "next.csv", "--labels", "text.csv"], ["text.csv", "line 2", "eleven"]),
-        (["--next", "next.csv", "--labels", "one.csv", "--labels", "two.csv"], ["two.csv", "another label"]),
+        (["--next", "next.csv", "--labels", "one.csv", "--labels", "two.csv"], ["two.csv", "different label"]),
         (["--next", "next.csv", "--out", "other.json"], ["other.json", "--force"]),
         (["--next", "next.csv", "--out", "val"], "folder"),
         (["--next", "next.csv", "--risk", "0.0001"], ["--max-labels", "--risk"]),

@@ -1,4 +1,4 @@
-"""The command line: `secondlook` and its commands. This module is the entry point and imports next to nothing."""
+"""The command line: `secondlook` and its commands. This module is the entry point and imports almost nothing."""
 
 import os
 import signal
@@ -16,8 +16,7 @@ class Interrupted(BaseException):
 def main() -> None:
     """Handle Ctrl-C before the slow imports, run the command line, and exit without tearing the interpreter down.
 
-    A thread of another library that needs Python during teardown aborts the process after all work is done. Threads of
-    Arrow did so where they released memory of Python; reading chunks of scores does not use them any more.
+    Threads of other libraries that need Python during teardown would abort the process after all work is done.
     """
     signal.signal(signal.SIGINT, interrupt)
     from secondlook.cli import app
@@ -43,6 +42,6 @@ def interrupt(_signal: int, frame: FrameType | None) -> None:
 
 
 def exit_at_once(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> None:
-    """Exit without cleaning up, which is safe: files are written whole or not at all."""
+    """Exit without cleanup; this is safe because all files are written atomically."""
     os.write(2, f"interrupted: {INTERRUPTED}\n".encode())
     os._exit(130)

@@ -1,4 +1,4 @@
-"""The commands, each imported when it is used; errors that users can repair are one sentence with exit code 2."""
+"""The commands, each imported on use. Errors that users can repair are one sentence with exit code 2."""
 
 import importlib
 import io
@@ -35,7 +35,7 @@ COMMANDS = {
     "views": "Draw views of an image, or propose candidate views.",
     "token": "Add, list or remove the access tokens of a service.",
 }
-"""Every command with the first line of its help."""
+"""All commands with the first line of their help."""
 MODULES = {
     **dict.fromkeys(("check", "compare", "report", "search"), "evaluate"),
     "verify": "export",
@@ -43,16 +43,16 @@ MODULES = {
     **dict.fromkeys(("list", "views"), "info"),
     "token": "serve",
 }
-"""Modules of the commands that have none of their own."""
+"""Modules that contain several commands."""
 LONGEST_MESSAGE = 1000
-"""Characters of an error or warning that are printed at most; the beginning and the end are kept."""
+"""Maximum number of printed characters of an error or warning; the middle is cut out."""
 
 
 class LazyGroup(TyperGroup):
-    """Commands that are loaded when they are chosen; their names and first lines of help are at hand before."""
+    """Loads a command only when it is used; names and first lines of help are in `COMMANDS`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the chosen command and the arguments left to it."""
+        """Return the chosen command and its arguments."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, found if name is None else load_command(name), rest
 
@@ -80,10 +80,10 @@ def secondlook(
 
 
 def load_command(name: str) -> Any:
-    """Import a command, or a group of commands such as `views`."""
+    """Import a command, or a group of commands like `views`."""
     from secondlook.registry import load_plugins
 
-    load_plugins()  # before the options, whose help lists what is registered
+    load_plugins()  # before the options, whose help lists the plugins
     from secondlook.cli.options import expand_groups
 
     module = importlib.import_module(f"secondlook.cli.{MODULES.get(name, name)}")
@@ -95,7 +95,7 @@ def load_command(name: str) -> Any:
 
 
 def find_flags(words: Sequence[str]) -> dict[str, str]:
-    """Return the long options of the command that a command line begins with, such as {"on_error": "--on-error"}."""
+    """Return the long options of the command of a command line, for example {"on_error": "--on-error"}."""
     command = load_command(words[0]) if words and words[0] in COMMANDS else typer.main.get_command(app)
     command = getattr(command, "commands", {}).get("".join(words[1:2]), command)
     return {one.name: flag for one in command.params for flag in one.opts if flag.startswith("--")}
@@ -103,7 +103,7 @@ def find_flags(words: Sequence[str]) -> dict[str, str]:
 
 def main() -> None:
     """Run the command line and exit the process with its exit code."""
-    # Without its place in the code.
+    # Print warnings without their place in the code.
     warnings.showwarning = lambda message, *_, **__: _print_message("[bold yellow]warning:[/]", message)
     signal.signal(signal.SIGINT, interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -113,7 +113,7 @@ def main() -> None:
     except SecondLookError as error:
         _exit_with_error(error)
     except OSError as error:
-        # A full disk or missing permissions: the user can repair it, and the path says where.
+        # The user can repair a full disk or missing permissions; the path shows where.
         place = f" ({error.filename!r})" if error.filename else ""
         _exit_with_error(f"{error.strerror or error}{place}.")
     except MemoryError:

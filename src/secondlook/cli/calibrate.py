@@ -142,7 +142,7 @@ def calibrate(
     from secondlook.tables import describe_prediction
 
     if (run is None) == (reviewed is None):
-        raise DecisionError("give either --run or --reviewed, not both or neither.")
+        raise DecisionError("give either --run or --reviewed.")
     if not shifts:
         options.refuse({"--shift-images": limit}, "without --shifts")
     if not shifts and unknown is None:
@@ -196,7 +196,7 @@ def calibrate(
         calibrated, changes = _recertify(str(reviewed), policy, scores, **terms)
     try:
         calibrated.save(out, overwrite=overwrite)
-        calibrated = Policy.model_validate_json(out.read_bytes())  # with the time when it was made
+        calibrated = Policy.model_validate_json(out.read_bytes())  # includes the time of creation
     except OSError as error:
         raise DecisionError(f"{str(out)!r} cannot be written: {error.strerror}; choose another --out.") from None
     about = [str(calibrated), describe_prediction(calibrated.predict_from, calibrated.top_k), *changes]
@@ -208,13 +208,13 @@ def calibrate(
 
 
 def _is_service(reviewed: str) -> bool:
-    """Whether reviewed images are those of a service: in its data folder, or in a database."""
+    """Whether the reviewed images belong to a service: its data folder or its database."""
     is_database = reviewed.startswith(("postgresql:", "postgresql+", "postgres:"))
     return is_database or reviewed.endswith("/") or Path(reviewed).is_dir()
 
 
 def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **terms: Any) -> tuple[Policy, list[str]]:
-    """Return a fresh policy from reviewed images, and what it was made from and changed in words."""
+    """Return a fresh policy from reviewed images, and a description of its data and changes."""
     from secondlook.imports import import_extra
     from secondlook.monitoring import recertify
 
@@ -224,7 +224,7 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
             raise DecisionError(f"--reviewed needs {missing}, unless it is the data folder of a service.")
         made = recertify(read_policy(policy), scores, reviewed, data=" ".join(scores), **terms)
         return made.policy, ["", "What changed:", str(made)]
-    options.refuse({"--policy": policy, "--scores": scores}, "with --reviewed of a service, which has it")
+    options.refuse({"--policy": policy, "--scores": scores}, "with --reviewed of a service, which already has it")
     for package in ("sqlalchemy", "argon2"):
         import_extra(package, feature="calibrating from a service", extra="serve")
     from secondlook.serving import ServiceOptions
@@ -250,7 +250,7 @@ def _choose_target(
     cost_error: float | None,
     cost_review: float | None,
 ) -> dict[str, Any]:
-    """Return the arguments of what the threshold is chosen for, and by which methods."""
+    """Return the arguments for the target and the methods of the threshold."""
     has_costs = cost_error is not None or cost_review is not None
     if [risk, average_risk, coverage].count(None) + (not has_costs) != 3:
         fault = "give one of --risk (with a guarantee), --cost-error with --cost-review, --average-risk and --coverage"
@@ -277,7 +277,7 @@ def _choose_looks(adaptive: bool, tolerance: float | None, max_looks: int | None
 def _choose_groups(
     class_thresholds: bool, class_risk: list[str] | None, class_groups: Path | None, risk: float | None
 ) -> dict[str, Any]:
-    """Return the arguments of a threshold for each class, or group of classes, if any."""
+    """Return the arguments for class thresholds, if any."""
     if not class_thresholds:
         options.refuse({"--class-risk": class_risk, "--class-groups": class_groups}, "without --class-thresholds")
         return {}
@@ -300,12 +300,12 @@ def _read_class_groups(path: Path) -> dict[str, list[str | int]]:
     try:
         return TypeAdapter(dict[str, list[str | int]]).validate_json(path.read_bytes(), strict=True)
     except (OSError, ValidationError):
-        expected = 'expected a JSON file such as {"vehicles": ["bus", "car"]}'
+        expected = 'expected a JSON file like {"vehicles": ["bus", "car"]}'
         raise DecisionError(f"--class-groups {str(path)!r} cannot be read; {expected}.") from None
 
 
 def describe_next_step(policy: Policy, path: Path) -> str:
-    """Return the command that scores new images; it names the models that a policy does not load by itself."""
+    """Return the command that scores new images, with models that the policy cannot load by itself."""
     from secondlook.classifiers import MODELS
     from secondlook.decisions import can_load_classifier
 

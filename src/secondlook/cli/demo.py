@@ -1,4 +1,4 @@
-"""`secondlook demo`: from a model to decisions, with a small network and real digits that ship with the package."""
+"""`secondlook demo`: from a model to decisions, with a small included network and the digits of scikit-learn."""
 
 import csv
 import shlex
@@ -24,9 +24,9 @@ from secondlook.policies import Policy, certify_confidence, read_policy
 from secondlook.tables import format_image_share, format_rate
 
 TRAINING_IMAGES = 200
-"""So few that the network makes enough errors to be interesting."""
+"""Few, so that the network makes enough errors."""
 RISK, DELTA = 0.02, 0.05
-"""The error rate among accepted digits that is guaranteed, and the probability that the guarantee fails."""
+"""The guaranteed error rate among accepted digits, and the failure probability."""
 MODEL = Path(__file__).parent / "demo_data" / "digits.onnx"
 
 OPENING = f"""\
@@ -67,13 +67,13 @@ def demo(
     for arguments in commands(out):
         if not quiet:
             typer.echo("\n" * verbose + f"$ secondlook {shlex.join(arguments)}")
-        # An earlier version may have decided otherwise on the same digits; its files are the demo's own.
+        # Replace the files of an earlier demo.
         more = ["--force"] * (arguments[0] in ("calibrate", "score")) + ["--quiet"] * (quiet or not verbose)
         app([*arguments, *more], prog_name="secondlook", standalone_mode=False)
     if not quiet:
         typer.echo("\n" + "\n".join(f"{number}. {line}" for number, line in enumerate(describe_outcome(out), 1)))
     if serve:
-        # The service has decisions by an earlier policy that decides alike, and shows them.
+        # Keep an equivalent earlier policy, so that the service shows its earlier decisions.
         with suppress(ValidationError):
             if earlier is not None and read_policy(policy).decides_like(Policy.model_validate_json(earlier)):
                 write_bytes_atomically(policy, earlier)
@@ -83,7 +83,7 @@ def demo(
 
 
 def describe_outcome(out: Path) -> list[str]:
-    """Return what happened to the new digits, by their true labels, which no command has seen."""
+    """Describe the outcome for the new digits, using their true labels, which the commands do not see."""
     from secondlook.report import open_run
 
     run, labels = open_run(out / "run"), digit_images()[1][split_unseen()[1]]
@@ -92,7 +92,7 @@ def describe_outcome(out: Path) -> list[str]:
     accept = np.array([row["accept"] == "true" for row in rows])
     wrong = np.array([int(row["label"]) for row in rows]) != labels
     accepted, missed, n_errors = int(accept.sum()), int((accept & wrong).sum()), int(wrong.sum())
-    # From arrays, since calibrations on stored predictions are recorded. The first look's confidence is that of 'msr'.
+    # From arrays, because the ledger records calibrations on stored predictions. The first look is 'msr'.
     judged = run.predictions.select(images=np.delete(np.arange(run.predictions.n_images), run.tuning_positions))
     alone = certify_confidence(judged.correct(), confidence(judged, "msr"), risk=RISK, delta=DELTA)
     n_alone = int((np.array([float(row["first_look"]) for row in rows]) >= alone.threshold).sum())
@@ -118,7 +118,7 @@ def serve_digits(out: Path, port: int) -> None:
 
     def show(url: str) -> None:
         typer.echo(
-            f"\nServing at {url}: the new digits are being sent to it.\n\n"
+            f"\nServing at {url}. The demo now sends the new digits.\n\n"
             f"  Review doubtful digits: {url}/review\n  Dashboard: {url}/\n  API: {url}/openapi.json\n\n"
             "Stop with Ctrl-C."
         )
@@ -130,7 +130,7 @@ def serve_digits(out: Path, port: int) -> None:
 
 
 def _send_digits(archive: Path, url: str) -> None:
-    """Send the images of an archive to a service; a demo that is started again sends the same ids."""
+    """Send the images of an archive to a service; restarting the demo sends the same ids."""
     from secondlook.serving import Client
 
     with suppress(SecondLookError), Client(url) as client:  # the service may be stopped before all are sent
@@ -139,7 +139,7 @@ def _send_digits(archive: Path, url: str) -> None:
 
 
 def find_command() -> str:
-    """Return what to type to run this installation: its name, or its path where the shell does not find it by name."""
+    """Return the command of this installation: its name, or its path if the shell does not find the name."""
     found, typed = shutil.which("secondlook"), sys.argv[0]
     is_found = found is not None and Path(found).resolve() == Path(typed).resolve()
     return "secondlook" if is_found else shlex.quote(typed)
@@ -158,15 +158,15 @@ def commands(out: Path) -> list[list[str]]:
 
 
 def _clear_rejected(folder: Path) -> None:
-    """Remove the rejected images of an earlier demo; a folder with anything else in it is left alone."""
+    """Remove the rejected images of an earlier demo, but no other folder."""
     if (folder / Review.LIST).is_file():
         shutil.rmtree(folder)
     elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ReportError(f"{str(folder)!r} is not of an earlier demo; move it or choose another --out.")
+        raise ReportError(f"{str(folder)!r} was not written by the demo; move it or choose another --out.")
 
 
 def write_digits(out: Path) -> None:
-    """Write the network, and the digits that it was not trained on as two archives: labeled ones, and new ones."""
+    """Write the network, and the digits outside its training set as two archives: labeled and new digits."""
     images, labels = digit_images()
     labeled, new = split_unseen()
     names = np.array([str(digit) for digit in range(10)])
@@ -194,14 +194,14 @@ def split_digits() -> tuple[IntArray, IntArray]:
 
 
 def split_unseen() -> tuple[IntArray, IntArray]:
-    """Return the indices of the labeled images and of the new ones, both in random order. int64 [798], [799]
+    """Return the indices of the labeled and of the new images, both in random order. int64 [798], [799]
 
-    In the order of scikit-learn, digits of one writer follow each other, and a monitor rightly notices a new writer.
+    scikit-learn sorts the digits by writer; in that order, a monitor rightly raises an alarm at a new writer.
     """
     unseen = shuffle_digits()[TRAINING_IMAGES:]
     return unseen[: len(unseen) // 2], unseen[len(unseen) // 2 :]
 
 
 def shuffle_digits() -> IntArray:
-    """Return the indices of all digits in the random order that all splits have. int64 [1797]"""
+    """Return the indices of all digits in random order, the same for all splits. int64 [1797]"""
     return np.random.default_rng(0).permutation(1797)

@@ -1,4 +1,4 @@
-"""Commands on labeled images: `evaluate` writes a run, `check` comes before, `report`, `compare`, `search` read it."""
+"""Commands for labeled images: `check` the setup, `evaluate` into a run, and `report`, `compare`, `search` runs."""
 
 import warnings
 from pathlib import Path
@@ -35,7 +35,7 @@ def check(
 
     settings = execution.make(printing.progress)  # checked before the model is loaded
     result = check_setup(model.load(), data, n_images=limit, execution=settings)
-    # The options of an ensemble apply to all its members, which may need different ones.
+    # Options apply to all members of an ensemble, but the members may need different ones.
     better = result.better.settings if result.better and not result.members else {}
     to_add = " ".join(name_option(find_flags(["check"]), name, value) for name, value in better.items())
     printing.print({**result.to_dict(), "options": to_add}, f"{result}\nOptions to add: {to_add}" if to_add else result)
@@ -90,7 +90,7 @@ def evaluate(
     if compared is not None and compared.recommended not in (None, run.predict_from):
         lines.append(f"Options to add: --predict-from {compared.recommended}")
     if had_report and not report_file.exists():
-        lines.append(f"Removed {report_file}, which showed the evaluation before this one.")
+        lines.append(f"Removed {report_file}, the report of the previous evaluation.")
     if run.skipped:
         lines.append(f"{len(run.skipped)} unreadable image(s) were skipped; secondlook info {folder} lists them.")
     calibrate = f"secondlook calibrate --run {folder} --risk 0.01"

@@ -34,7 +34,7 @@ def export(
     """
     from secondlook.onnx_export import export_onnx
 
-    # A size that is no number is rejected with the others.
+    # An invalid number is rejected with the other sizes.
     sizes: Any = image_shape and [int(size) if size.strip().isdecimal() else size for size in image_shape.split(",")]
     summary = export_onnx(
         policy,
@@ -54,9 +54,7 @@ def verify(
     policy: options.PolicyFile,
     data: options.Data,
     model: options.PolicyModel = None,
-    max_difference: Annotated[
-        float, Option(min=0, help="Largest difference of confidences that rounding explains.")
-    ] = 0.001,
+    max_difference: Annotated[float, Option(min=0, help="Largest difference of confidences due to rounding.")] = 0.001,
     limit: options.LimitOrAll = None,
     execution: LocalExecution,
     printing: Printing,

@@ -61,12 +61,12 @@ def info(
         if name != "summary":
             table.add_row(name, "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value))
     Console(highlight=False, markup=False).print(table)
-    if "summary" in facts:  # below, where its tables have room
+    if "summary" in facts:  # below, so that its tables have room
         typer.echo(f"\n{facts['summary']}")
 
 
 def describe(what: str) -> dict[str, object]:
-    """Return facts by name about a run folder, a policy file, an exported file or a model."""
+    """Describe a run folder, a policy file, an exported file or a model, as values by name."""
     path = Path(what)
     if path.is_dir():
         return _describe_run(path)
@@ -77,7 +77,7 @@ def describe(what: str) -> dict[str, object]:
         return _describe_exported_file(path) if is_exported else _describe_model(f"onnx:{path}")
     if ":" in what:
         return _describe_model(what)
-    raise SecondLookError(f"{what!r} is not a run folder, a policy (.json) or a model such as onnx:FILE.")
+    raise SecondLookError(f"{what!r} is not a run folder, a policy (.json) or a model like onnx:FILE.")
 
 
 def _describe_run(path: Path) -> dict[str, object]:
@@ -102,7 +102,7 @@ def _describe_run(path: Path) -> dict[str, object]:
 
 def _describe_policy(policy: Policy) -> dict[str, object]:
     classifier, calibration, reference = policy.classifier, policy.calibration, policy.reference
-    shifts = "" if policy.shifts is None else f", and what was learned from {len(policy.shifts.shifts)} kinds of shifts"
+    shifts = "" if policy.shifts is None else f", and estimates from {len(policy.shifts.shifts)} kinds of shifts"
     return {
         "what": "policy",
         "file": "changed after it was written" if policy.was_changed else "as it was written",
@@ -125,7 +125,7 @@ def _describe_exported_file(path: Path) -> dict[str, object]:
     exported = compile_policy(load_policy(path, execution=Execution("cpu")))
     assert isinstance(exported, ExportedFile), "its policy came from the file"
     record = exported.record
-    looks = "one look after another, until the decision is clear" if record.adaptive else "all views of every image"
+    looks = "adaptive, until the decision is clear" if record.adaptive else "all views of every image"
     facts = {
         **_describe_policy(exported.policy),
         "what": "exported file: a classifier, its views and the decision in one ONNX file",
@@ -189,7 +189,7 @@ def show_views(
     paper: Annotated[bool, Option("--paper", help="Also print the views in the notation of the paper.")] = False,
     max_pixels: Annotated[int, Option(min=1, help=options.MAX_PIXELS_HELP)] = 100_000_000,
 ) -> None:
-    """Draw every view of an image, with its text.
+    """Draw all views of an image, with their text.
 
     Example: secondlook views show natural photo.jpg -o sheet.png
     """

@@ -1,4 +1,4 @@
-"""`secondlook label`: a policy from images without labels, which are asked for from the most confident image down."""
+"""`secondlook label`: a policy from unlabeled images, by asking for labels from the most confident image down."""
 
 import json
 import socket
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SETTINGS = "settings.json"
 HOST, PORT = "127.0.0.1", 8000
 SMALLEST_FILE = 100
-"""Number of images that a file of the next images has at least, so that few files are needed."""
+"""Minimum number of images in a file of next images, to need few files."""
 
 
 def label(
@@ -132,7 +132,7 @@ def label(
         )
         resume = f"Labels are saved in {folder}; run the same command to resume."
     else:
-        plan.add({id_: None if label < 0 else label for id_, label in given.items()})  # other answers count as wrong
+        plan.add({id_: None if label < 0 else label for id_, label in given.items()})  # other reviews count as wrong
         written = _write_next(next_, plan, preds, task.source, names)
         resume = f"Written: {next_} with {written:,} images to label, most confident first."
     policy, progress = file.update(plan), plan.progress
@@ -153,7 +153,7 @@ def _describe(progress: LabelingProgress, policy: Policy | None) -> dict[str, An
 
 @dataclass(frozen=True)
 class LabelingJob:
-    """What is labeled, and what for. The same labels continue the plan only with the same settings."""
+    """The images and settings of a labeling plan. Labels continue a plan only with the same settings."""
 
     classifier: Classifier
     source: Source
@@ -164,7 +164,7 @@ class LabelingJob:
     def open(
         cls, classifier: Classifier, data: str, views: str, terms: dict[str, Any], on_error: OnError | None
     ) -> "LabelingJob":
-        """Open the images; their labels are not used, their class names are if they fit the classifier."""
+        """Open the images without their labels; class names are kept if they fit the classifier."""
         source = open_source(data, on_error=on_error)
         unlabeled, names = source.without_labels(), classifier.class_names or source.class_names
         if names is not None and classifier(read_first_image(classifier, source)[None]).shape[1] == len(names):
@@ -172,7 +172,7 @@ class LabelingJob:
         return cls(classifier, unlabeled, views, terms)
 
     def make_plan(self, store: Path, execution: Execution) -> tuple[LabelingPlan, Predictions]:
-        """Classify the images, as far as the store lacks predictions, and return the plan without labels."""
+        """Classify the images that are not in the store, and return the plan without labels."""
         from secondlook.diagnosis import collect_views
 
         preds, tuning, choice = collect_views(
@@ -183,16 +183,16 @@ class LabelingJob:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings as JSON values, by the names of the options."""
+        """The settings as JSON values, by option name."""
         model = ClassifierRecord.describe(self.classifier).model_dump(mode="json", exclude={"name"})
         return {"model": model, "data": self.source.digest, "views": self.views, **self.terms}
 
     def write_settings(self, folder: Path) -> None:
-        """Record what the labels of a folder are for."""
+        """Write the settings into the folder of the labels."""
         write_bytes_atomically(folder / SETTINGS, json.dumps(self.settings, indent=2).encode() + b"\n")
 
     def check_folder(self, folder: Path) -> None:
-        """Raise an error if the labels of a folder are for other settings."""
+        """Raise an error if the labels of a folder belong to other settings."""
         path, settings = folder / SETTINGS, self.settings
         if not path.exists():
             return
@@ -203,21 +203,21 @@ class LabelingJob:
             raise DecisionError(f"{str(path)!r} cannot be read; choose another --work-dir.") from None
         for name in changed:
             values = "" if name in ("model", "data") else f" ({known[name]}, now {settings[name]})"
-            fault = f"the labels in {str(folder)!r} were given for another --{name.replace('_', '-')}{values}"
-            raise DecisionError(f"{fault}; repeat that, or choose another --work-dir.")
+            fault = f"the labels in {str(folder)!r} belong to another --{name.replace('_', '-')}{values}"
+            raise DecisionError(f"{fault}; pass the same value, or choose another --work-dir.")
 
 
 @dataclass
 class PolicyFile:
-    """The file of the policy, which is always the one that the labels certify, and not there if they certify none."""
+    """The policy file. It always contains the policy certified by the labels; without one, it does not exist."""
 
     path: Path
     is_own: bool
-    """Whether the file is of this plan, or does not exist."""
+    """Whether the file belongs to this plan, or does not exist."""
 
     @classmethod
     def open(cls, path: Path, task: LabelingJob, *, overwrite: bool) -> "PolicyFile":
-        """Return the file; an error if it is of something else and must not be replaced."""
+        """Return the file; raise if it belongs to something else and must not be replaced."""
         if path.is_dir():
             raise DecisionError(f"{str(path)!r} is a folder; choose a file for --out.")
         is_own = not path.exists()
@@ -229,15 +229,15 @@ class PolicyFile:
                 is_own = is_same and found.find_mismatch(task.classifier) is None
         if not is_own and not overwrite:
             repair = Repair("pass {overwrite} to replace it, or choose another name", overwrite=True)
-            raise DecisionError(f"{str(path)!r} exists and is no policy of these images and this risk", repair=repair)
+            raise DecisionError(f"{str(path)!r} is not a policy for these images and this risk", repair=repair)
         return cls(path, is_own)
 
     def update(self, plan: LabelingPlan) -> Policy | None:
-        """Save and return the policy that the labels certify now; after a label was taken back, that may be none."""
+        """Save and return the policy certified by the labels; None if they certify none, for example after an undo."""
         if plan.progress.accepted:
             plan.policy.save(self.path, overwrite=True)
             self.is_own = True
-            return read_policy(self.path)  # with the time when it was made
+            return read_policy(self.path)  # includes the time of creation
         if self.is_own:
             self.path.unlink(missing_ok=True)
         return None
@@ -251,13 +251,13 @@ def _read_labels(files: list[Path], class_names: tuple[str, ...]) -> dict[str, i
     for path in files:
         for id_, label in ServiceOptions.read_labels(path, class_names).items():
             if labels.setdefault(id_, label) != label:
-                fault = f"image {id_!r} has another label in {str(path)!r} than in a file before it"
+                fault = f"image {id_!r} has a different label in {str(path)!r} than in an earlier file"
                 raise DecisionError(f"{fault}; keep the correct one.")
     return labels
 
 
 def _make_service_options(folder: Path, host: str, port: int | None) -> "ServiceOptions":
-    """Return the options of the page. The port is the same each time if it is free: a page that is open goes on."""
+    """Return the options of the page. The port is the same each time if it is free, so an open page continues."""
     from secondlook.serving import ServiceOptions
 
     if port is None:
@@ -270,7 +270,7 @@ def _make_service_options(folder: Path, host: str, port: int | None) -> "Service
 
 
 def _open_page(service: "ServiceOptions", labels: dict[str, int], *, is_opened: bool, quiet: bool, **task: Any) -> None:
-    """Let people label images on the review page, until labeling is finished or interrupted."""
+    """Serve the review page until labeling is finished or interrupted."""
 
     def announce(url: str) -> None:
         if not quiet:
@@ -283,7 +283,7 @@ def _open_page(service: "ServiceOptions", labels: dict[str, int], *, is_opened: 
 
 
 def _check_new(path: Path, overwrite: bool) -> None:
-    """Raise an error for a file that exists: somebody may have put labels into it."""
+    """Raise an error for an existing file, which may contain labels."""
     if path.suffix.lower() not in (".csv", ".json"):
         raise DecisionError(f"--next {str(path)!r} is neither a .csv nor a .json file; choose another name.")
     if path.exists() and not overwrite:
@@ -292,7 +292,7 @@ def _check_new(path: Path, overwrite: bool) -> None:
 
 
 def _write_next(path: Path, plan: LabelingPlan, preds: Predictions, source: Source, names: tuple[str, ...]) -> int:
-    """Write the next images to label, those of the next step or more, and return how many they are."""
+    """Write the images of the next step, or more, and return their number."""
     ids = plan.next_ids(max(plan.progress.next_step or 0, SMALLEST_FILE))
     images = _describe_images(ids, plan, preds, source, names) if ids else []
     if path.suffix.lower() == ".csv":

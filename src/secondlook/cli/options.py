@@ -1,4 +1,4 @@
-"""Options that several commands share, settings files, and models as the command line names them."""
+"""Options shared by several commands, settings files, and model options."""
 
 import inspect
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 import typer
 from typer import Option
@@ -26,13 +26,14 @@ from secondlook.sources import SOURCES, OnError
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
 from secondlook.views import PRESETS, ViewWarning
 
+TYPES: dict[object, str] = {bool: "", int: "N", float: "NUMBER", str: "TEXT"}
 VIEWS_HELP = f"Preset, views in quotes, or a .txt file of views. Presets: {', '.join(PRESETS)}."
 THRESHOLD_METHODS = {name: method for name, method in METHODS.items() if not method.is_rank}
-"""The methods that a threshold can be chosen for."""
+"""The methods for thresholds."""
 METHOD_HELP = "Confidence method, such as mean or 'max-logit-pnorm?p=3'."
 ON_ERROR_HELP = "Fail on an unreadable image, or skip and list it."
 
-# The first sentence of a help text is the same in every command that has the option.
+# The first sentence of a help text is the same in all commands with the option.
 POLICY_HELP = "Policy file."
 PolicyFile = Annotated[Path, Option(metavar="FILE", help=f"{POLICY_HELP} Written by calibrate or label.")]
 PolicyOrExport = Annotated[
@@ -66,14 +67,14 @@ MAX_PIXELS_HELP = "Maximum number of pixels of an image."
 
 
 def _check_methods(texts: list[str] | None) -> list[str] | None:
-    """Raise an error for a method that no threshold can be chosen for."""
+    """Raise an error for a method that cannot have a threshold."""
     for text in texts or ():
         name = re.split("[:?]", text, maxsplit=1)[0].strip()
         if name not in THRESHOLD_METHODS:
             known = ", ".join(method.form for method in THRESHOLD_METHODS.values())
             hint = did_you_mean(name, THRESHOLD_METHODS)
             several = " Repeat the option for several methods." if "," in name else ""
-            raise ConfidenceError(f"--method {text!r} is no method for thresholds; known: {known}.{several}{hint}")
+            raise ConfidenceError(f"--method {text!r} is not a method for thresholds; known: {known}.{several}{hint}")
     return texts
 
 
@@ -113,7 +114,7 @@ HeaderFromEnv = Annotated[
     str | None,
     Option(
         metavar="NAME",
-        help="Environment variable that holds an HTTP header for a remote model ('Authorization: Bearer TOKEN').",
+        help="Environment variable with an HTTP header for a remote model ('Authorization: Bearer TOKEN').",
     ),
 ]
 BATCH_SIZE_HELP = "Images per call of the model."
@@ -129,7 +130,7 @@ def _hide_bars(wanted: bool) -> bool:
 
 
 def _hide_warnings(wanted: bool) -> bool:
-    """Hide warnings that a run and its policy keep; a policy that was changed is warned of all the same."""
+    """Hide warnings that a run and its policy keep, but not the warning about a changed policy."""
     if wanted:
         from secondlook.diagnosis import SetupWarning
 
@@ -162,7 +163,7 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
         raise SecondLookError(f"{str(path)!r} has no table [{command}]; it has: {', '.join(table) or 'nothing'}.")
     parameters = [parameter for parameter in context.command.params if parameter.name != "config"]
     by_flag = {flag.lstrip("-"): one for one in parameters for flag in one.opts if not re.fullmatch("-.", flag)}
-    # Parameter names are accepted too: they differ from the flags of options that can be repeated.
+    # Accept parameter names, too: they differ from the flags of repeatable options.
     by_name = {(one.name or "").replace("_", "-"): one for one in parameters} | by_flag
     defaults: dict[str, Any] = {}
     for name, value in table[command].items():
@@ -176,7 +177,7 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def _as_argument(value: Any, *, repeated: bool) -> Any:
-    """Return a TOML value as it would be typed: numbers of one option joined by commas, texts by spaces."""
+    """Return a TOML value as typed on the command line: numbers joined by commas, texts by spaces."""
     if repeated:
         return value if isinstance(value, list) else [value]
     if isinstance(value, list):
@@ -198,7 +199,7 @@ Config = Annotated[
 
 @dataclass(frozen=True)
 class Printing:
-    """A settings file, and what a command prints."""
+    """A settings file, and the output of a command."""
 
     config: Config = None
     as_json: Json = False
@@ -218,7 +219,7 @@ class Printing:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """What is evaluated, and how."""
+    """The options of an evaluation."""
 
     method: Annotated[
         list[str] | None,
@@ -242,14 +243,14 @@ class EvaluationOptions:
     seed: Seed = 0
 
     def make(self) -> dict[str, Any]:
-        """Return the arguments of the library, without those that have their default."""
+        """Return the arguments of the library that differ from their defaults."""
         plural = {"method": "methods", "metric": "metrics"}
         return {plural.get(name, name): value for name, value in asdict(self).items() if value not in (None, [])}
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """A classifier and how it is loaded."""
+    """A classifier and its options."""
 
     model: Annotated[
         list[str],
@@ -258,7 +259,7 @@ class ModelOptions:
             help=f"{MODEL_HELP} Schemes: {', '.join(MODELS)}.",
         ),
     ]
-    output: Annotated[Output | None, Option(help="What the model outputs, if its file does not say.")] = None
+    output: Annotated[Output | None, Option(help="Kind of output, if the model file does not specify it.")] = None
     mean: Annotated[str | None, Option(metavar="M[,M,M]", help="Mean to subtract from pixels in [0, 1].")] = None
     std: Annotated[
         str | None,
@@ -279,12 +280,12 @@ class ModelOptions:
     header_from_env: HeaderFromEnv = None
 
     def load(self) -> Classifier:
-        """Load the classifier, or ensemble; its options become part of its spec, from which it can be loaded again."""
+        """Load the classifier or ensemble; its options become part of its spec, to load it again."""
         given = {name: value for name, value in asdict(self).items() if name not in ("model", "model_options")}
         for pair in self.model_options or ():
             name, equals, value = pair.partition("=")
             if not equals:
-                raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, such as 'threads=2'.")
+                raise ClassifierError(f"--model-option {pair!r} is not NAME=VALUE, for example 'threads=2'.")
             given[name] = value
         texts = [add_options(spec, given) for spec in self.model]
         if len(texts) == 1:
@@ -294,9 +295,9 @@ class ModelOptions:
 
 
 def add_options(text: str, given: Mapping[str, str | None]) -> str:
-    """Return the spec of a model with options that were given beside it; those that are None were not."""
+    """Return the spec of a model with options added; None omits an option."""
     options = {name: value for name, value in given.items() if value is not None}
-    if not options or ":" not in text:  # a text without a scheme is rejected with a hint when it is loaded
+    if not options or ":" not in text:  # loading rejects a text without a scheme, with a hint
         return text
     spec, shown = parse_spec(text, ClassifierError), split_credentials(text)[0]
     for name in options.keys() & spec.options.keys():
@@ -306,7 +307,7 @@ def add_options(text: str, given: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True)
 class LocalExecution:
-    """How a command runs a model in this process."""
+    """Options for running a model in this process."""
 
     batch_size: BatchSize = None
     device: Device = "auto"
@@ -319,7 +320,7 @@ class LocalExecution:
 
 @dataclass(frozen=True)
 class ClusterExecution(LocalExecution):
-    """How a command runs a model, in this process or on a cluster."""
+    """Options for running a model in this process or on a cluster."""
 
     on_error: Annotated[OnError | None, Option(help=ON_ERROR_HELP, show_default="fail; skip with --engine ray")] = None
     engine: Annotated[Literal["local", "ray"], Option(help="Run in this process, or on a Ray cluster.")] = "local"
@@ -339,7 +340,7 @@ class ClusterExecution(LocalExecution):
 
     @contextmanager
     def open(self, progress: bool, part_size: int | None = None) -> Iterator[Execution]:
-        """Yield the settings of the library, with a connected engine. Options of a cluster need one."""
+        """Yield the settings of the library, with a connected engine, which cluster options require."""
         settings = replace(self.make(progress), part_size=part_size)
         names = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -354,18 +355,20 @@ class ClusterExecution(LocalExecution):
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:
-    """Raise an error for the first option that was given: one whose value is not None, False or an empty list."""
+    """Raise an error for the first option with a value other than None, False or an empty list."""
     for option, value in options.items():
         if value is not None and value is not False and value != []:
             raise DecisionError(f"{option} has no effect {reason}; omit it.")
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with one parameter for each field of its parameters that are dataclasses, as typer needs it."""
+    """Expand parameters that are dataclasses into one parameter for each field, for typer, with readable types."""
     signature = inspect.signature(command, eval_str=True)
     groups = {name: one.annotation for name, one in signature.parameters.items() if is_dataclass(one.annotation)}
     fields = {name: inspect.signature(cast(Any, group)).parameters for name, group in groups.items()}
     expanded = [each for name, one in signature.parameters.items() for each in fields.get(name, {name: one}).values()]
+    for kind, option in (get_args(each.annotation) for each in expanded):
+        option.metavar = option.metavar or next((TYPES[one] for one in get_args(kind) or (kind,) if one in TYPES), None)
 
     def run(**values: Any) -> None:
         for name, group in groups.items():

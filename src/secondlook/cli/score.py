@@ -1,4 +1,4 @@
-"""Commands for new images: `score` applies a policy to them, `monitor` checks whether its guarantee still holds."""
+"""Commands for new images: `score` applies a policy, `monitor` checks whether its guarantee still holds."""
 
 import warnings
 from pathlib import Path

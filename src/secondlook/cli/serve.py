@@ -1,4 +1,4 @@
-"""`serve` decides over HTTP, with a review queue and a dashboard; `token` manages its access tokens."""
+"""`serve`: decisions over HTTP, with a review queue and a dashboard; `token`: manage access tokens."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def serve(
         ),
     ] = None,
     no_store: Annotated[bool, Option("--no-store", help="Store no images. Reviewers only see ids and names.")] = False,
-    lease: Annotated[str, Option(metavar="DURATION", help="How long an image stays reserved for a reviewer.")] = "5m",
+    lease: Annotated[str, Option(metavar="DURATION", help="Time that an image stays reserved for a reviewer.")] = "5m",
     batch_size: Annotated[int, Option(min=1, help=options.BATCH_SIZE_HELP)] = 32,
     max_wait: Annotated[
         float, Option(metavar="MS", min=0, help="Milliseconds to wait for more images, to fill a batch.")
@@ -151,17 +151,17 @@ def list_tokens(data_dir: DataDir, as_json: options.Json = False) -> None:
     elif rows:
         typer.echo(format_table([columns, *rows]))
     else:
-        typer.echo(f"No tokens in {data_dir}: a service with it serves only this machine, and everyone on it.")
+        typer.echo(f"No tokens in {data_dir}: its service accepts connections from this machine only, without login.")
 
 
 @token.command("remove")
 def remove_token(name: Name, data_dir: DataDir) -> None:
-    """Remove an access token. The service refuses it at once, and ends its logins.
+    """Remove an access token. The service rejects it at once, and ends its logins.
 
     Example: secondlook token remove Anna --data-dir service/
     """
     _open_tokens(data_dir).remove(name)
-    typer.echo(f"Removed the token of {name}: it is refused from now on, also by a service that is running.")
+    typer.echo(f"Removed the token of {name}. A running service rejects it from now on.")
 
 
 def _open_tokens(data_dir: Path) -> Any:
