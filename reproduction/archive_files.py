@@ -1,4 +1,4 @@
-"""Untrusted archive files: pickles read by a restricted unpickler, MATLAB files read by a process of their own."""
+"""Untrusted archive files: a restricted unpickler for pickles, and a separate process for MATLAB files."""
 
 import os
 import pickle
@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 4 * 2**30
 MAT_READER_SECONDS = 60.0
 MAT_READER_BYTES_PER_SECOND = 5_000_000
 MAT_READER_BYTES = 2 * 2**30
-"""Time and address space of the process that reads a MATLAB file, in addition to those for its content."""
+"""Time and address space of the process that reads a MATLAB file, besides those for its content."""
 
 NUMBER_DTYPE = re.compile(r"[<>=|]?[biuf][1248]")
 
@@ -35,7 +35,7 @@ class ForbiddenGlobalError(pickle.UnpicklingError):
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file of limited size; whatever a parser raises while it is open becomes a `SourceError`."""
+    """Open a regular file of limited size; any error of a parser becomes a `SourceError`."""
     try:
         if path.exists() and not path.is_file():
             raise OSError("not a regular file")  # reading a pipe or a device may never end
@@ -45,7 +45,7 @@ def open_archive(path: Path) -> Iterator[BinaryIO]:
             yield file
     except SourceError:
         raise
-    except Exception as error:  # no list of what parsers raise on damaged files is complete
+    except Exception as error:  # parsers raise many types on damaged files
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
         raise SourceError(f"{str(path)!r} cannot be read: {reason}; download the official file again.") from error
 
@@ -68,7 +68,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
 
 def to_text(value: object) -> str:
-    """Return a key or a name as text; those pickled by Python 2 are bytes."""
+    """Return a key or a name as text; Python 2 pickles them as bytes."""
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -129,7 +129,7 @@ def _encode_latin1(text: object, encoding: object) -> bytes:
 def read_mat_file(path: Path, names: Sequence[str]) -> list[Array]:
     """Read arrays of a MATLAB file (up to version 7), each named VARIABLE or STRUCTURE.FIELD.
 
-    A process of its own reads them, because scipy crashes on some damaged files.
+    A separate process reads them, because scipy crashes on some damaged files.
     """
     with open_archive(path) as file, tempfile.TemporaryFile() as output:
         _run_mat_reader(file, names, output)
@@ -139,7 +139,7 @@ def read_mat_file(path: Path, names: Sequence[str]) -> list[Array]:
 
 def _run_mat_reader(file: BinaryIO, names: Sequence[str], output: IO[bytes]) -> None:
     seconds = MAT_READER_SECONDS + os.fstat(file.fileno()).st_size / MAT_READER_BYTES_PER_SECOND
-    # -P: the modules beside the program must not hide others.
+    # -P: modules beside the program must not hide others.
     command = [sys.executable, "-P", mat_reader.__file__, str(MAX_FILE_BYTES + MAT_READER_BYTES), *names]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     try:

@@ -206,13 +206,13 @@ def open_imagenet(spec: Spec, read_options: ReadOptions) -> sl.Source:
         if any(map(FLAT_NAME.fullmatch, names)):
             return _open_flat_folder(spec, read_options, folder, names, devkit)
     raise SourceError(
-        f"neither images such as ILSVRC2012_val_00000001.JPEG nor folders such as n01440764 in {str(root)!r} or its"
+        f"neither images like ILSVRC2012_val_00000001.JPEG nor folders like n01440764 in {str(root)!r} or its"
         f" subfolders {', '.join(IMAGE_FOLDERS[1:])}; unpack ILSVRC2012_img_val.tar there."
     )
 
 
 def _find_devkit(spec: Spec, root: Path) -> Path | None:
-    """Return the data folder of the devkit, or None where there is none."""
+    """Return the data folder of the devkit, or None."""
     given = spec.options.get("devkit")
     if given is None:
         candidates = tuple(root / name / "data" for name in DEVKIT_FOLDERS)
@@ -295,7 +295,7 @@ def _open_files(
 
 
 def _read_synsets(devkit: Path) -> Synsets:
-    """Read the table of synsets; only its leaves are classes, and they are not in the order of the frameworks."""
+    """Read the table of synsets. Only leaves are classes, in another order than in the frameworks."""
     path = devkit / "meta.mat"
     fields = ("ILSVRC2012_ID", "WNID", "words", "num_children")
     columns = read_mat_file(path, [f"synsets.{field}" for field in fields])

@@ -1,4 +1,4 @@
-"""The catalog: every experiment by name, and the groups that run several of them."""
+"""The catalog: all experiments by name, and groups of experiments."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ for _experiment in (*PAPER_EXPERIMENTS, *CIFAR10_EXPERIMENTS):
 
 @dataclass(frozen=True)
 class Group(TitledRecord):
-    """A name that runs several experiments."""
+    """A name for several experiments."""
 
     experiments: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Running a comparison: methods by metrics for each column, next to the published numbers, and contrasts of cells."""
+"""Run a comparison: methods by metrics for each column, next to the published numbers, and contrasts of cells."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ class _ColumnResult:
 
 
 def run_comparison(comparison: Comparison, workspace: Workspace) -> PieceResult:
-    """Return rows for every column whose inputs are available."""
+    """Return rows for all columns with available inputs."""
     results = [_run_column(comparison, column, workspace) for column in comparison.columns]
     rows = tuple(row for result in results for row in result.rows)
     cells = {key: cell for result in results for key, cell in result.cells.items()}
@@ -118,7 +118,7 @@ def _compute_contrast(
     signs = np.array([term.sign for term in contrast.terms])
     value = float(signs @ [cell.value for cell in cells])
     low, high = Cell(value, signs @ np.array([cell.resampled for cell in cells])).interval
-    # The terms may differ in which predictions are errors, so the difference has no number of errors of its own.
+    # The terms may have different errors, so the difference has no number of errors.
     return ResultRow(
         piece=f"{comparison.name}-contrasts",
         column=contrast.question,

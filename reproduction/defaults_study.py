@@ -1,11 +1,11 @@
-"""Study of the defaults: are automatically chosen views with the default confidence ever worse than the image alone?
+"""Study of the defaults: are automatic views with the default confidence ever worse than the image alone?
 
 Run: python -m reproduction.defaults_study DATA STORE [--out DIR]
 
 DATA has the folders cifar10 (test.npz, three ResNets) and cifar10-jpeg (test/, seven Wide-ResNets). STORE keeps their
-predictions, so that the study can be resumed and repeated without running the classifiers again; the small classifiers
-of what scikit-learn ships are trained each time. Everything is measured on 20 random splits of the images into tuning
-images, on which views are chosen and confidences fitted, certification images, and judged images.
+predictions, to resume and repeat the study without running the classifiers again. Small classifiers for data of
+scikit-learn are trained each time. All numbers are from 20 random splits of the images into tuning images (to choose
+views and fit confidences), certification images, and judged images.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from secondlook.predictions import PredictFrom
 RESULTS = Path(__file__).parent / "results" / "defaults"
 SPLITS = 20
 MAX_IMAGES_OF_CHOICE = 256
-"""As many tuning images as `choose_views` classifies."""
+"""The number of images that `choose_views` classifies."""
 
 RESNETS = ("resnet20", "resnet32", "resnet56")
 WIDE_RESNETS = ("wrn16-2-noaug", "wrn16-2-noflip", *(f"wrn16-2-seed{seed}" for seed in range(5)))
@@ -57,7 +57,7 @@ VIEWS_CHOSEN_ON = (
         "patches of photographs",
     ),
 )
-"""The order of the pool and the limits of `choose_views` were chosen on these, from earlier runs of this study."""
+"""Earlier runs of this study on these chose the order of the pool and the limits of `choose_views`."""
 
 SIDE = 32
 NORMALIZATION = {
@@ -69,14 +69,14 @@ FURTHER_VIEWS = (
     *("hflip+shift:-6.25%,3.125%", "hflip+shift:3.125%,6.25%", "hflip+shift:6.25%,0"),
     *("shift:-9.375%,0", "shift:-9.375%,-3.125%"),
 )
-"""The views of the presets that are not in the pool, and the flipped `gamma:0.85` that mirrored images need."""
+"""Views of the presets outside the pool, and the flipped `gamma:0.85` for mirrored images."""
 POOL = candidate_views("auto", n=None).texts
 VIEWS = tuple(dict.fromkeys((*POOL, *FURTHER_VIEWS)))
 PRESETS = ("natural", "digits", "cifar10")
 
 DELTA = 0.05
 CERTIFIED = {"coverage at 1 %": 0.01, "coverage at 2 %": 0.02, "coverage at 5 %": 0.05}
-"""Metrics: fraction of judged images that is accepted at a certified risk."""
+"""Metrics: fraction of judged images accepted at a certified risk."""
 MEASURED = {
     "accuracy": METRICS["accuracy"],
     "AUROC": METRICS["auroc"],
@@ -87,7 +87,7 @@ MEASURED = {
 PREDICT_FROM: tuple[PredictFrom, ...] = ("image", "views")
 BASELINE = "mean"
 APART = "blend, tuning images unused"
-"""To separate what `learned` gains from what its tuning images would be worth as certification images."""
+"""Separates the gain of `learned` from the value of its tuning images as certification images."""
 NO_WEIGHT = dict.fromkeys(("intercept", "log_odds", "log_margin", "logit_norm", "image_log_odds"), 0.0)
 CONFIDENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "msr": ("msr", {}),
@@ -97,14 +97,14 @@ CONFIDENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "learned": ("learned", {}),
     "max-logit-pnorm on views": ("max-logit-pnorm", {"on": "views"}),
     "mean with temperature": ("mean", {"temperature": "fit"}),
-    # This one feature alone ranks images as the mean over views of the margin does.
+    # This feature alone ranks images like the mean margin over views.
     "mean margin": ("learned", {**NO_WEIGHT, "margin": 1.0}),
 }
 
 SHOWN_COVERAGE = "coverage at 2 %"
 DEFAULTS, IMAGE = "defaults", "image alone"
 IMAGE_TOLERANCE, PRESET_TOLERANCE = 0.1, 0.2
-"""How far below the image alone, and below the best preset, the defaults may be, in AUROC in percent."""
+"""Allowed loss of AUROC (in percent) of the defaults to the image alone, and to the best preset."""
 AVERAGE = "average"
 
 Row = dict[str, str]
@@ -117,9 +117,9 @@ class StudySet:
     name: str
     preds: sl.Predictions
     preset: str
-    """The preset meant for such images, on which confidences are compared."""
+    """The preset for these images, used to compare confidences."""
     is_chosen_on: bool
-    """Whether a classifier that choices were made on takes part."""
+    """Whether choices were made on its classifier, or on a member of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class Split:
 
 
 def split_images(n_images: int, seed: int) -> Split:
-    """Set tuning images apart, and divide the others into two halves."""
+    """Hold out tuning images, and divide the others into two halves."""
     tuning = tuning_positions(n_images, seed)
     others = np.random.default_rng(seed).permutation(np.delete(np.arange(n_images), tuning))
     half = len(others) // 2
@@ -143,7 +143,7 @@ def split_images(n_images: int, seed: int) -> Split:
 
 
 def load_sets(data: Path, store: Path) -> Iterator[StudySet]:
-    """Yield every classifier with its predictions, collected where the store does not have them."""
+    """Yield every classifier with its predictions; missing ones are collected into the store."""
     collected = {}
     for name in (*RESNETS, *WIDE_RESNETS):
         collected[name] = preds = collect_cifar10(data, store, name)
@@ -187,9 +187,9 @@ def read_images(folder: Path) -> tuple[Array, IntArray]:
 
 
 def mirror(preds: sl.Predictions) -> sl.Predictions:
-    """Return the predictions for the mirrored images, for each view whose mirrored partner is among the predictions.
+    """Return the predictions for the mirrored images, for each view with a mirrored partner in the predictions.
 
-    A view of the mirrored image is the view of the image that flips it first, so no classifier is needed.
+    No classifier is needed: a view of the mirrored image equals a view of the image that begins with a flip.
     """
     pairs = {text: find_mirrored(text) for text in preds.views.texts if find_mirrored(text) in preds.views.texts}
     positions = [preds.views.texts.index(partner) for partner in pairs.values()]
@@ -197,22 +197,22 @@ def mirror(preds: sl.Predictions) -> sl.Predictions:
 
 
 def find_mirrored(view: str) -> str:
-    """Return the view that does to an image what `view` does to its mirror image."""
+    """Return the view of an image that equals `view` of its mirror image."""
     names = {"identity": "hflip", "hflip": "identity"}
     return names.get(view) or (view.removeprefix("hflip+") if view.startswith("hflip+") else f"hflip+{view}")
 
 
 def find_preset_views(preset: str, preds: sl.Predictions) -> list[str]:
-    """Return the views of a preset as the predictions have them: shifts in pixels, or in percent of 32 pixels.
+    """Return the views of a preset as written in the predictions: shifts in pixels, or in percent of 32 pixels.
 
-    Views without predictions are left out: for mirrored images those whose partner was not collected.
+    Views without predictions are omitted: for mirrored images, those without a collected partner.
     """
     views = sl.ViewSet(preset).texts
     return [text for view in views for text in {view: 0, convert_to_percent(view): 0} if text in preds.views.texts]
 
 
 def convert_to_percent(view: str) -> str:
-    """Return a view whose shifts are in pixels of a 32x32 image with shifts in percent."""
+    """Convert the shifts of a view from pixels of a 32x32 image to percent."""
     return "+".join(_convert_step(step) for step in view.split("+"))
 
 
@@ -229,7 +229,7 @@ def _convert_step(step: str) -> str:
 def measure_confidences(study_set: StudySet, splits: Sequence[Split]) -> dict[tuple[str, str, str], Float64Array]:
     """Return every metric in percent by class prediction, confidence and metric, on each split. float64 [splits]
 
-    NaN where a confidence cannot be computed: it needs logits, or more errors among the tuning images.
+    NaN if a confidence cannot be computed: it needs logits, or more errors among the tuning images.
     """
     preds = study_set.preds.select(views=find_preset_views(study_set.preset, study_set.preds))
     measured: dict[tuple[str, str, str], Float64Array] = {}
@@ -250,7 +250,7 @@ def measure_confidences(study_set: StudySet, splits: Sequence[Split]) -> dict[tu
 def iter_confidences(
     preds: sl.Predictions, name: str, predict_from: PredictFrom, splits: Sequence[Split]
 ) -> Iterator[Float64Array | None]:
-    """Yield the confidence of all images for each split, fitted to its tuning images, or None if that is impossible."""
+    """Yield the confidence of all images for each split, fitted to its tuning images; None if it cannot be fitted."""
     method, options = CONFIDENCES[name]
     if not needs_fitting(method, options):
         try:
@@ -281,7 +281,7 @@ def measure_split(
 ) -> dict[str, float]:
     """Return every metric on the judged images of one split.
 
-    The labels of the tuning images are spent if these are set apart, and else help to certify.
+    The labels of the tuning images are used up if they are held out; otherwise they help to certify.
     """
     ranking = rank(correct[split.judged], confidence[split.judged])
     values = {metric: record.ranked(ranking) for metric, record in metrics.items()}
@@ -295,7 +295,7 @@ def measure_split(
 
 
 def measure_defaults(study_set: StudySet, splits: Sequence[Split]) -> tuple[dict[str, Float64Array], list[str]]:
-    """Return the AUROC in percent of the defaults and all they are compared with, and what was chosen, by split."""
+    """Return the AUROC in percent of the defaults and all alternatives, and the choices, by split."""
     preds, correct = study_set.preds, study_set.preds.correct()
     confidences = {IMAGE: sl.confidence(preds, "msr")}
     for preset in PRESETS:
@@ -312,7 +312,7 @@ def measure_defaults(study_set: StudySet, splits: Sequence[Split]) -> tuple[dict
 
 
 def apply_defaults(preds: sl.Predictions, split: Split) -> tuple[Float64Array, str]:
-    """Return the default confidence of all images with the views chosen on the tuning images, and which they are."""
+    """Return the default confidence of all images with the views chosen on the tuning images, and a description."""
     pool = preds.select(views=[text for text in POOL if text in preds.views.texts])
     spread = np.unique(np.linspace(0, len(split.tuning) - 1, MAX_IMAGES_OF_CHOICE).astype(np.int64))
     choice = choose_views(pool.select(images=split.tuning[spread]))
@@ -328,8 +328,8 @@ def apply_defaults(preds: sl.Predictions, split: Split) -> tuple[Float64Array, s
 def summarize(values: Float64Array) -> tuple[float, float, float]:
     """Return the mean over the splits and its 95 % interval.
 
-    About half of the images are judged in each split, so the spread of a number over the splits is about its standard
-    error on all images (half-sampling); t quantiles account for the few splits.
+    Each split judges about half of the images, so the spread over the splits is about the standard error on all images
+    (half-sampling); t quantiles account for the few splits.
     """
     from scipy.stats import t
 
@@ -341,7 +341,7 @@ def summarize(values: Float64Array) -> tuple[float, float, float]:
 def describe_values(values: Float64Array, differences: Float64Array) -> Row | None:
     """Return a number and a paired difference with their intervals, as texts; None if measured on less than two splits.
 
-    NaN where they could not be measured. float64 [splits]
+    NaN means not measured. float64 [splits]
     """
     measured = np.isfinite(values) & np.isfinite(differences)
     if measured.sum() < 2:
@@ -365,7 +365,7 @@ def make_average_rows(all_measured: Sequence[Measured]) -> list[Row]:
     for key in all_measured[0]:
         baseline = (key[0], BASELINE, key[2])
         differences = np.array([measured[key] - measured[baseline] for measured in all_measured])
-        # A confidence that could not be fitted in some split of a set still counts in the others.
+        # A confidence that was not fitted in some split of a set still counts in the others.
         average[key] = np.nanmean(differences, axis=0) if np.isfinite(differences).any() else differences[0]
     return _describe_confidences({"set": AVERAGE, "chosen_on": "no", "images": ""}, average)
 
@@ -380,7 +380,7 @@ def _describe_confidences(start: Row, measured: Measured) -> list[Row]:
 
 
 def make_default_rows(study_set: StudySet, values: Mapping[str, Float64Array], choices: Sequence[str]) -> list[Row]:
-    """Return a row for the defaults and each alternative; the differences are those of the defaults to it."""
+    """Return a row for the defaults and each alternative, with the difference of the defaults to it."""
     rows = []
     for name, aurocs in values.items():
         described = describe_values(aurocs, values[DEFAULTS] - aurocs)
@@ -411,12 +411,12 @@ def write_rows(file: Path, rows: Sequence[Row]) -> None:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Read the rows that `write_rows` wrote."""
+    """Read rows written by `write_rows`."""
     with file.open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 
 
-# Tables for people
+# Tables
 
 
 def format_defaults_table(rows: Sequence[Row]) -> str:
@@ -443,7 +443,7 @@ def format_defaults_table(rows: Sequence[Row]) -> str:
 
 
 def list_misses(image: Row, best_preset: Row) -> list[str]:
-    """Return what the defaults do not reach."""
+    """Return the missed targets of the defaults."""
     misses = []
     if float(image["difference"]) < -IMAGE_TOLERANCE:
         misses.append("**below the image alone**")
@@ -470,9 +470,9 @@ def format_confidences_table(rows: Sequence[Row]) -> str:
 
 
 def format_methods_table(rows: Sequence[Row]) -> str:
-    """Return the difference of each confidence to `mean`, averaged over the sets that nothing was chosen on.
+    """Return the difference of each confidence to `mean`, averaged over the held-out sets.
 
-    The class is that of the image; confidences.csv has that of the views, too.
+    The class is predicted from the image; confidences.csv has the class from the views, too.
     """
     lines = [
         "| confidence | AUROC | worst set | better, worse | AUPR | AURC | coverage at 1 % | at 2 % | at 5 % |",
@@ -509,7 +509,7 @@ def mark_set(row: Row) -> str:
 
 
 def format_difference(row: Row | None, decimals: int = 2) -> str:
-    """Return a difference with its interval, such as '+0.50 [+0.31, +0.69]', and on how many splits if not on all."""
+    """Format a difference with its interval like '+0.50 [+0.31, +0.69]', and the number of splits if not all."""
     if row is None:
         return "–"
     middle, low, high = (float(row[name]) for name in ("difference", "difference_low", "difference_high"))

@@ -1,4 +1,4 @@
-"""Activation distances (IAD), a baseline of the paper that looks inside a PyTorch network.
+"""Activation distances (IAD), a baseline of the paper that needs the activations of a PyTorch network.
 
 The density score of Mandelbaum and Weinshall (2017), "Distance-based Confidence Score for Neural Network Classifiers".
 """
@@ -40,7 +40,7 @@ def compute_distance_confidence(
 def compute_embeddings(classifier: Classifier, images: Array, layer: str, batch_size: int = 256) -> Float32Array:
     """Return the flattened output of one layer of a PyTorch classifier. uint8 [N, H, W, C] -> float32 [N, E]
 
-    `layer` is the name of the layer in `dict(module.named_modules())`, such as 'layer4.1' or 'avgpool'.
+    `layer` is the name of the layer in `dict(module.named_modules())`, for example 'layer4.1' or 'avgpool'.
     """
     if not isinstance(classifier, TorchClassifier):
         fault = f"the layers of {type(classifier).__name__} {classifier.name!r} are not accessible"

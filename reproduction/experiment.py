@@ -1,6 +1,6 @@
 """Experiments as values: data sets, classifiers, views, methods, metrics and the matching columns of the paper.
 
-Notation (`by`, `k`, method symbols such as "MSR(D)") follows the paper, because the results are compared with it.
+Notation (`by`, `k`, method symbols like "MSR(D)") follows the paper, because the results are compared with it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from secondlook.predictions import PredictFrom
 from secondlook.views import PRESETS
 
 By = Literal["x", "D"]
-"""What the class is predicted from, in the paper's notation: the image x, or the set D of its views."""
+"""Source of the predicted class in the paper's notation: the image x, or the set D of its views."""
 PREDICT_FROM: Mapping[By, PredictFrom] = {"x": "image", "D": "views"}
 """The same choice in the vocabulary of the library."""
 
@@ -27,14 +27,14 @@ class ReproductionError(sl.SecondLookError):
 
 @dataclass(frozen=True)
 class TitledRecord:
-    """A record with a name and a title, as registries list it."""
+    """A registry record with a name and a title."""
 
     name: str
     title: str
 
     @property
     def form(self) -> str:
-        """The name, as users write it."""
+        """The name on the command line."""
         return self.name
 
     @property
@@ -45,7 +45,7 @@ class TitledRecord:
 
 @dataclass(frozen=True)
 class PublishedColumn:
-    """A column of a table in the paper; `flip` is "with" or "without" flips in training, where the paper states it."""
+    """A column of a table in the paper; `flip` is "with" or "without" flips in training, if the paper states it."""
 
     table: int
     data_set: str
@@ -201,7 +201,7 @@ class Experiment(TitledRecord):
 def view_texts(views: str) -> tuple[str, ...]:
     """Return the text of each view of a preset, or of views separated by white space, the identity first."""
     words = PRESETS[views].views.split() if views in PRESETS else views.split()
-    # Passed as a list, so that a preset's warning is not repeated here: the experiment's notes contain it.
+    # A list avoids the warning of a preset, which the notes of the experiment contain.
     return _view_set(words).texts
 
 

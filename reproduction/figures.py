@@ -1,4 +1,4 @@
-"""Running the figures: intensity of views, risk against coverage, AORC explained, resamplings, and contact sheets."""
+"""Run the figures: intensity of views, risk against coverage, AORC explained, resamplings, and contact sheets."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +56,7 @@ def _run_columns(
     find_missing: Callable[[Column], tuple[MissingItem, ...]],
     run: Callable[[Column], list[T]],
 ) -> tuple[list[T], tuple[MissingItem, ...]]:
-    """Run every column whose inputs are available; return the results, and what is missing for the others."""
+    """Run all columns with available inputs; return the results, and the missing inputs of the others."""
     results: list[T] = []
     missing: list[MissingItem] = []
     for column in columns:
@@ -107,7 +107,7 @@ def _compute_intensity_curve(figure: Intensity, column: Column, workspace: Works
 
 
 def _mean_cell(cells: list[Cell]) -> Cell:
-    """Return the mean of cells over the same resamplings, so that the interval is that of the mean."""
+    """Return the mean of cells over the same resamplings, with the interval of the mean."""
     return Cell(float(np.mean([cell.value for cell in cells])), np.mean([cell.resampled for cell in cells], axis=0))
 
 
@@ -181,7 +181,7 @@ def run_metric_explained(figure: MetricExplained, workspace: Workspace) -> Piece
 
 
 def _area_table_rows(correct: BoolArray, confidence: Float64Array) -> list[tuple[str, str]]:
-    """Return the areas whose ratio is AORC, as text."""
+    """Return the areas that define AORC, as text."""
     ranking = rank(correct, confidence)
     worst, method, perfect = (
         float(one.risk_coverage(joint=True).risk.mean()) for one in (ranking.worst(), ranking, ranking.perfect())
@@ -265,7 +265,7 @@ def _resampling_table_row(row: ResultRow) -> tuple[str, ...]:
 
 
 def run_contact_sheets(sheets: ContactSheets, workspace: Workspace) -> PieceResult:
-    """Return one sheet for each column whose data set is available; no classifier is needed."""
+    """Return one sheet for each column with an available data set; no classifier is needed."""
     pictures, missing = _run_columns(
         sheets.columns, workspace.find_missing_data, lambda column: [_draw_sheet(sheets, column, workspace)]
     )

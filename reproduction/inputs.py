@@ -1,4 +1,4 @@
-"""What the experiments need: data sets, classifiers and their files, and instructions for what is missing."""
+"""Inputs of the experiments: data sets, classifiers and their files, and instructions for missing inputs."""
 
 import tomllib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from reproduction import archives  # noqa: F401 - registers the sources of the d
 from reproduction.experiment import ReproductionError, TitledRecord
 from secondlook.registry import Registry
 
-# --- Required files, and what is missing ---
+# --- Required files, and missing items ---
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RequiredFile:
         return any((root / path).exists() for path in (self.path, *self.alternatives))
 
     def instruction(self, root: Path) -> str:
-        """Return where to put the file and where to get it."""
+        """Return the location and the origin of the file."""
         return f"put {root / self.path} ({self.size}): {self.origin}"
 
 
@@ -218,15 +218,15 @@ std = [0.5, 0.5, 0.5]"""
 """An entry of the classifiers file."""
 
 NAME_INSTRUCTION = 'add name = "..." below [{name}] in the TOML file, and change it whenever the function changes'
-"""A function has no file to compute a digest from."""
+"""A function has no file with a digest."""
 
 
 @dataclass(frozen=True)
 class ClassifierRecord(TitledRecord):
-    """A classifier that the columns refer to by name, and the spec that it is loaded from by default.
+    """A named classifier of columns, and its default spec.
 
-    `{root}` in the spec is the first of `folders` below the data root that contains `file`. `layer` is the layer of a
-    torch classifier whose activations the distance method compares.
+    `{root}` in the spec is the first of `folders` below the data root that contains `file`. The distance method uses
+    the activations of `layer` of a torch classifier.
     """
 
     spec: str | None = None
@@ -305,7 +305,7 @@ def _parse_classifier(name: str, table: object, path: Path) -> ClassifierRecord:
     default = CLASSIFIERS.find(name, where=f" in {str(path)!r}")
     if not isinstance(table, Mapping) or not isinstance(table.get("spec"), str):
         raise ReproductionError(
-            f'[{name}] in {str(path)!r} has no spec; add a line such as spec = "onnx:FILE.onnx" below [{name}].'
+            f'[{name}] in {str(path)!r} has no spec; add a line like spec = "onnx:FILE.onnx" below [{name}].'
         )
     options = {key: _as_tuple(value) for key, value in table.items() if key not in ("spec", "layer")}
     return ClassifierRecord(name, default.title, table["spec"], tuple(options.items()), layer=table.get("layer"))

@@ -1,4 +1,4 @@
-"""Reads arrays of a MATLAB file; runs as a program of its own, because scipy crashes on some damaged files.
+"""Reads arrays of a MATLAB file, as a separate program, because scipy crashes on some damaged files.
 
 Standard input is the file; the arguments are the maximum number of bytes of memory and the names of the arrays,
 VARIABLE or STRUCTURE.FIELD. The arrays are written to standard output one after the other in NumPy's format, and the
@@ -43,7 +43,7 @@ def _find_array(content: dict[str, Any], name: str) -> Any:
     fields = array.dtype.names or ()
     if field not in fields:
         raise LookupError(f"no field {field!r} in {variable!r}; its fields: {', '.join(fields) or 'none'}")
-    # Each value is an array of its own.
+    # Each value is a separate array.
     return np.array([np.asarray(value).item() for value in array[field].ravel()])
 
 

@@ -19,9 +19,9 @@ from secondlook.predictions import PredictFrom
 from secondlook.progress import progress_bar
 
 BASELINE = "MSR(x)"
-"""The symbol of the method that gains are measured against."""
+"""The symbol of the baseline for gains."""
 DISTANCE = "distance"
-"""A confidence that is no method of the library: it needs the activations of a network."""
+"""A confidence outside the library: it needs the activations of a network."""
 CONFIDENCE_LEVEL = 0.95
 IMAGE_RESAMPLINGS = 500
 
@@ -34,7 +34,7 @@ class Cell:
     resampled: Float64Array
 
     def minus(self, other: "Cell") -> "Cell":
-        """Return the paired difference: both cells use the same resamplings."""
+        """Return the paired difference over the same resamplings."""
         return Cell(self.value - other.value, self.resampled - other.resampled)
 
     @property
@@ -135,7 +135,7 @@ def compute_cells(
     bound_metrics = parse_metrics(metrics)
 
     def compute_metrics(_: str, ranking: Ranking) -> list[float]:
-        # Undefined if all images are correct, or all are errors; such a cell is omitted.
+        # Omit undefined cells: all images are correct, or all are errors.
         return [one.try_compute(ranking)[0] for one in bound_metrics]
 
     entries = {symbol: (confidences.correct, values) for symbol, values in confidences.by_method.items()}

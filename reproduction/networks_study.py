@@ -2,9 +2,9 @@
 
 Run: python -m reproduction.networks_study DATA STORE [--out DIR]
 
-DATA has the folders cifar10, cifar10-jpeg and cifar100 with their classifiers. STORE keeps the predictions, so that the
-study can be resumed and repeated without running the classifiers again. Views are chosen once per classifier, as `auto`
-does. The tuning images, on which they are chosen and `learned` is fitted, are neither certified on nor judged.
+DATA has the folders cifar10, cifar10-jpeg and cifar100 with their classifiers. STORE keeps the predictions, to resume
+and repeat the study without running the classifiers again. Views are chosen once per classifier, like `auto`. Tuning
+images, used to choose views and to fit `learned`, are not used to certify or to judge.
 """
 
 import argparse
@@ -51,7 +51,7 @@ LABEL_FREE = (*(name for name, one in METHODS.items() if not (one.parameter or o
 FITTED = ("learned", "max-logit-pnorm?on=views")
 SHOWN = (BASELINE, MEAN, BOOTSTRAP, "blend", "learned")
 LEAST_GAIN, TOLERANCE = 1.5, 0.3
-"""What the default should gain over the image alone on CIFAR-100, and lose to another method at most, in AUROC."""
+"""Targets in AUROC: the default's minimum gain over the image alone on CIFAR-100, and maximum loss to any method."""
 
 CORRUPTED = ("c100-small", "resnet20")
 CORRUPTIONS = ("gaussian noise", "motion blur", "fog", "jpeg")
@@ -95,7 +95,7 @@ def collect_corrupted(data: Path, store: Path, network: str, views: Sequence[str
     return collected
 
 
-# ---- What is measured
+# ---- Measurements
 
 
 def split_others(n_images: int, tuning: IntArray, seed: int) -> Split:
@@ -106,7 +106,7 @@ def split_others(n_images: int, tuning: IntArray, seed: int) -> Split:
 
 
 def compute_confidences(preds: sl.Predictions, tuning: IntArray, methods: Sequence[str]) -> dict[str, Float64Array]:
-    """Return the confidences of all images by method, fitted to the tuning images where a method needs it."""
+    """Return the confidences of all images by method, fitted to the tuning images if needed."""
     confidences = {}
     for method in methods:
         if needs_fitting(method):
@@ -136,7 +136,7 @@ def measure_network(
 
 
 def list_methods(preds: sl.Predictions) -> tuple[str, ...]:
-    """Return the methods to compare: all that need no labels, single views among them, and the fitted ones."""
+    """Return the methods to compare: all without labels, including single views, and the fitted ones."""
     return (*LABEL_FREE, *(f"view:{text}" for text in preds.views.texts[1:]), *FITTED)
 
 
@@ -165,7 +165,7 @@ def make_bootstrap_row(start: Row, measured: Measured) -> Row:
 
 
 def find_rows(rows: Sequence[Row], **wanted: str) -> dict[tuple[str, str], Row]:
-    """Return the rows with these values by network and method."""
+    """Return the matching rows by network and method."""
     return {(row["network"], row["method"]): row for row in rows if wanted.items() <= row.items()}
 
 
@@ -175,7 +175,7 @@ def mark_network(network: str) -> str:
 
 
 def find_best_other(rows: Sequence[Row], network: str, default: str = "blend") -> Row:
-    """Return the row of the label-free method with the best AUROC, besides the default."""
+    """Return the row of the best label-free method by AUROC, except the default."""
     others = (
         row
         for row in rows
@@ -206,7 +206,7 @@ def format_auroc_table(rows: Sequence[Row]) -> str:
 
 
 def is_reached(rows: Sequence[Row], network: str) -> bool:
-    """Whether the default gains enough over the image alone, and no other label-free method is clearly better."""
+    """Whether the default gains enough over the image alone, and no label-free method is clearly better."""
     gain = float(find_rows(rows, metric="AUROC")[network, "blend"]["difference"])
     loses = float(find_best_other(rows, network)["default_difference"]) < -TOLERANCE
     return not loses and (network not in CIFAR100_NETWORKS or gain >= LEAST_GAIN)

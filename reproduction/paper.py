@@ -1,4 +1,4 @@
-"""The paper as data: the numbers it prints, its tables, and its figures."""
+"""The paper as data: printed numbers, tables and figures."""
 
 import csv
 from collections.abc import Mapping
@@ -96,8 +96,8 @@ def _read_csv(name: str) -> list[dict[str, str]]:
 
 
 # --- Methods and notes ---
-# What the notes say about the released code comes from the files of YuvalBahat/Confidence-Estimation on GitHub that
-# docs/background/reproduction.md lists.
+# The notes about the released code refer to files of YuvalBahat/Confidence-Estimation on GitHub, listed in
+# docs/background/reproduction.md.
 
 MSR = MethodRow("MSR(x)", "msr")
 MEAN = MethodRow("MSR(D)", "mean")
@@ -141,7 +141,7 @@ SINGLE_VIEWS = (
     MethodRow("vflip", "view:vflip"),
     MethodRow("channel swap", "view:channels:gbr"),
 )
-"""The rows of Table 1 by their printed names, each with the view that the released code ran under that name."""
+"""The rows of Table 1 by their printed names, with the views of the released code."""
 
 CIFAR10 = Column(
     "CIFAR-10 VGG-8",

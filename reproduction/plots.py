@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Colors that color-blind readers can distinguish."""
 MARKERS = "os^D"
-"""The marker changes whenever the palette starts again."""
+"""The marker changes when the palette repeats."""
 MAX_POINTS = 2000
 """A curve with more points looks the same and takes longer to draw."""
 

@@ -1,4 +1,4 @@
-"""Results of an experiment: rows for the CSV file, tables for people, pictures, and what is missing."""
+"""Results of an experiment: rows for the CSV file, tables, pictures, and missing items."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ from pathlib import Path
 from reproduction.inputs import MissingItem
 
 CSV_NAMES = {"subset": "part"}
-"""Columns whose name in the kept CSV files differs from the field."""
+"""Column names in the kept CSV files that differ from the field."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _columns() -> list[tuple[str, str]]:
 
 
 def format_csv(rows: Iterable[ResultRow]) -> str:
-    """Return rows as CSV; numbers have six decimals, so that equal runs produce equal text."""
+    """Return rows as CSV, with six decimals so that equal runs produce equal text."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([name for _, name in _columns()])
@@ -127,7 +127,7 @@ def _escape_latex(text: str) -> str:
 
 
 def format_percent(value: float | None) -> str:
-    """Return a fraction times 100, as the paper prints it."""
+    """Return a fraction times 100, like in the paper."""
     return "" if value is None else f"{100 * value:.2f}"
 
 

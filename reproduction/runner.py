@@ -1,4 +1,4 @@
-"""Running experiments: `reproduce` runs one or several by name and writes their results."""
+"""Run experiments: `reproduce` runs one or several by name and writes their results."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -45,7 +45,7 @@ class Reproduction:
 
     @property
     def missing(self) -> tuple[MissingItem, ...]:
-        """What could not be run, without duplicates."""
+        """Missing items, without duplicates."""
         items = [item for results in self.results.values() for result in results for item in result.missing]
         return tuple(dict.fromkeys(items))
 
@@ -58,7 +58,7 @@ class Reproduction:
         return any(result.has_run for result in self.results[experiment.name])
 
     def to_dict(self) -> dict[str, object]:
-        """Return all numbers, and what is missing, for JSON."""
+        """Return all numbers and missing items, for JSON."""
         return {
             "out": str(self.out),
             "experiments": {

@@ -1,4 +1,4 @@
-"""Small deterministic classifiers of what scikit-learn ships: digits, signs made from them, patches of photographs.
+"""Small deterministic classifiers for data of scikit-learn: digits, signs made from them, patches of photographs.
 
 Nothing is downloaded: every network but the demo's is trained here, in seconds, on images that are not classified.
 """
@@ -38,17 +38,17 @@ class LabeledImages:
 
 @dataclass(frozen=True)
 class TrainedSet:
-    """A classifier and the images that it was not trained on."""
+    """A classifier and images outside its training set."""
 
     name: str
     classifier: sl.Classifier
     unseen: LabeledImages
     preset: str
-    """The preset of views meant for such images."""
+    """The preset of views for these images."""
 
 
 def train_all() -> Iterator[TrainedSet]:
-    """Yield every classifier with its images; the one trained with label smoothing only where PyTorch is installed."""
+    """Yield every classifier with its images; the one with label smoothing only if PyTorch is installed."""
     digits = load_digit_images()
     order = np.random.default_rng(0).permutation(len(digits.labels))
     training, unseen = digits[order[:TRAINING_IMAGES]], digits[np.sort(order[TRAINING_IMAGES:])]
@@ -70,7 +70,7 @@ def train_all() -> Iterator[TrainedSet]:
 
 
 def load_digit_images() -> LabeledImages:
-    """Return the digits of scikit-learn as the demo shows them: enlarged to 16x16, uint8 [1797, 16, 16, 1]."""
+    """Return the digits of scikit-learn enlarged to 16x16, like in the demo. uint8 [1797, 16, 16, 1]"""
     import cv2
     from sklearn.datasets import load_digits
 
@@ -81,7 +81,7 @@ def load_digit_images() -> LabeledImages:
 
 
 def split_signs(digits: LabeledImages) -> tuple[LabeledImages, LabeledImages]:
-    """Return training and other images of 14 classes: seven digits and their mirror images, so that a flip misleads.
+    """Return training and other images of 14 classes: seven digits and their mirror images, so that flips mislead.
 
     A digit and its mirror image are in the same part.
     """
@@ -120,7 +120,7 @@ def cut_patches(*, even: bool, count: int) -> LabeledImages:
 
 
 def augment(training: LabeledImages, *, shift: int, copies: int, mirror: bool = False) -> LabeledImages:
-    """Return randomly shifted copies of the images, also mirrored ones where asked for."""
+    """Return randomly shifted copies of the images, optionally also mirrored ones."""
     random = np.random.default_rng(0)
     images = []
     for image in np.concatenate([training.images] * copies):
@@ -131,7 +131,7 @@ def augment(training: LabeledImages, *, shift: int, copies: int, mirror: bool = 
 
 
 def fit_network(training: LabeledImages, *, hidden: int, output: Output = "logits") -> sl.Classifier:
-    """Train a network with one hidden layer; it outputs its logits, or the probabilities that scikit-learn computes."""
+    """Train a network with one hidden layer; it outputs logits, or the probabilities of scikit-learn."""
     from sklearn.neural_network import MLPClassifier
 
     network = MLPClassifier((hidden,), alpha=1e-3, max_iter=60, random_state=0)
@@ -151,7 +151,7 @@ def fit_network(training: LabeledImages, *, hidden: int, output: Output = "logit
 
 
 def fit_smoothed_network(training: LabeledImages, *, hidden: int) -> sl.Classifier:
-    """Train a network with one hidden layer with label smoothing, which makes its largest probabilities alike."""
+    """Train a network with one hidden layer and label smoothing, which makes its largest probabilities similar."""
     import torch
 
     with torch.random.fork_rng():

@@ -2,9 +2,9 @@
 
 Run: python -m reproduction.unknown_study DATA STORE [--out DIR]
 
-DATA has the folders cifar10, cifar10-jpeg and cifar100 with their classifiers. STORE keeps the predictions, so that the
-study can be resumed and repeated without running the classifiers again. Unknown to the classifiers of CIFAR-10 are the
-images of CIFAR-100 and the reverse; digits, patches of photographs, textures and noise are unknown to all of them.
+DATA has the folders cifar10, cifar10-jpeg and cifar100 with their classifiers. STORE keeps the predictions, to resume
+and repeat the study without running the classifiers again. CIFAR-100 images are unknown to the CIFAR-10 classifiers and
+vice versa; digits, patches of photographs, textures and noise are unknown to all of them.
 """
 
 import argparse
@@ -34,24 +34,24 @@ NETWORKS = (*RESNETS, *WIDE_RESNETS, *CIFAR100_NETWORKS)
 CHOSEN_ON = ("resnet20", "wrn16-2-seed0", "c100-plain")
 """The score and its parameters were chosen on these only."""
 MAX_CIFAR100_IMAGES = 4_000
-"""Of each set, for the classifiers of CIFAR-100, which have ten times as many outputs."""
+"""For each set, for the CIFAR-100 classifiers, which have ten times the outputs."""
 NORMALIZATIONS = {**NORMALIZATION, "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))}
 VIEWS = "cifar10"
 SIDE = 32
 MADE_IMAGES = 1_000
 JPEG_QUALITY = 75
-"""That of the images in cifar10-jpeg: without it, unknown images would differ by their compression alone."""
+"""JPEG quality of cifar10-jpeg; otherwise unknown images would already differ by their compression."""
 KNOWN, NEAR = "known", "near"
 
 SPLITS = 5
-"""Random halves of the known images, of which one is calibrated on, and the other judged."""
+"""Number of random splits of the known images into a calibration half and a judged half."""
 RISKS = {"cifar10": 0.01, "cifar10-jpeg": 0.01, "cifar100": 0.05}
 DELTA = 0.05
 EXAMPLES = 1_000
-"""Example unknown images at most; what is judged are others."""
+"""Maximum number of example unknown images; other images are judged."""
 BUDGETS = (Familiarity.DEFAULT_BUDGET, 0.05)
 DEFAULT, BUDGET, FITTED = "no limit", "budget", "examples"
-"""Policies without a limit of familiarity, with one from known images alone, and fitted to examples of the same set."""
+"""Policies without a limit of familiarity, with a limit from known images, and with one fitted to examples."""
 POLICIES = (DEFAULT, *(f"{kind} {budget:g}" for kind in (BUDGET, FITTED) for budget in BUDGETS))
 COVERAGE, ERRORS, ACCEPTED = "coverage", "error rate", "unknown accepted"
 MEASURED = (COVERAGE, ERRORS, ACCEPTED)
@@ -86,7 +86,7 @@ def collect_network(data: Path, store: Path, network: str) -> dict[str, sl.Predi
 
 @cache
 def make_far_sets() -> dict[str, Array]:
-    """Return images that look like no photograph of an object, by name. uint8 [n, 32, 32, 3] each"""
+    """Return images unlike photographs of objects, by name. uint8 [n, 32, 32, 3] each"""
     digits = load_digit_images().images
     return {
         "digits": np.repeat(np.stack([resize(digit[..., 0]) for digit in digits])[..., None], 3, axis=3),
@@ -154,7 +154,7 @@ def smooth(values: Float64Array, width: float) -> Float64Array:
 
 
 def compress(images: Array) -> Array:
-    """Return what remains of images after JPEG compression. uint8 [n, 32, 32, 3]"""
+    """Compress images as JPEG and decode them. uint8 [n, 32, 32, 3]"""
     compressed = []
     for image in images:
         file = io.BytesIO()
@@ -163,11 +163,11 @@ def compress(images: Array) -> Array:
     return np.stack(compressed)
 
 
-# ---- What is measured
+# ---- Measurements
 
 
 def measure_detection(sets: Mapping[str, sl.Predictions]) -> Iterator[Row]:
-    """Yield how well each score tells known from unknown images: AUROC and FPR95, in percent."""
+    """Yield AUROC and FPR95 of each score for detecting unknown images, in percent."""
     scores = {name: compute_scores(preds) for name, preds in sets.items()}
     for unknown in sets:
         if unknown == KNOWN:
@@ -231,7 +231,7 @@ def measure_split(
     return measured
 
 
-# ---- What is told
+# ---- Tables
 
 
 def format_policies_table(rows: list[Row]) -> str:
@@ -250,13 +250,13 @@ def format_policies_table(rows: list[Row]) -> str:
 
 
 def average_rows(rows: list[Row], networks: tuple[str, ...], unknown: str, policy: str) -> dict[str, float]:
-    """Return the means of what was measured for a policy over networks."""
+    """Return the means of all measurements of a policy over networks."""
     chosen = [row for row in rows if row["network"] in networks and (row["set"], row["policy"]) == (unknown, policy)]
     return {column: float(np.mean([float(row[column]) for row in chosen])) for column in MEASURED}
 
 
 def format_percent(value: float) -> str:
-    """Return a fraction in percent, as it is kept."""
+    """Format a fraction in percent for the result files."""
     return f"{100 * value:.3f}"
 
 
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")  # of several calibrations on the same images, which are splits here
+    warnings.simplefilter("ignore")  # about repeated calibrations: here they are splits
     tables: dict[str, list[Row]] = {"detection": [], "policies": []}
     for network in NETWORKS:
         sets = collect_network(arguments.data, arguments.store, network)

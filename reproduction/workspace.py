@@ -17,19 +17,19 @@ SUBSETS: Mapping[ImageSubset, tuple[SubsetName, ...]] = {
     "evaluation": ("evaluation",),
     "all": ("experimental", "evaluation"),
 }
-"""The disjoint subsets that make up each choice; each is stored once, so that no image is classified twice."""
+"""The disjoint subsets of each choice. Each subset is stored once, so no image is classified twice."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What an experiment was computed from.
+    """The inputs of an experiment.
 
     Attributes
     ----------
     digests
         Digests of the data sets and classifiers, by name.
     versions
-        Package versions that each store entry was created with, possibly on another machine.
+        Package versions of each store entry, possibly from another machine.
     """
 
     digests: dict[str, str] = field(default_factory=dict)
@@ -38,17 +38,17 @@ class Provenance:
 
 @dataclass
 class Workspace:
-    """The settings and open inputs that all experiments of one call share.
+    """The settings and open inputs shared by all experiments of one call.
 
     Attributes
     ----------
     store
-        Folder of stored predictions, which are never computed twice.
+        Folder of stored predictions.
     classifiers
-        The user's classifiers by name, which take precedence over `CLASSIFIERS`; loaded ones are used as they are.
+        The user's classifiers by name; they take precedence over `CLASSIFIERS` and may be loaded already.
     seed, indices
-        How a data set is split: by a random seed, or by a file of experimental indices (or a folder of files NAME.txt
-        or NAME.npy, one for each data set).
+        Random seed of the split, or a file of experimental indices (or a folder of files NAME.txt or NAME.npy, one for
+        each data set).
     limit
         Maximum number of images in each subset, for trial runs.
     """
@@ -68,12 +68,12 @@ class Workspace:
         self._provenance = Provenance()
 
     def find_missing(self, column: Column) -> tuple[MissingItem, ...]:
-        """Return the inputs of a column that are not available."""
+        """Return the missing inputs of a column."""
         classifiers = map(self._find_missing_classifier, column.classifiers)
         return (*self.find_missing_data(column), *(item for item in classifiers if item is not None))
 
     def find_missing_data(self, column: Column) -> tuple[MissingItem, ...]:
-        """Return the data set of a column if it is not available."""
+        """Return the data set of a column if it is missing."""
         data_set = DATA_SETS[column.data_set]
         try:
             self._open_data_set(data_set.name)
@@ -159,12 +159,12 @@ class Workspace:
         return classifier
 
     def get_layer(self, name: str) -> str | None:
-        """Return the layer whose activations the distance method compares, if the user named one."""
+        """Return the layer for the distance method, if the user named one."""
         record = self._classifier_record(name)
         return record.layer if isinstance(record, ClassifierRecord) else None
 
     def pop_provenance(self) -> Provenance:
-        """Return what was used since the last call."""
+        """Return the inputs used since the last call."""
         provenance, self._provenance = self._provenance, Provenance()
         return provenance
 

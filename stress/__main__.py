@@ -23,7 +23,7 @@ TESTS: dict[str, tuple[Test, int]] = {
     "memory": (measure_memory, 2000),
 }
 SHOWN_FAILURES = 3
-"""Failures of a case that are printed."""
+"""Maximum number of printed failures per case."""
 
 
 def parse_options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""Kills and errors at every file-system event of a job; a job that then runs again must end with the same bytes."""
+"""Kills and errors at every file-system event of a job; the rerun must end with the same bytes."""
 
 import time
 from collections import Counter
@@ -19,7 +19,7 @@ Files = dict[str, bytes | None]
 
 @dataclass
 class Outcome:
-    """Counts over the faults of one job, and descriptions of what went wrong."""
+    """Counts over the faults of one job, and descriptions of failures."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ def kill_jobs(plan: Plan) -> Iterator[Result]:
 
 
 def fail_jobs(plan: Plan) -> Iterator[Result]:
-    """Let the disk or the memory fail at each event of every job, and run it again."""
+    """Make the disk or the memory fail at each event of every job, and run it again."""
     yield from _run_jobs(plan, "errors", ERRORS)
 
 
@@ -67,7 +67,7 @@ def _choose_points(events: int, count: int, rng: np.random.Generator) -> list[li
 
 
 class _TestedJob:
-    """A job, the files that it ends with, and the number of its events."""
+    """A job, its final files, and its number of events."""
 
     def __init__(self, workspace: Path, place: Path, job: Job, faults: tuple[FaultName, ...]) -> None:
         self.workspace, self.place, self.job, self.faults = workspace, place, job, faults
@@ -95,7 +95,7 @@ class _TestedJob:
         return outcome
 
     def _check_ending(self, outcome: Outcome, where: str, fault: Fault, ended: Ended) -> None:
-        """Expect a kill, or one sentence; or success, where the job can do without the event."""
+        """Expect a kill or a one-sentence error; or success, if the job does not depend on the event."""
         if fault.events < fault.at:  # a resumed job has fewer events
             return
         outcome.counts["faults"] += 1
@@ -104,7 +104,7 @@ class _TestedJob:
             outcome.fail("bad endings", f"{where}: exit code {ended.code}: {ended.text[-1500:]}")
 
     def _finish(self, outcome: Outcome, where: str) -> None:
-        """Run the job again, where it had not finished, and compare all files."""
+        """Run the job again if it had not finished, and compare all files."""
         if not self._is_finished():
             ended = run_in(self.place, self.job.run)
             if ended.code != 0:
@@ -123,5 +123,5 @@ class _TestedJob:
 
 
 def _is_last_lock(name: str) -> bool:
-    """Whether a file is what a job leaves that ends between its last file and the removal of its lock."""
+    """Whether a file is the lock of a job that ended after its last file."""
     return name.endswith((".parts", ".parts/_lock"))

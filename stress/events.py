@@ -1,4 +1,4 @@
-"""File-system events: counts those of this process inside a folder, and kills or fails at one of them."""
+"""File-system events: count those of this process inside a folder, and kill or fail at one of them."""
 
 import builtins
 import errno
@@ -22,7 +22,7 @@ WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Fault:
-    """Something that happens at the `at`-th event in a folder: a kill, or an error; nothing where `at` is 0.
+    """A kill or an error at the `at`-th event in a folder; nothing if `at` is 0.
 
     Events are: opening a file, each write to it (a fault happens after half of it), flushing it to disk, and every
     rename, removal, link and new folder. Reads are events for errors only, since killing a reader changes nothing.
@@ -41,7 +41,7 @@ class Fault:
         return cast(int, struct.unpack("q", self._shared[:8])[0])
 
     def reach(self, *, writes: bool, half: Callable[[], object] = lambda: None) -> None:
-        """Count an event, and let the fault happen at the chosen one; `half` does half of the work before."""
+        """Count an event, and cause the fault at the chosen one; `half` first does half of the work."""
         with self._lock:
             number = self.events + 1
             self._shared[:8] = struct.pack("q", number)
@@ -92,7 +92,7 @@ class Fault:
 
 
 class _WatchedFile(io.BufferedWriter):
-    """A file whose writes are events."""
+    """A file that counts writes as events."""
 
     def __init__(self, fault: Fault, path: Any, mode: str) -> None:
         super().__init__(cast(Any, io.FileIO(path, mode)))

@@ -1,4 +1,4 @@
-"""Simulated worlds: how often the guarantee fails over many calibrations, which must be at most delta."""
+"""Simulated worlds: the guarantee may fail in at most a fraction delta of many calibrations."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ WORLDS = [*((name, images, RISK, DELTA) for name in POPULATIONS for images in IM
 
 
 def calibrate_worlds(plan: Plan) -> Iterator[Result]:
-    """Calibrate in every world, `count` times in all, and compare the failures with what chance allows."""
+    """Calibrate in every world, `count` times in total, and compare the failures with the expected maximum."""
     worlds = [world for world in WORLDS if plan.includes(world[0])]
     with_unknown = [name for name in UNKNOWN_WORLDS if plan.includes(name)]
     draws = -(-plan.count // (len(worlds) + len(with_unknown) or 1))
@@ -33,7 +33,7 @@ def calibrate_worlds(plan: Plan) -> Iterator[Result]:
 
 
 def _judge(found: Row, allowed: Row, seed: int) -> Result:
-    """Return what was found, and a failure for each kind of guarantee that failed more often than chance allows."""
+    """Return the counts, and a failure for each kind of guarantee that failed more often than expected."""
     row: Row = {"test": "calibrations", "case": found["world"], "images": found["images"], "delta": found["delta"]}
     row["calibrations"] = found["draws"]
     failures = []

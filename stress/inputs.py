@@ -38,7 +38,7 @@ def flip_bits(plan: Plan) -> Iterator[Result]:
 
 
 def forge_records(plan: Plan) -> Iterator[Result]:
-    """Change every kind of record as only people can, with a checksum that matches or none, and use it."""
+    """Forge every kind of record, with a matching checksum or none, and use it."""
     with temporary_folder() as place:
         workspace = Path(place) / "forged"
         copy_workspace(_prepare_workspace(), workspace)
@@ -78,7 +78,7 @@ def _test_readers(
 
 
 class _Judge:
-    """Mutates the file of a reader by number, and says what reading it gives."""
+    """Mutates the file of a reader by number, and describes the result of reading it."""
 
     def __init__(self, workspace: Path, reader: Reader, mutation: Mutation, seed: tuple[int, int]) -> None:
         self._workspace, self._reader, self._mutation, self._seed = workspace, reader, mutation, seed
@@ -111,7 +111,7 @@ class _Judge:
                 result = self._reader.read()
             except SecondLookError:
                 return "refused"
-            except BaseException as error:  # noqa: BLE001 - which is what this test looks for
+            except BaseException as error:  # noqa: BLE001 - the test looks for these
                 place = "; ".join(
                     f"{Path(at.filename).name}:{at.lineno}" for at in traceback.extract_tb(error.__traceback__)[-4:]
                 )

@@ -18,7 +18,7 @@ from stress.processes import temporary_folder
 GROWTH = 10
 SIDE = 64
 LIMIT = 1024 * 2**20
-"""Peak memory that no command may exceed here: 512 MB of images in flight, and as much for code and results."""
+"""Maximum peak memory of all commands: 512 MB of images in flight, and the same for code and results."""
 
 CODE = """
 import sys

@@ -115,7 +115,7 @@ def _change_document(document: Any, rng: Rng) -> bytes:
 
 
 def forge(content: bytes, rng: Rng) -> bytes:
-    """Change some values of a JSON record and leave its checksum out, or make it match."""
+    """Change some values of a JSON record, and remove or recompute its checksum."""
     document = json.loads(content)
     document.pop("checksum", None)
     for _ in range(int(rng.choice([1, 2, 3], p=[0.6, 0.3, 0.1]))):
@@ -128,7 +128,7 @@ def forge(content: bytes, rng: Rng) -> bytes:
 
 
 def _forge_value(document: Any, rng: Rng) -> Any:
-    """Replace a value by another one of its kind, as a person would who knows the format, or by an awkward one."""
+    """Replace a value by a plausible value of its type, or by an awkward one."""
     places = list(_find_places(document))
     if not places or rng.random() < 0.4:
         return json.loads(_change_document(document, rng)) if places else document

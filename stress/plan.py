@@ -1,4 +1,4 @@
-"""What every stress test is called with, and what it yields."""
+"""Arguments and results of all stress tests."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from measurement import Row
 
 @dataclass(frozen=True)
 class Plan:
-    """How many trials, for how many seconds at most, with which random seed, and of which cases (all by default)."""
+    """Number of trials, maximum seconds, random seed, and cases (all by default)."""
 
     count: int
     seconds: float = 3600.0
@@ -23,7 +23,7 @@ class Plan:
 
     @property
     def seconds_left(self) -> float:
-        """How long the test may still take."""
+        """The remaining time of the test."""
         return self.seconds - (time.monotonic() - self.started)
 
 

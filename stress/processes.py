@@ -1,4 +1,4 @@
-"""Child processes: forked from this one, where everything is imported, so that one takes milliseconds."""
+"""Child processes: forked from this one after all imports, so that each takes milliseconds."""
 
 import os
 import select
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import NoReturn
 
 LONGEST_SECONDS = 20.0
-"""A process that takes longer hangs."""
+"""A process that takes longer counts as hanging."""
 HUNG = -1000
-"""Exit code of a process that was stopped because it took too long."""
+"""Exit code of a hanging process."""
 
 
 def temporary_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Return a new folder, in memory where possible: flushing to a real disk would take most of the time."""
+    """Return a new folder, in memory if possible: flushing to a real disk would take most of the time."""
     memory = Path("/dev/shm")
     return tempfile.TemporaryDirectory(prefix="stress-", dir=memory if os.access(memory, os.W_OK) else None)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code, or minus the number of the signal, and what it printed."""
+    """The end of a process: its exit code, or minus the signal number, and its output."""
 
     code: int
     text: str
@@ -81,7 +81,7 @@ def _wait(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one item: the line that `judge` returned, or how the process died."""
+    """The result of one item: the line returned by `judge`, or the death of the process."""
 
     number: int
     outcome: str

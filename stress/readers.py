@@ -1,4 +1,4 @@
-"""Readers: everything that reads a file which may come from elsewhere, each with a file of the workspace."""
+"""Readers: functions that read possibly untrusted files, each with a file of the workspace."""
 
 import hashlib
 import json
@@ -18,16 +18,16 @@ from secondlook.policies import read_policy
 from stress.workspace import MODEL, SCORE, collect_ensemble, run_command, run_in
 
 UNFINISHED = "unfinished.parquet"
-"""Scores of a job that was interrupted after its last chunk."""
+"""Scores of a job interrupted after its last chunk."""
 JOB_FOLDER = f"{UNFINISHED}.parts"
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A function that reads a file in the current folder and returns what it found, as text.
+    """A function that reads a file in the current folder and returns its result as text.
 
-    Of stored files the result must be that of the original file, if there is no error or warning: the package wrote
-    them, and has to notice a change. Of inputs any valid result will do.
+    For stored files, the result must equal that of the original file unless there is an error or a warning: the package
+    must notice changes to its own files. For inputs, any valid result is fine.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Reader:
     read: Callable[[], str]
     stored: bool = False
     share: float = 1.0
-    """How many mutants it gets in relation to other readers; slow readers get fewer."""
+    """Relative number of mutants; slow readers get fewer."""
 
 
 def _digest(*values: Any) -> str:
@@ -108,7 +108,7 @@ RUN_USES: dict[str, Callable[[Any], object]] = {
 
 
 def _use_run(*names: str) -> Callable[[], str]:
-    """Return a reader that uses a run in several ways; a use may be refused without hiding what the others do."""
+    """Return a reader that uses a run in several ways; a refused use does not hide the others."""
 
     def use() -> str:
         from secondlook.errors import SecondLookError
@@ -131,7 +131,7 @@ def _use_run(*names: str) -> Callable[[], str]:
 
 
 def _use_forged_evaluation() -> str:
-    """Use an evaluation, whose checksum in the record of the run is forged, too."""
+    """Use an evaluation with a forged checksum in the record of the run."""
     from secondlook.files import compute_checksum
 
     path = Path("run/run.json")
@@ -211,7 +211,7 @@ def _read_model() -> str:
 
 
 def _ask_server() -> str:
-    """Classify with a server that answers with the bytes of two files."""
+    """Classify with a server that sends the bytes of two files."""
     from secondlook.classifiers import load_classifier
 
     with socketserver.TCPServer(("127.0.0.1", 0), _Answer) as server:
@@ -231,7 +231,7 @@ class _Answer(socketserver.StreamRequestHandler):
     timeout = 2
 
     def handle(self) -> None:
-        """Answer one request and close the connection."""
+        """Respond to one request and close the connection."""
         request = self.rfile.readline()
         length = 0
         while (line := self.rfile.readline()).strip():
@@ -251,7 +251,7 @@ def _read_command_line() -> str:
 
 
 def _run_quietly(*words: str) -> str:
-    """Run a command in this process; exit code 2 is an error of ours, and any other than 0 is not."""
+    """Run a command in this process; exit code 2 is a `SecondLookError`, other codes are failures."""
     from secondlook.errors import SecondLookError
 
     try:
@@ -312,7 +312,7 @@ INPUTS = (
 
 
 def find_stored(workspace: Path) -> list[Reader]:
-    """Return a reader for every kind of file that the package stores; chunks of a kind are represented by one."""
+    """Return a reader for every kind of stored file, with one chunk of each kind."""
     entry = _find_entry(workspace)
     chunk = next(iter(sorted(entry.rglob("part-000001-*.parquet")))).relative_to(workspace)
     place = entry.relative_to(workspace)
@@ -333,7 +333,7 @@ def find_stored(workspace: Path) -> list[Reader]:
 
 
 def find_forged(workspace: Path) -> list[Reader]:
-    """Return a reader for every record that people can write, which uses what the record describes."""
+    """Return a reader for every record that people can write."""
     manifest = _find_entry(workspace).relative_to(workspace) / "manifest.json"
     (ensemble,) = (path.relative_to(workspace) for path in (workspace / "store").rglob("ensemble.json"))
     return [

@@ -1,4 +1,4 @@
-"""A real `secondlook serve` in a process of its own, on a fixed port, to be killed and started again."""
+"""A real `secondlook serve` in a separate process on a fixed port, to kill and restart."""
 
 import signal
 import socket

@@ -68,7 +68,7 @@ def collect_ensemble() -> None:
 
 
 def write_adaptive_policy() -> None:
-    """Write a policy whose schedule leaves some images open after each look; there are too few to fit one."""
+    """Write a policy with a schedule that leaves some images open after each look; there are too few to fit one."""
     from secondlook.policies import Schedule
 
     policy = read_policy("policy.json")
@@ -156,7 +156,7 @@ def run_in(folder: Path, job: Callable[[], object], fault: Fault | None = None) 
 
 
 def make_small_and_repeatable() -> None:
-    """Let chunks be small, time stand still, and plots take no time; for forked processes only."""
+    """Make chunks small, time constant and plots empty; for forked processes only."""
     from secondlook.policies import policy
     from secondlook.predictions import batching
     from secondlook.report import writer
@@ -202,7 +202,7 @@ def _write_inputs(folder: Path) -> None:
 
 
 def write_responses(folder: Path) -> None:
-    """Write what a server of the Open Inference Protocol sends: the description of a model, and outputs [2, 10]."""
+    """Write responses of a server of the Open Inference Protocol: the description of a model, and outputs [2, 10]."""
     tensors = {"name": "x", "datatype": "FP32", "shape": [-1, 1, 16, 16]}, {"name": "y", "datatype": "FP32"}
     bodies = {
         "description": {
@@ -226,7 +226,7 @@ def _run_checked(folder: Path, job: Callable[[], object]) -> None:
 
 
 def _import_modules_of(folder: Path, job: Job) -> None:
-    """Import what a job imports, so that processes forked from this one start with it."""
+    """Import the modules of all jobs before forking processes."""
     listing = folder / "modules.txt"
 
     def run() -> None:
