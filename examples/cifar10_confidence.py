@@ -39,7 +39,7 @@ def main() -> None:
     """Collect the predictions, or read them from the store, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with test.npz and the classifier")
-    parser.add_argument("model", help="name of the classifier, such as resnet20")
+    parser.add_argument("model", help="name of the classifier, for example resnet20")
     parser.add_argument("--store", type=Path, help="folder for the predictions (default: they are not stored)")
     parser.add_argument("--images", type=int, help="use only the first images (default: all)")
     options = parser.parse_args()
@@ -72,8 +72,8 @@ def print_metrics(preds: sl.Predictions, model: str, predict_from: Literal["imag
 def print_interval_coverage(preds: sl.Predictions, level: float = 0.95, splits: int = 20) -> None:
     """Print how often the interval of some views contains the mean over the held-out views.
 
-    The held-out views are first equally many random ones, then the flipped ones. If the views of an image were
-    independent, both numbers would be equal.
+    It holds out the flipped views, and as a comparison the same number of random views. For independent views, both
+    numbers would be equal.
     """
     flipped = np.array(["hflip" in text for text in preds.views.texts])
     generator = np.random.default_rng(0)

@@ -184,7 +184,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--device", default=device, help="device to train on (default: %(default)s)")
     options = parser.parse_args()
     if options.depth < 10 or (options.depth - 4) % 6:
-        parser.error(f"--depth is {options.depth}; expected 6n + 4 with n >= 1, such as 16, 22, 28 or 40")
+        parser.error(f"--depth is {options.depth}; expected 6n + 4 with n >= 1, for example 16, 22, 28 or 40")
     return options
 
 

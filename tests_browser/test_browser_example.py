@@ -336,13 +336,13 @@ def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits,
     with open_example(browser, digits_page) as page:
         right = decide(page, digits.files[0])
         page.set_input_files("#file", FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"buy milk"))
-        expect(page.locator("#problem")).to_contain_text("“notes.txt” is not a picture")
+        expect(page.locator("#problem")).to_contain_text("“notes.txt” cannot be read")
         expect(page.locator("body")).not_to_have_class("busy")
         cut = (site.folder / "digits.onnx").read_bytes()[:-9]
         model = digits.policy.with_name("digits.onnx").read_bytes()
         for name, content in {"model.onnx": model, "cut.onnx": cut, "empty.onnx": b"", "x.onnx": b"<html>"}.items():
             page.set_input_files("#decider", FilePayload(name=name, mimeType="", buffer=content))
-            expect(page.locator("#problem")).to_contain_text(f"“{name}” is not a decider")
+            expect(page.locator("#problem")).to_contain_text(f"“{name}” is not an exported file")
         flipped = bytearray((site.folder / "digits.onnx").read_bytes())
         flipped[len(flipped) // 2] ^= 1
         page.set_input_files("#decider", FilePayload(name="flipped.onnx", mimeType="", buffer=bytes(flipped)))
@@ -353,7 +353,7 @@ def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits,
 
 def test_a_missing_decider_is_explained(browser: Browser, site: Site, digits: Digits) -> None:
     with open_example(browser, f"{site.url}/", "Failed to load resource") as page:
-        expect(page.locator("#problem")).to_contain_text("no decider at “decide.onnx”")
+        expect(page.locator("#problem")).to_contain_text("“decide.onnx”")
         expect(page.locator("#choose")).to_be_disabled()
         site.export(digits.policy, "chosen.onnx")
         page.set_input_files("#decider", site.folder / "chosen.onnx")

@@ -1,4 +1,4 @@
-// The page: takes pictures, has them decided, and shows the decisions. Texts from files are set as text, never as HTML.
+// The page: reads pictures and shows their decisions. Texts from files are set as text, never as HTML.
 
 import { Decider, DeciderError, startRuntime } from "./decider.js";
 import { PictureError, readPicture } from "./pictures.js";
@@ -26,7 +26,7 @@ let newest = 0; // number of the newest picture
 async function fetchDecider(address) {
   const response = await fetch(address).catch(() => null);
   if (!response?.ok) {
-    throw new DeciderError(`There is no decider at “${address}”; write one with “secondlook export”, or use a file of yours.`);
+    throw new DeciderError(`There is no exported file at “${address}”; write one with “secondlook export”, or choose a file.`);
   }
   const total = Number(response.headers.get("Content-Length"));
   const parts = [];
@@ -36,7 +36,7 @@ async function fetchDecider(address) {
     if (done) break;
     parts.push(value);
     received += value.length;
-    showStatus(`Loading the decider: ${megabytes(received)} …`, total ? received / total : null);
+    showStatus(`Loading the file: ${megabytes(received)} …`, total ? received / total : null);
   }
   return new Uint8Array(await new Blob(parts).arrayBuffer());
 }
@@ -44,7 +44,7 @@ async function fetchDecider(address) {
 async function useDecider(name, readBytes) {
   showProblem(null);
   document.body.classList.add("busy");
-  showStatus("Loading the decider …", null);
+  showStatus("Loading the file …", null);
   try {
     const bytes = await readBytes();
     showStatus("Starting ONNX Runtime …", null);
@@ -72,7 +72,7 @@ async function decideNow(file) {
   document.body.classList.add("busy");
   if (find("result").hidden) showStatus("Looking …", null);
   try {
-    if (!decider) throw new DeciderError("There is no decider to decide about pictures; use a file that “secondlook export” wrote.");
+    if (!decider) throw new DeciderError("No exported file is loaded; choose a file written by “secondlook export”.");
     const picture = await readPicture(file, decider.record.image_shape);
     const decision = await decider.decide(picture);
     showPicture(file, picture);
@@ -87,11 +87,11 @@ async function decideNow(file) {
 
 function showProblem(error) {
   const known = error instanceof DeciderError || error instanceof PictureError;
-  find("problem").textContent = !error || known ? error?.message ?? "" : `This did not work: ${error.message ?? error}`;
+  find("problem").textContent = !error || known ? error?.message ?? "" : `Error: ${error.message ?? error}`;
   find("problem").hidden = !error;
 }
 
-/** Shows what is going on; share is that of the work that is done, null if it is not known, undefined if there is none. */
+/** Shows a status text and the completed share of the work; null if it is unknown, undefined for no progress bar. */
 function showStatus(text, share) {
   find("status").hidden = false;
   find("status-text").textContent = text;
@@ -103,7 +103,7 @@ function showStatus(text, share) {
 function showIdle() {
   document.body.classList.remove("busy");
   for (const id of ["file", "choose", "shoot"]) find(id).disabled = decider === null;
-  showStatus(decider ? "Ready: drop, choose or paste a picture." : "No decider is loaded.");
+  showStatus(decider ? "Ready: drop, choose or paste a picture." : "No file is loaded.");
   find("status").hidden = !find("result").hidden;
 }
 
@@ -112,15 +112,6 @@ function clearDecision() {
   find("invitation").hidden = false;
 }
 
-/** Returns what is guaranteed, in the words of the library. */
-function describeGuarantee({ risk, delta, grouped_by, smallest_risk }) {
-  const percent = (fraction) => `${Number((100 * fraction).toPrecision(6))} %`;
-  const errors = smallest_risk === null
-    ? `${percent(risk)} errors`
-    : `its risk (${percent(smallest_risk)} to ${percent(risk)}) of errors`;
-  const where = grouped_by === null ? "" : " in every predicted class, jointly";
-  return `at most ${errors} among accepted images${where} with ${percent(1 - delta)} confidence, for images from the same distribution as the labeled ones`;
-}
 
 function showDecider() {
   const { policy, record, file } = decider;
@@ -138,7 +129,7 @@ function showDecider() {
     Classifier: policy.classifier.name,
     Classes: record.classes,
     Input: `${width ?? "any"} × ${height ?? "any"} pixels, ${channels === 1 ? "gray" : "color"}`,
-    Looks: record.adaptive ? `${policy.views.length} at most, fewer where the decision is clear` : policy.views.length,
+    Looks: record.adaptive ? `${policy.views.length} at most, fewer for clear decisions` : policy.views.length,
     Method: policy.method,
     Calibration: calibration && `${calibration.images.toLocaleString("en")} labeled images, ${calibration.accepted.toLocaleString("en")} accepted`,
     Made: policy.made,
@@ -182,7 +173,7 @@ function showDecision(decision) {
   for (const id of ["result", "facts", "details"]) find(id).hidden = false;
 }
 
-/** Shows confidence and threshold on a scale, if they are shares of one. */
+/** Shows confidence and threshold on a scale, if both are between 0 and 1. */
 function showMeter(confidence, threshold) {
   const isShare = (value) => value !== null && value >= 0 && value <= 1;
   find("meter").hidden = !isShare(confidence);
@@ -233,7 +224,7 @@ function setData(id, value, text) {
 
 const formatNumber = (value) => (Math.abs(value) < 10 ? value.toFixed(4) : value.toPrecision(5));
 
-// --- What people do ---
+// --- User input ---
 
 function loadDecider(file) {
   queue = queue.then(() => useDecider(file.name, async () => new Uint8Array(await file.arrayBuffer())));

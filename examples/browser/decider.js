@@ -1,4 +1,4 @@
-// A decider: an ONNX file that `secondlook export` wrote, run by ONNX Runtime Web in a worker of its own.
+// A decider: an ONNX file written by `secondlook export`, run by ONNX Runtime Web in a separate worker.
 
 import { isIntact, readMetadata } from "./metadata.js";
 
@@ -13,8 +13,8 @@ export async function startRuntime() {
   const ort = await import(RUNTIME).catch(() => {
     throw new DeciderError("ONNX Runtime Web is missing; run “npm install” in the folder of this page, and reload it.");
   });
-  ort.env.wasm.proxy = true; // computes in a worker, so that the page responds meanwhile
-  if (!self.crossOriginIsolated) ort.env.wasm.numThreads = 1; // threads share memory, which only isolated pages may
+  ort.env.wasm.proxy = true; // a worker keeps the page responsive
+  if (!self.crossOriginIsolated) ort.env.wasm.numThreads = 1; // only isolated pages may share memory among threads
   return ort;
 }
 
@@ -23,13 +23,13 @@ export class Decider {
   static async load(ort, bytes, name) {
     const metadata = readMetadata(bytes);
     if (!metadata?.has("secondlook.policy") || !metadata.has("secondlook.export")) {
-      throw new DeciderError(`“${name}” is not a decider: it contains no policy; write one with “secondlook export”.`);
+      throw new DeciderError(`“${name}” is not an exported file: it contains no policy; write one with “secondlook export”.`);
     }
     if (!globalThis.crypto?.subtle) {
-      throw new DeciderError("The browser cannot check the file on this address; open the page on “localhost”, or by HTTPS.");
+      throw new DeciderError("The browser cannot check the file at this address; open the page on “localhost”, or over HTTPS.");
     }
     if (!await isIntact(bytes)) {
-      throw new DeciderError(`“${name}” is damaged, or was changed after it was exported (wrong checksum); export it again.`);
+      throw new DeciderError(`“${name}” is damaged or was changed after the export (wrong checksum); export it again.`);
     }
     const record = JSON.parse(metadata.get("secondlook.export"));
     if (record.version !== KNOWN_VERSION) {
@@ -77,18 +77,18 @@ export class Decider {
     return this.policy.class_names?.[label] ?? `class ${label}`;
   }
 
-  /** Returns the smallest confidence that is accepted with a predicted class; null where none is. */
+  /** Returns the threshold of a predicted class; null if none is certified. */
   findThreshold(label) {
     return this.policy.groups.length ? this.policy.groups[label].threshold : this.policy.threshold;
   }
 
-  /** Returns why a picture is rejected, in a word; "" if it is accepted, or if the file does not tell. */
+  /** Returns the reason of a rejection as one word; "" if the picture is accepted or the reason is unknown. */
   explainRejection({ accept, familiarity }) {
     if (accept.data[0] || !familiarity) return "";
     return familiarity.data[0] < this.policy.familiarity.limit ? "unfamiliar" : "unsure";
   }
 
-  /** Returns the guarantee in words, as the library states it; null where nothing is guaranteed. */
+  /** Returns the guarantee in the words of the library; null without a guarantee. */
   describeGuarantee() {
     const { guarantee } = this.policy;
     if (!guarantee || this.record.mismatch) return null;
@@ -98,7 +98,7 @@ export class Decider {
     return `at most ${errors} among accepted images${where} with ${formatShare(1 - delta)} confidence, for images from the same distribution as the labeled ones`;
   }
 
-  /** Returns the prediction of every look as { text, label, probability }, with null for looks that were not taken. */
+  /** Returns the prediction of every look as { text, label, probability }, with null for omitted looks. */
   readViews({ data, dims }) {
     const [, nViews, nOutputs] = dims;
     return Array.from({ length: nViews }, (_, view) => {
@@ -111,7 +111,7 @@ export class Decider {
     });
   }
 
-  /** Returns the mean over the members of their probabilities. [members * classes] -> [classes] */
+  /** Returns the mean probabilities of the members. [members * classes] -> [classes] */
   averageMembers(outputs) {
     const { members, classes, outputs: kinds } = this.record;
     const mean = new Array(classes).fill(0);

@@ -1,4 +1,4 @@
-// The metadata of an ONNX file, which ONNX Runtime Web does not expose: a reader of the few parts of protobuf it takes.
+// A reader for the metadata of an ONNX file (a small part of protobuf), because ONNX Runtime Web does not expose it.
 
 const METADATA = 14; // ModelProto.metadata_props, entries of StringStringEntryProto
 const KEY = 1, VALUE = 2;
@@ -28,7 +28,7 @@ export async function isIntact(bytes) {
 
 const decodeText = (bytes) => new TextDecoder("utf-8", { fatal: true }).decode(bytes);
 
-/** Yields [number, content] of the fields of a message; all but texts and messages are skipped, whatever their size. */
+/** Yields [number, content] of the fields of a message, skipping all but texts and messages. */
 function* readFields(bytes) {
   let position = 0;
   const skip = (length) => {
@@ -40,7 +40,7 @@ function* readFields(bytes) {
     for (let place = 1; ; place *= 128) {
       const byte = bytes[position];
       skip(1);
-      value += (byte % 128) * place; // not shifted: lengths may take more than 31 bits
+      value += (byte % 128) * place; // not shifted: lengths may exceed 31 bits
       if (byte < 128) return value;
     }
   };

@@ -1,6 +1,6 @@
-// Pictures: from a file to the pixels that a decider takes.
+// Pictures: from a file to the input of a decider.
 
-const MOST_PIXELS = 2 ** 22; // larger pictures are scaled down where the decider takes any size
+const MOST_PIXELS = 2 ** 22; // larger pictures are scaled down if the decider accepts any size
 
 /** A file that is not a picture, or cannot be decoded. */
 export class PictureError extends Error {}
@@ -8,8 +8,8 @@ export class PictureError extends Error {}
 /**
  * Decodes a file and returns { bitmap, pixels, width, height, channels, note }: pixels are uint8 [height, width, channels].
  *
- * imageShape is [height, width, channels] of the decider, with null for sizes that vary; note says in words whether the
- * pixels are not those of the file.
+ * imageShape is [height, width, channels] of the decider, with null for dynamic sizes; note describes changes of the
+ * pixels.
  */
 export async function readPicture(file, imageShape) {
   const original = await decode(file);
@@ -31,11 +31,11 @@ async function decode(file) {
     // Orientation is applied and color profiles are ignored, as in secondlook.
     return await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   } catch {
-    throw new PictureError(`“${file.name}” is not a picture that this browser can read; choose a JPEG, PNG or WebP file.`);
+    throw new PictureError(`“${file.name}” cannot be read by this browser; choose a JPEG, PNG or WebP file.`);
   }
 }
 
-/** Returns the center of a picture, as large as its sides allow, at a given size. */
+/** Crops the largest center with the aspect ratio of a size, and scales it to that size. */
 async function cropAndScale(bitmap, width, height) {
   if (bitmap.width === width && bitmap.height === height) return bitmap;
   const scale = Math.min(bitmap.width / width, bitmap.height / height);

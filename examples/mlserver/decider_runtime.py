@@ -1,4 +1,4 @@
-"""An MLServer runtime for a decider, the ONNX file that `secondlook export` writes; secondlook itself is not needed."""
+"""An MLServer runtime for an ONNX file of `secondlook export`; secondlook itself is not needed."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ class DeciderRuntime(MLModel):  # type: ignore[misc]
         try:
             images = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
             arrays = await asyncio.to_thread(self.session.run, names, images)
-        except Exception as error:  # such as images of a wrong size, or fewer values than the shape has
+        except Exception as error:  # for example images of a wrong size
             raise InferenceError(f"the images cannot be decided: {error}") from error
         datatypes = {tensor.name: tensor.datatype for tensor in self.outputs}
         outputs = [  # NumpyCodec would make [n, 1] out of [n]
