@@ -86,7 +86,7 @@ def test_rows_of_workers(
     assert summary.skipped == local.skipped == ((BROKEN, reasons[BROKEN]),)
 
 
-def test_summary_tells_what_workers_did_and_which_folders_cannot_be_used(
+def test_summary_lists_the_work_of_workers_and_folders_of_other_files_are_rejected(
     score_into: Score, pickled_engine: PickledEngine, tmp_path: Path
 ) -> None:
     out = tmp_path / "scores"

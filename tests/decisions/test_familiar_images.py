@@ -142,7 +142,7 @@ def test_exported_file_decides_alike(world: World, tmp_path: Path) -> None:
     assert verify_export(path, policy, images, classifier=classifier).passed
 
 
-def test_reasons_are_only_told_with_a_limit(worlds: dict[str, World], tmp_path: Path) -> None:
+def test_rejections_have_reasons_only_with_a_limit(worlds: dict[str, World], tmp_path: Path) -> None:
     policy, classifier, images, preds = worlds["plain"]
     plain = policy.replace(familiarity=None)
     decisions = make_decisions(plain, preds)

@@ -36,7 +36,7 @@ def test_formats_hold_the_same_rows(score_into: Score, classifier: Classifier, m
         assert top_k == 1 or (row["labels"][0] == row["label"] and sorted(row["labels"]) == [0, 1])
 
 
-def test_texts_in_csv_are_no_formulas(
+def test_texts_in_csv_are_not_formulas(
     score_into: Score, classifier: Classifier, images: Array, tmp_path: Path, negative: str
 ) -> None:
     names = ("=cmd|' /C calc'!A1", "@SUM(1+1)")

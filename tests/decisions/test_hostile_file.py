@@ -71,7 +71,7 @@ def test_policy_metadata_and_opset_are_read(file: Path) -> None:
     assert OnnxFile(file, "d").read_opset() is None
 
 
-def test_what_has_no_policy_is_not_opened(file: Path, tmp_path: Path) -> None:
+def test_files_without_a_policy_are_rejected(file: Path, tmp_path: Path) -> None:
     check_not_opened(write_network(tmp_path / "n.onnx"), r"n\.onnx.*export a policy", LOADS)
     check_not_opened(tmp_path / "policy.json", r"policy\.json", LOADS)
     for content in (b"", b"\x00", b"not a model", b"\x72\x03\x0a\xff\xff"):

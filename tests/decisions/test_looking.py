@@ -194,7 +194,7 @@ def test_without_a_schedule_a_step_takes_all_looks_and_with_one_shapes_may_diffe
 
 
 @pytest.mark.parametrize("rule", [Policy(threshold=0.5, method="mean"), make_adaptive_rule(4)], ids=["all", "adaptive"])
-def test_an_image_that_fails_does_not_spoil_the_others(rule: Policy) -> None:
+def test_failure_of_an_image_does_not_affect_the_others(rule: Policy) -> None:
     images, counting = make_colors(4, 8), count_colors()
     images[3] = 255
 

@@ -191,7 +191,7 @@ def test_dangerous_spec_is_refused_before_it_is_loaded(policy: Policy, name: str
 @pytest.mark.parametrize(
     "name", ["onnx:absent.onnx", f"onnx:{NETWORK.parent}", f"onnx:a{MEMBER_SEPARATOR}onnx:b", "onnx:pipe.onnx"]
 )
-def test_what_cannot_be_loaded_is_refused(
+def test_models_that_cannot_be_loaded_are_rejected(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -165,7 +165,7 @@ def test_other_answers_are_offered_unless_a_class_has_the_name(names: tuple[str,
     assert [Answer.find(answer.text.upper()) for answer in offered] == list(offered)
 
 
-def test_logarithms_are_no_scores(
+def test_logarithms_are_not_scores(
     classifier: Classifier, images: Array, tmp_path: Path, score_into: Score, negative: str
 ) -> None:
     policy = make_policy(classifier, "identity", threshold=1.0, method=negative)

@@ -198,7 +198,7 @@ def test_methods_share_delta(classifier: Classifier, bright_or_dark: Data) -> No
         SelectiveClassifier(classifier, method=["mean", "mean"]).fit(images, labels)
 
 
-def test_copies_are_no_more_evidence_but_errors_each_time(classifier: Classifier, bright_or_dark: Data) -> None:
+def test_correct_copies_add_no_evidence_and_wrong_ones_count(classifier: Classifier, bright_or_dark: Data) -> None:
     images, labels = bright_or_dark[0][:100], bright_or_dark[1][:100]
     chooser = SelectiveClassifier(classifier, views=VIEWS, risk=0.2, delta=0.1)
     once = chooser.fit(images, labels).policy_

@@ -91,7 +91,7 @@ def test_choice_is_deterministic_and_stored_outputs_are_not_computed_again(image
     assert choose_views(model.load(), images) == first
 
 
-def test_images_of_all_classes_are_used_whatever_their_order() -> None:
+def test_images_of_all_classes_are_used_in_any_order() -> None:
     """The classifier is blind to flips of all classes but the last one, which is at the end of the source."""
     labels = np.repeat(np.arange(10), 200)
     images = np.zeros((2000, 8, 8, 1), dtype=np.float32)
@@ -192,7 +192,7 @@ def test_choice_is_checked_again_on_more_images() -> None:
     assert few.refine(preds).views == few.views  # the labels show that neither view adds errors
 
 
-def test_what_was_set_aside_or_worse_before_stays_so(misleading_pool: MakePool) -> None:
+def test_refining_keeps_earlier_results(misleading_pool: MakePool) -> None:
     worse = choose_views(misleading_pool())
     assert worse.refine(misleading_pool(2000)).model_copy(update={"images": 1000}) == worse
     before = ViewChoice(views=("identity", "shift:1,0"), set_aside={"hflip": "x"}, images=5, pool=9)
@@ -240,7 +240,7 @@ def test_views_are_chosen_on_the_device(cuda_1_only: Classifier, images: Array) 
         choose_views(cuda_1_only, images[:8])
 
 
-def test_images_are_set_apart_whatever_their_content_and_views_chosen_on_distinct_ones() -> None:
+def test_images_are_set_apart_independently_of_content_and_views_chosen_on_distinct_ones() -> None:
     """So that the others are still draws if copies are."""
     images = np.random.default_rng(0).integers(0, 256, (400, 4, 4, 1), dtype=np.uint8)
     copied = images.copy()

@@ -45,7 +45,7 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize(("preds", "value"), DOUBTFUL.values(), ids=list(DOUBTFUL))
-def test_whoever_uses_the_labels_is_warned_once(preds: sl.Predictions, value: str) -> None:
+def test_labels_are_checked_once_at_first_use(preds: sl.Predictions, value: str) -> None:
     copies = [preds.select(images=np.arange(len(preds))) for _ in range(3)]
     uses: tuple[Callable[[sl.Predictions], object], ...] = (
         partial(sl.certify, risk=0.1),

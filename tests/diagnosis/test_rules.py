@@ -128,7 +128,7 @@ def test_order_of_images_does_not_matter_and_the_image_itself_is_harmless(case: 
 
 
 @pytest.mark.parametrize(("lift", "error_rate"), [(6.0, 0.03), (4.0, 0.15), (2.0, 0.55)])
-def test_limit_follows_how_often_the_classifier_errs(lift: float, error_rate: float) -> None:
+def test_limit_scales_with_the_error_rate(lift: float, error_rate: float) -> None:
     """Noise between the views of a poor classifier is as large as what breaks a good one, and is no harm."""
     statuses: dict[str, list[str]] = {"harmless": [], "broken": []}
     for seed in range(20):

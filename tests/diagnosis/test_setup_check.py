@@ -86,7 +86,7 @@ def test_scikit_learn_pipeline_of_digits_with_16_gray_levels() -> None:
     assert sl.check_setup(repaired, images, labels=digits.target[900:]).looks_right
 
 
-def test_function_is_told_how_to_normalize(photos: Photos) -> None:
+def test_verdict_shows_how_a_function_should_normalize(photos: Photos) -> None:
     model = photos.train(**IMAGENET)
 
     def classify(batch: Array) -> Array:
@@ -240,7 +240,7 @@ def test_members_of_an_ensemble_are_checked_one_by_one(photos: Photos) -> None:
     assert str(result.members[0].verdict) in str(result)
 
 
-def test_sigmoid_outputs_are_told_apart_from_logits(photos: Photos) -> None:
+def test_sigmoid_outputs_are_distinguished_from_logits(photos: Photos) -> None:
     model = photos.train()
 
     def sigmoids(batch: Array) -> Array:
@@ -255,7 +255,7 @@ def test_sigmoid_outputs_are_told_apart_from_logits(photos: Photos) -> None:
         check(sigmoids, photos, output="probabilities")
 
 
-def test_images_are_spread_over_the_source_whatever_its_order() -> None:
+def test_images_are_spread_over_a_source_in_any_order() -> None:
     images = np.zeros((2560, 1, 1, 1), dtype=np.uint8)
     for labels in (np.arange(2560) // 256, np.arange(2560) % 10):
         chosen = ArraySource(images, labels=labels).spread(256)

@@ -58,7 +58,7 @@ def test_a_quarter_of_the_images_but_at_most_a_thousand_is_set_apart(n_images: i
         ("learned", dict.fromkeys(WEIGHTS[1:], 0.0), True),
     ],
 )
-def test_which_methods_need_fitting(method: str, options: dict[str, Any], expected: bool) -> None:
+def test_methods_that_need_fitting_are_listed(method: str, options: dict[str, Any], expected: bool) -> None:
     assert needs_fitting(method, options) is expected
     if not expected:  # nothing is fitted, so neither labels nor many images are needed
         compiled = compile_method(method, options)
@@ -67,7 +67,7 @@ def test_which_methods_need_fitting(method: str, options: dict[str, Any], expect
         assert fit_method(make_predictions(labels=False, n=3), plain, **merged) == merged
 
 
-def test_what_was_fitted_completes_the_method() -> None:
+def test_fitted_options_complete_the_method() -> None:
     tuning, judged = make_predictions(n=400, seed=1), make_predictions(n=50, seed=2, labels=False)
     for text in ("mean?temperature=fit", "max-logit-pnorm?on=views&temperature=fit", "max-logit-pnorm", "msr"):
         fitted = fit_method(tuning, text)
@@ -101,7 +101,7 @@ def make_tuning(n_images: int, n_errors: int, n_views: int = 2) -> Predictions:
     return Predictions(logits=logits, views=["identity", "hflip"][:n_views], labels=labels)
 
 
-def test_the_default_method_needs_no_labels_and_their_shortage_is_told() -> None:
+def test_the_default_method_needs_no_labels_and_their_shortage_is_noted() -> None:
     assert default_method(make_predictions(labels=False, n=400)) == "blend"
     assert default_method(make_tuning(400, 60)) == "blend"
     assert default_method(make_tuning(400, 60, n_views=1)) == "msr"

@@ -32,7 +32,7 @@ def test_values_are_those_of_the_metrics(preds: Predictions, result: Evaluation)
     assert result["msr", "auroc"].difference is None
 
 
-def test_better_and_worse_methods_are_called_so(preds: Predictions, result: Evaluation) -> None:
+def test_verdicts_name_better_and_worse_methods(preds: Predictions, result: Evaluation) -> None:
     assert [result["mean", metric].verdict for metric in ("auroc", "aurc")] == ["better", "better"]
     assert result["msr", "auroc"].verdict is None
     reverse = compare({"a": preds}, ["mean", "msr"], ["auroc", "aurc"], resamples=200)
@@ -98,7 +98,7 @@ def test_score_is_not_calibrated(preds: Predictions) -> None:
         (100, 100, None),
     ],
 )
-def test_few_errors_or_few_correct_predictions_are_told(n_errors: int, n_correct: int, note: str | None) -> None:
+def test_few_errors_or_few_correct_predictions_are_noted(n_errors: int, n_correct: int, note: str | None) -> None:
     rng = np.random.default_rng(0)
     values = {"a": rng.random(n_errors + n_correct), "b": rng.random(n_errors + n_correct)}
     result = evaluate(predictions_with(n_errors, n_correct), values, ["aurc"], resamples=20)

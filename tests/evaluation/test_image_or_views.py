@@ -69,7 +69,7 @@ def test_views_are_not_recommended_where_the_aurc_is_worse() -> None:
     assert result.image_or_views.recommended == "image"
 
 
-def test_no_clear_difference_is_told() -> None:
+def test_unclear_difference_is_stated() -> None:
     preds = make_predictions(EVERY_FIFTH, np.roll(EVERY_FIFTH, 1), CERTAIN)
     result = evaluate(preds, ["mean"], ["aurc"], resamples=100)
     assert result.image_or_views is not None

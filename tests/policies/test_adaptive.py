@@ -269,7 +269,7 @@ def test_policy_with_other_views_or_method_than_its_schedule_is_refused(rule: Po
         attach(rule.model_copy(update={"method": "mean"}), classifier=CLASSIFIER, views=schedule.views)
 
 
-def test_rule_says_how_often_it_looks(rule: Policy) -> None:
+def test_policy_text_has_the_mean_looks(rule: Policy) -> None:
     text = str(rule)
     assert f"{known(rule.calibration).mean_looks:.2f}" in text
     assert f"{known(rule.calibration).differing} of 2,250" in text

@@ -115,7 +115,7 @@ def draw_mostly_wrong(n: int) -> np.ndarray:
     ],
     ids=["mostly wrong", "more of them", "all wrong", "absurdly many"],
 )
-def test_images_that_would_not_help_are_not_asked_for(
+def test_images_that_would_not_help_are_not_requested(
     correct: np.ndarray, risk: float, delta: float, is_bad_everywhere: bool
 ) -> None:
     rule = certify_confidence(correct, -np.arange(float(len(correct))), risk=risk, delta=delta)
@@ -126,7 +126,7 @@ def test_images_that_would_not_help_are_not_asked_for(
     assert "would not help" in str(rule)
 
 
-def test_estimate_tells_how_few_images_it_is_based_on() -> None:
+def test_estimate_states_its_number_of_images() -> None:
     rule = certify_confidence([True, *[False] * 19], -np.arange(20.0), risk=0.05)
     assert "0 of 1 accepted" in str(rule)
     assert "if this error rate holds" in str(rule)
@@ -216,7 +216,7 @@ def test_average_risk_is_never_taken_for_a_guarantee(preds: Predictions, tmp_pat
 @pytest.mark.parametrize(
     "value", ["0.1", None, True, np.bool_(True), 0, 0.0, 1.0, math.nan, 1.5, 1j, [0.1], np.array([0.1, 0.2])]
 )
-def test_values_that_are_no_numbers_between_0_and_1_are_rejected(preds: Predictions, value: Any) -> None:
+def test_values_outside_0_to_1_are_rejected(preds: Predictions, value: Any) -> None:
     for name in ("risk", "delta"):
         given, offending = {"risk": 0.1, name: value}, f"{name}={re.escape(repr(value))}"
         with pytest.raises(DecisionError, match=offending):
@@ -228,7 +228,7 @@ def test_values_that_are_no_numbers_between_0_and_1_are_rejected(preds: Predicti
             threshold_for(preds, coverage=value)
 
 
-def test_confidence_level_is_no_delta(preds: Predictions) -> None:
+def test_confidence_level_is_rejected_as_delta(preds: Predictions) -> None:
     for certify_with in (partial(certify, preds), partial(certify_confidence, [True], [0.5])):
         with pytest.raises(DecisionError, match=re.escape("delta=0.05")) as caught:
             certify_with(risk=0.1, delta=0.95)

@@ -162,7 +162,7 @@ def test_costs_exclude_other_goals_and_need_labels() -> None:
         threshold_for(sl.Predictions(probabilities=preds.probabilities, views=["identity"]), "msr", **costs)
 
 
-def test_a_policy_keeps_its_costs_and_says_what_they_mean(tmp_path: Any) -> None:
+def test_policy_stores_and_describes_its_costs(tmp_path: Any) -> None:
     """The guarantee shows that accepting pays only if its risk is below the break-even."""
     correct = np.append(np.ones(396, dtype=bool), np.zeros(4, dtype=bool))
     preds = make_predictions(np.linspace(0.99, 0.51, 400), correct)

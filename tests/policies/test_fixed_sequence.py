@@ -387,7 +387,7 @@ def test_reference_agrees_in_any_order_of_groups(groups: Any, delta: float, rand
     assert again == [counts[place] for place in order]
 
 
-def test_one_group_is_certified_as_all_images_are() -> None:
+def test_one_group_is_certified_like_all_images() -> None:
     rng = np.random.default_rng(0)
     images = CountedImages.count(rng.random(700) >= 0.1 * np.linspace(0, 1, 700), -np.arange(700.0))
     assert find_joint_counts([images], [RISK], 0.01) == [largest_certified_count(images, RISK, 0.01)]

@@ -33,7 +33,7 @@ def label_all(plan: sl.LabelingPlan, truth: dict[str, int], count: int = 50) -> 
     return plan
 
 
-def test_labels_of_the_most_confident_images_are_asked_for_until_the_sequence_fails() -> None:
+def test_labels_of_the_most_confident_images_are_requested_until_the_sequence_fails() -> None:
     preds = make_world(1500, labels=False)
     truth = dict(zip(preds.ids, make_world(1500).labels.tolist(), strict=True))
     plan = sl.LabelingPlan(preds, risk=0.05, delta=0.05)
@@ -133,7 +133,7 @@ def test_the_same_labels_continue_a_plan_in_any_order_and_may_be_corrected() -> 
     assert sl.LabelingPlan(preds, risk=0.1, delta=0.1, seed=1).ids != plan.ids
 
 
-def test_an_image_without_an_answer_counts_as_wrong_and_is_not_asked_for_again() -> None:
+def test_image_without_a_label_counts_as_wrong_and_is_not_requested_again() -> None:
     preds, truth = draw_pool(POPULATIONS["steep"], np.random.default_rng(0), 600)
     plan = sl.LabelingPlan(preds, risk=0.1, delta=0.1)
     first = plan.next_ids(1)
@@ -180,13 +180,13 @@ def test_underconfident_probabilities_do_not_stop_a_plan_early() -> None:
         ({"risk": 0.1, "method": "learned"}, "label"),
     ],
 )
-def test_impossible_plans(arguments: dict[str, object], value: object) -> None:
+def test_impossible_plans_are_rejected(arguments: dict[str, object], value: object) -> None:
     with pytest.raises(sl.SecondLookError, match=str(value)):
         sl.LabelingPlan(make_world(300, labels=False), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("labels", [{"nowhere": 1}, {"00000": 5}, {"00000": -1}, {"00000": True}, {"00000": "cat"}])
-def test_wrong_labels(labels: dict[str, int]) -> None:
+def test_wrong_labels_are_rejected(labels: dict[str, int]) -> None:
     preds = make_world(300, labels=False)
     plan = sl.LabelingPlan(preds, risk=0.1, delta=0.1, max_labels=300)
     labels = {preds.ids[0] if id_ == "00000" else id_: label for id_, label in labels.items()}

@@ -47,7 +47,7 @@ def test_edges_are_quantiles_of_the_images_that_are_not_counted() -> None:
     assert np.std(histogram.counts) < 0.5 * np.mean(histogram.counts)
 
 
-def test_values_near_one_are_told_apart() -> None:
+def test_values_near_one_are_distinguished() -> None:
     values = 1 - 10 ** -np.random.default_rng(0).uniform(0, 12, 5000)
     histogram = count(values)
     assert max(histogram.counts) < 3 * np.mean(histogram.counts)

@@ -306,7 +306,7 @@ def test_too_few_images_or_views_are_refused(preds: Predictions, rule: Policy) -
 
 
 @pytest.mark.parametrize("method", ["msr", "zero", "bootstrap", "view:hflip"])
-def test_a_method_that_is_no_mean_over_views_is_refused(preds: Predictions, method: str) -> None:
+def test_method_that_is_not_a_mean_over_views_is_rejected(preds: Predictions, method: str) -> None:
     with pytest.raises(DecisionError) as error:
         fit_schedule(preds, Policy(threshold=0.9, method=method))
     assert all(repr(name) in str(error.value) for name in METHODS if METHODS[name].is_mean_over_views)

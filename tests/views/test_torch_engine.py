@@ -116,7 +116,7 @@ def test_function_of_a_user_is_run_on_arrays() -> None:
     np.testing.assert_array_equal(apply_to_tensor(pixels, "hflip+invert"), 255 - pixels[:, :, ::-1])
 
 
-def test_view_that_is_only_a_name_is_rejected() -> None:
+def test_view_with_a_plain_name_is_rejected() -> None:
     with pytest.raises(ViewError, match="elsewhere"):
         apply_view_to_tensor(torch.zeros((1, 4, 4, 3)), View(name="elsewhere"))
 

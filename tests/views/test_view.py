@@ -54,7 +54,7 @@ def test_equal_views_have_equal_text(text: str, canonical: str) -> None:
         ("crop:5,5,90,80", "cropped to 90 x 80 %"),
     ],
 )
-def test_views_are_told_in_words(text: str, words: str) -> None:
+def test_views_are_described_in_words(text: str, words: str) -> None:
     assert View.parse(text).describe() == words
 
 

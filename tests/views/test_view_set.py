@@ -119,14 +119,14 @@ def test_lists_may_omit_the_identity_without_a_warning(views: Iterable[View | st
 
 
 @pytest.mark.parametrize("views", [1, None, 2.5])
-def test_values_that_are_no_views_are_rejected(views: Any) -> None:
+def test_values_that_are_not_views_are_rejected(views: Any) -> None:
     for function in (ViewSet, ViewSet.with_identity):
         with pytest.raises(ViewError, match=re.escape(repr(views))):
             function(views)
 
 
 @pytest.mark.parametrize("views", ["auto", " auto ", ["auto"], "identity auto"])
-def test_auto_is_no_plain_set(views: str | list[str]) -> None:
+def test_auto_is_not_a_view_set(views: str | list[str]) -> None:
     with pytest.raises(ViewError, match="'auto' chooses views for a classifier and its images") as caught:
         ViewSet(views)
     assert "preset" in str(caught.value)
