@@ -133,7 +133,7 @@ def test_class_name_in_angle_brackets_is_text(page: Page) -> None:
 def test_controls_are_reached_by_tab_with_a_visible_focus(page: Page) -> None:
     reached = []
     page.keyboard.press("Tab")
-    for _ in range(90):
+    while page.evaluate("document.activeElement !== document.body"):
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
         outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", reached[-1]
