@@ -51,7 +51,7 @@ def label(
             metavar="N",
             min=1,
             help="Maximum number of labels to ask for.",
-            show_default="three times what is needed without errors",
+            show_default="three times the number needed without errors",
         ),
     ] = None,
     work_dir: Annotated[
@@ -91,7 +91,7 @@ def label(
 ) -> None:
     """Ask for the labels that a guarantee needs, the most confident image first, and write a policy file.
 
-    A page shows the images to label and what is guaranteed after every label. Labeling ends when more labels would not
+    A page shows the images to label, and the guarantee after every label. Labeling ends when more labels would not
     help. An interrupted job resumes when run again. The exit code is 1 if nothing can be guaranteed.
 
     Example: secondlook label --model onnx:m.onnx --data folder:pool/ --risk 0.01 --out policy.json

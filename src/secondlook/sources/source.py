@@ -134,9 +134,9 @@ class Source(ABC):
         return unlabeled
 
     def with_class_names(self, class_names: tuple[str, ...]) -> Self:
-        """Return a copy whose labels are numbered by these class names; labels without names are names as they are.
+        """Return a copy with labels as indices of these class names; integer labels without class names count as names.
 
-        Sources without labels, or with classes of other names, are returned unchanged.
+        A source without labels, or with other class names, is returned unchanged.
         """
         own = self.class_names
         if self.labels is None or own == class_names or not set(own or ()) <= set(class_names):
