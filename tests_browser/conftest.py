@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from secondlook.policies import certify
 from secondlook.predictions import Predictions
 from secondlook.views import ViewSet
 from tests.report.references import write_run_report
@@ -66,6 +67,23 @@ def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFacto
         risk=0.05,
         delta=0.05,
         calibrated=["mean"],
+        artifacts=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def class_policy_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a report whose calibration has a threshold for each class, one of which is infinite."""
+    policy = certify(preds, "mean", risk={"cat": 1e-6, "*": 0.1}, delta=0.05, groups="class")
+    return write_run_report(
+        preds,
+        tmp_path_factory.mktemp("policy") / "report.html",
+        title="Calibrated per class",
+        methods=["msr", "mean"],
+        image=lambda index: np.full((32, 32, 3), index % 256, dtype=np.uint8),
+        risk=0.1,
+        delta=0.05,
+        policy=policy,
         artifacts=False,
     )
 

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page
 from secondlook.arrays import BoolArray
 from secondlook.policies import certify
 from secondlook.predictions import Predictions
+from secondlook.report import write_report
 from secondlook.report.operating_points import (
     OperatingPoint,
     certify_methods,
@@ -53,10 +54,10 @@ def set_point(page: Page, study: Study, method: str, slider: str, value: int) ->
 
 
 def read_matrix(page: Page, name: str) -> dict[tuple[str, str], int]:
-    columns = page.locator(f"#{name} thead th[scope=col]").all_text_contents()
+    columns = [str(head.get_attribute("title")) for head in page.locator(f"#{name} thead th[scope=col]").all()]
     counts: dict[tuple[str, str], int] = {}
     for row in page.locator(f"#{name} tbody tr").all():
-        label, *cells = row.locator("th, td").all_text_contents()
+        label, cells = str(row.locator("th").get_attribute("title")), row.locator("td").all_text_contents()
         counts |= {(label, column): int(cell.replace(",", "")) for column, cell in zip(columns, cells, strict=True)}
     return counts
 
@@ -245,6 +246,61 @@ def test_page_starts_at_the_calibrated_operating_point(
     assert "confidence level 95\u00a0%)" in page.inner_text("#guarantee")
     page.select_option("#method", "msr")
     assert page.inner_text("#guarantee").startswith("No guarantee: the calibration was for mean")
+    page.close()
+
+
+def test_matrix_tells_long_names_with_a_common_beginning_apart(browser: Browser, tmp_path: Path) -> None:
+    names = [f"West Highland white {kind} of the coast" for kind in ("cat", "cow", "otter", "ox")]
+    names += ["otter", "a sulphur-crested cockatoo", "class_with_a_long_name_1", "class_with_a_long_name_2"]
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % len(names)
+    logits = rng.normal(size=(400, 2, len(names))) + 2 * np.eye(len(names))[labels][:, None]
+    preds = Predictions(logits=logits.astype(np.float32), views="identity hflip", labels=labels, class_names=names)
+    path = write_report(preds, tmp_path / "r.html", title="names", methods=["msr"], resamples=5, artifacts=False)
+    page = browser.new_page(viewport={"width": PHONE, "height": 800})
+    page.goto(path.as_uri())
+    for heads in (page.locator("#matrix-all tbody th"), page.locator("#matrix-all thead th span")):
+        shown = heads.all_inner_texts()
+        assert len(set(shown)) == len(shown) == len(names), shown
+        assert max(map(len, shown)) <= 16
+        assert shown[4] == "otter"
+    head = page.locator("#matrix-all tbody th")
+    assert head.evaluate_all("heads => heads.every((one) => one.scrollWidth <= one.clientWidth)"), "no name is cut"
+    assert [one.get_attribute("title") for one in head.all()] == names
+    page.close()
+
+
+def test_page_starts_with_a_policy_per_class_and_returns_to_it(
+    browser: Browser, class_policy_report: Path, preds: Predictions
+) -> None:
+    policy = certify(preds, "mean", risk={"cat": 1e-6, "*": 0.1}, delta=0.05, groups="class")
+    assert policy.calibration is not None
+    counts = f"{policy.calibration.accepted:,} accepted, {policy.calibration.errors:,} wrong"
+    page = browser.new_page()
+    page.goto(class_policy_report.as_uri())
+    lead = page.inner_text("#lead")
+    assert page.inner_text("#summary").startswith(counts)
+    assert page.is_checked("#guaranteed")
+    assert page.inner_text("#threshold") == "one per class"
+    assert page.inner_text("#matrix-accepted caption") == f"Accepted: {policy.calibration.accepted:,} predictions"
+    cat = page.locator("#class-table tbody tr", has=page.get_by_role("rowheader", name="cat", exact=True))
+    among_cats = policy.accept(preds) & (preds.labels == 0)
+    assert cat.locator("td").nth(3).inner_text() == f"{100 * among_cats.sum() / (preds.labels == 0).sum():.1f}"
+    errors = page.locator("#galleries h3").first.inner_text()
+    assert errors == f"Errors accepted: {policy.calibration.errors:,}"
+    assert page.locator("#gallery-errors-accepted li").count() == min(12, policy.calibration.errors or 0)
+    for leave in (
+        lambda: page.locator("#tolerated").evaluate(MOVE, "3"),
+        lambda: page.locator("#coverage").evaluate(MOVE, "500"),
+        lambda: page.select_option("#method", "msr"),
+    ):
+        leave()
+        assert not page.is_checked("#guaranteed")
+        assert page.inner_text("#guarantee").startswith("No guarantee")
+        assert page.inner_text("#lead") != lead
+        page.check("#guaranteed")
+        assert page.inner_text("#lead") == lead
+        assert page.inner_text("#summary").startswith(counts)
     page.close()
 
 

@@ -1,6 +1,27 @@
 // Confusion matrices of all and of accepted predictions, and the most frequent confusions.
 const MATRIX_CLASSES = 12;
 const LISTED_PAIRS = 10;
+const NAME_LENGTH = 16;
+const NAME_START = 5;
+
+function countSharedLetters(one, other) {
+  let count = 0;
+  while (count < one.length && one[count] === other[count]) count++;
+  return count;
+}
+
+// Names that fit the matrix. A long name that starts like another one continues with the word where they differ.
+function shortenNames(names) {
+  return names.map((name) => {
+    if (name.length <= NAME_LENGTH) return name;
+    const shared = Math.max(0, ...names.filter((other) => other !== name).map((other) => countSharedLetters(name, other)));
+    if (shared < NAME_LENGTH - 2) return `${name.slice(0, NAME_LENGTH - 1)}…`;
+    const room = NAME_LENGTH - NAME_START - 1;
+    const word = Math.max(name.lastIndexOf(" ", shared - 1) + 1, shared - room + 2);
+    const start = Math.min(word, name.length - room);
+    return `${name.slice(0, NAME_START)}…${name.slice(start, start + room)}`;
+  });
+}
 
 // All classes with images, or those of the most frequent confusions, in class order.
 function matrixClasses(page) {
@@ -24,6 +45,7 @@ function confusionSection(page) {
   const { chosen, total } = matrixClasses(page);
   const hasOthers = chosen.length < total;
   const columns = [...chosen.map((index) => page.classes[index]), ...(hasOthers ? ["other classes"] : [])];
+  const shortened = shortenNames(columns);
   const pairs = [...page.cells.labels.keys()]
     .filter((cell) => !page.cells.correct[cell])
     .sort((one, other) => page.cells.images[other] - page.cells.images[one] || one - other);
@@ -47,8 +69,8 @@ function confusionSection(page) {
   function createMatrix(table) {
     const caption = html("caption");
     const cells = chosen.map(() => columns.map(() => html("td")));
-    const heads = columns.map((name) => html("th", { scope: "col", title: name }, html("span", {}, name)));
-    const rows = cells.map((line, row) => html("tr", {}, html("th", { scope: "row", title: columns[row] }, columns[row]), ...line));
+    const heads = columns.map((name, column) => html("th", { scope: "col", title: name }, html("span", {}, shortened[column])));
+    const rows = cells.map((line, row) => html("tr", {}, html("th", { scope: "row", title: columns[row] }, shortened[row]), ...line));
     const corner = html("th", { class: "corner" }, "label ↓ predicted →");
     table.replaceChildren(caption, html("thead", {}, html("tr", {}, corner, ...heads)), html("tbody", {}, ...rows));
     return (text, counts) => {
