@@ -1,4 +1,4 @@
-"""Adaptive looking beside all looks: certified coverage, its frontier, larger pools of views, and the time of `score`.
+"""Adaptive mode compared with all looks: certified coverage, its frontier, larger pools of views, time of `score`.
 
 Run: python benchmarks/adaptive.py [coverage] [frontier] [pool] [speed] [--store DIR]
 
@@ -47,30 +47,30 @@ if TYPE_CHECKING:
 STORE = ROOT / "build" / "predictions"
 CLASSIFIERS = (*RESNETS, *WIDE_RESNETS)
 CHOSEN_ON = ("resnet20", "wrn16-2-seed0", "wrn16-2-noaug")
-"""The form of the limits and the default tolerance were chosen on these; all others judge them."""
+"""The form of the limits and the default tolerance were chosen on these; the others are held out."""
 GUARANTEES = (Guarantee(risk=0.01, delta=0.001), Guarantee(risk=0.02, delta=0.05))
 METHOD = "blend"
 PRESET = "cifar10"
 TUNING, CERTIFICATION = 0.1, 0.5
-"""Fractions of the images that a schedule is fitted to, and that a threshold is certified on; the others judge."""
+"""Fractions of the images to fit a schedule and to certify a threshold; the others are for testing."""
 
 POOLS = {
     PRESET: None,
     "auto": candidate_views("auto", n=None).texts,
     "all but rotations and zooms": tuple(view for view in VIEWS if "rotate" not in view and "zoom" not in view),
 }
-"""Views to look at; None: those of the preset."""
+"""Views of each pool; None: those of the preset."""
 POOL_MEANS = ("coverage_all", "coverage_adaptive", "gain_all", "gain_adaptive", "looks")
 POOL_COLUMNS = ("splits", "coverage_all", "coverage_adaptive", "looks", "differing")
 
 MAX_LOSS, MAX_LOOKS = 0.005, 2.0
-"""The aim: certified coverage at most so much below that of all looks, at no more looks on average."""
+"""The target: maximum loss of certified coverage compared with all looks, and maximum mean looks."""
 LOOKS = np.concatenate([np.arange(1, 3, 0.1), np.arange(3, 13.5, 0.5)]).round(1)
-"""Where the frontier is tabulated."""
+"""Mean looks in the table of the frontier."""
 FRONTIER_SPLITS, POOL_SPLITS = 10, 20
-"""Splits are used up to so many."""
+"""Maximum number of splits."""
 FRONTIER_RANGE = (-6, 1)
-"""What the plot shows of the difference to all looks, in points."""
+"""Range of the plot: difference to all looks, in points."""
 LINES = {
     "resnet20": "#0072B2",
     "resnet32": "#56B4E9",
@@ -79,7 +79,7 @@ LINES = {
     "wrn16-2-noflip": "#E69F00",
     "wrn16-2-noaug": "#D55E00",
 }
-"""Colors in the plot; names that start alike share one."""
+"""Colors in the plot, by the start of the name."""
 
 TIMED = ("resnet20", "resnet56")
 MIN_SPEEDUP = 4.0
@@ -107,10 +107,10 @@ def certify_split(preds: Predictions, split: Split, guarantee: Guarantee) -> Pol
 
 
 def measure_split(preds: Predictions, all_looks: Float64Array, split: Split, guarantee: Guarantee) -> dict[str, float]:
-    """Return what each rule does on the judged images of one split, NaN where nothing was certified.
+    """Return the outcome of each rule on the judged images of one split; NaN if nothing was certified.
 
     `all_looks` is the confidence of every image with all looks, float64 [N]. All looks need no tuning images, so they
-    are also certified on these and the certification images together: what the labels of the tuning images cost.
+    are also certified on tuning and certification images together, to show the cost of the tuning labels.
     """
     correct, judged = preds.correct(), split.judged
     outcome: dict[str, float] = {}
@@ -145,7 +145,7 @@ def measure_splits(preds: Predictions, splits: Sequence[Split], guarantee: Guara
 
 
 def describe_outcomes(outcomes: Mapping[str, Float64Array], guarantee: Guarantee) -> Row:
-    """Return means over the splits, paired differences with their intervals, and how often a limit is exceeded."""
+    """Return means over the splits, paired differences with their intervals, and counts of exceeded limits."""
     adaptive, all_looks = outcomes["coverage_adaptive"], outcomes["coverage_all"]
     row: Row = {"splits": len(adaptive), "certified_splits_all": int(np.sum(all_looks > 0))}
     row["certified_splits"] = int(np.sum(np.isfinite(outcomes["looks"])))
@@ -180,7 +180,7 @@ def measure_coverage(store: Path, n_splits: int, name: str) -> list[Row]:
 
 
 def describe_setting(name: str, guarantee: Guarantee) -> Row:
-    """Return the columns that rows of one classifier and guarantee have in common; splits have seeds from 0 on."""
+    """Return the common columns of rows of one classifier and guarantee; splits have seeds from 0."""
     chosen_on = "yes" if name in CHOSEN_ON else "no"
     return {"classifier": name, "chosen_on": chosen_on, "risk": guarantee.risk, "delta": guarantee.delta, "seed": 0}
 
@@ -203,7 +203,7 @@ def print_coverage(rows: Sequence[Row]) -> None:
 
 
 def format_coverage_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return coverage in percent and mean looks, one line per classifier and risk; misses of the aim are marked.
+    """Return coverage in percent and mean looks, one line per classifier and risk; missed targets are marked.
 
     "Risk exceeded" counts the splits, for all looks and for the adaptive rule.
     """
@@ -235,7 +235,7 @@ def format_coverage_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _average_columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the cells of the average over classifiers that no choice was made on."""
+    """Return the cells of the average over held-out classifiers."""
     names = ("coverage_all", "coverage_all_more_labels", "coverage_adaptive", "difference", "looks", "differing")
     *coverages, difference, looks, differing = (float(np.mean([float(row[name]) for row in rows])) for name in names)
     splits, all_looks, adaptive = (
@@ -254,13 +254,13 @@ def _average_columns(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def format_interval(row: Mapping[str, str], name: str) -> str:
-    """Return a difference in points with its interval, such as '-0.12 [-0.51, +0.27]'."""
+    """Return a difference in points with its interval, like '-0.12 [-0.51, +0.27]'."""
     middle, low, high = (100 * float(row[column]) for column in (name, f"{name}_low", f"{name}_high"))
     return f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def list_misses(row: Mapping[str, str]) -> list[str]:
-    """Return in what way the aim is missed, with the decimals that are shown."""
+    """Return the missed targets, judged by the printed decimals."""
     misses = []
     if round(100 * float(row["difference"]), 2) < -100 * MAX_LOSS:
         misses.append(f"**more than {100 * MAX_LOSS:g} points below**")
@@ -273,7 +273,7 @@ def list_misses(row: Mapping[str, str]) -> list[str]:
 
 
 def measure_frontier(store: Path, n_splits: int, name: str) -> list[Row]:
-    """Average over splits the certified coverage that each mean number of looks reaches."""
+    """Average the certified coverage at each mean number of looks over splits."""
     preds = select_pool(collect_cifar10(CIFAR10.parent, store, name), PRESET)
     splits = [divide_images(preds.n_images, seed) for seed in range(n_splits)]
     return [row for guarantee in GUARANTEES for row in trace_frontier(preds, splits, name, guarantee)]
@@ -282,7 +282,7 @@ def measure_frontier(store: Path, n_splits: int, name: str) -> list[Row]:
 def trace_frontier(preds: Predictions, splits: Sequence[Split], name: str, guarantee: Guarantee) -> Iterator[Row]:
     """Yield a row for each mean number of looks, and one for the default tolerance.
 
-    The margins of a grid cost another mean number of looks in each split, so the coverage is interpolated between them.
+    The margins of a grid need a different mean number of looks in each split, so the coverage is interpolated.
     """
     curves, all_looks, defaults = [], [], []
     for split in splits:
@@ -433,9 +433,9 @@ def format_pool_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def measure_speed(store: Path, n_images: int, rounds: int, name: str) -> list[Row]:
-    """Time `score` on images that no threshold was certified on: with all looks, adaptively, and with one look.
+    """Time `score` on images not used for certification: with all looks, adaptively, and with one look.
 
-    The three alternate, since the speed of a shared machine varies: ratios are computed within each round.
+    The three alternate, because the speed of a shared machine varies; ratios are computed within each round.
     """
     classifier = load_cifar10_classifier(CIFAR10 / f"{name}.onnx")
     preds = select_pool(collect_cifar10(CIFAR10.parent, store, name), PRESET)
@@ -470,7 +470,7 @@ def make_policies(preds: Predictions, n_scored: int, classifier: Classifier) -> 
 
 
 def score_images(policy: Policy, source: Source, classifier: Classifier, folder: Path) -> ScoreSummary:
-    """Score all images into a file that replaces that of the round before."""
+    """Score all images into a file, replacing that of the last round."""
     return score(
         policy,
         source,
@@ -482,7 +482,7 @@ def score_images(policy: Policy, source: Source, classifier: Classifier, folder:
 
 
 def format_speed_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return looks, seconds and how much faster than with all looks, one line per classifier and rule."""
+    """Return looks, seconds and speedup over all looks, one line per classifier and rule."""
     lines = ["| classifier | | looks | seconds | times as fast |", "|---|---|---|---|---|"]
     for row in rows:
         numbers = (f"{float(row['looks']):.2f}", f"{float(row['seconds']):.2f}", f"{float(row['speedup']):.1f}")
@@ -535,7 +535,7 @@ def run_speed(options: argparse.Namespace) -> None:
 
 
 def run_classifiers(measure: Callable[[str], list[Row]], show: Callable[[Sequence[Row]], None]) -> list[Row]:
-    """Return the rows of all classifiers, measured on all cores and shown as they come."""
+    """Return the rows of all classifiers, measured on all cores and printed when ready."""
     rows: list[Row] = []
     with ProcessPoolExecutor() as executor:
         for measured in executor.map(measure, CLASSIFIERS):
@@ -548,7 +548,7 @@ PARTS = {"coverage": run_coverage, "frontier": run_frontier, "pool": run_pools, 
 
 
 def main() -> None:
-    """Run the parts that are asked for, print them and write them."""
+    """Run the chosen parts, and print and write their results."""
     options = parse_options()
     if not CIFAR10.is_dir():
         print(f"skipped: {CIFAR10} does not exist")

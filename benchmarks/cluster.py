@@ -3,12 +3,11 @@
 python benchmarks/cluster.py               # the sizes of the stored results: about five minutes on two cores
 python benchmarks/cluster.py --parts 4 --ranked 50000
 
-A Ray of this machine is started once. Per part of 1,000 images, the *overhead* is what a worker and the driver add to
-the time of the local engine: sending the part, reading, encoding and writing its rows. It is measured from the first
-finished part to the last, since processes are started once per job and not once per image; how long they take to start
-is a row of its own. The classifier that only waits sleeps for a millisecond per image, so that more workers than cores
-can run; the real one needs ../shared/cifar10 and is skipped without it. Last, the ranking BS(D), which needs all images
-together, is measured on one machine.
+A local Ray is started once. Per part of 1,000 images, the *overhead* is the time that a worker and the driver add to
+the local engine: sending the part, reading, encoding and writing its rows. It is measured from the first finished part
+to the last, because processes start once per job; their start time is a separate row. One classifier only sleeps for a
+millisecond per image, to run more workers than cores; the real one needs ../shared/cifar10 and is skipped without it.
+Last, the ranking BS(D), which needs all images together, is measured on one machine.
 """
 
 import logging
@@ -138,7 +137,7 @@ def measure_real_classifier(n_parts: int) -> list[Row]:
 
 
 def measure_bytes() -> list[Row]:
-    """Measure what grows with the number of images: the list of files, what is sent to workers, and the rows."""
+    """Measure the sizes that grow with the number of images: the list of files, data sent to workers, and rows."""
     names = [f"{number // 1000:06d}/image-{number:09d}.jpg" for number in range(LISTED_FILES)]
     tracemalloc.start()
     source = open_source([Path("/data") / name for name in names])
@@ -158,7 +157,7 @@ def measure_bytes() -> list[Row]:
 
 
 def measure_ranking(n_images: int) -> list[Row]:
-    """Rank images by BS(D) in a process of its own, and measure its time and its peak memory."""
+    """Rank images by BS(D) in a separate process, and measure its time and peak memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         seconds, n_bytes = pool.submit(rank_images, n_images).result()
     what = f"BS(D) on one machine, {n_images:,} images x {RANKED_VIEWS} views"
@@ -166,7 +165,7 @@ def measure_ranking(n_images: int) -> list[Row]:
 
 
 def rank_images(n_images: int) -> tuple[float, int]:
-    """Return how long the ranking of random images takes, and the peak memory of this process in bytes."""
+    """Return the seconds for ranking random images, and the peak memory of this process in bytes."""
     counts = view_resampling_counts(RANKED_VIEWS, default_resamples(RANKED_VIEWS), 0)
     plurality_confidence(np.random.default_rng(1).random((100, RANKED_VIEWS)), counts)  # compile the kernels
     masses = np.random.default_rng(0).random((n_images, RANKED_VIEWS))
@@ -184,16 +183,16 @@ def time_local(classifier: Classifier, images: Array, policy: Policy | None = No
 def time_on_ray(
     classifier: Classifier, images: Array, workers: int, policy: Policy | None = None, cpus: float = 0.5
 ) -> tuple[float, float]:
-    """Return images per second of a number of workers, and the seconds before the first part was begun."""
+    """Return images per second of a number of workers, and the seconds before the first part started."""
     return time_job(classifier, images, RayEngine(workers=workers, cpus_per_worker=cpus), policy, workers)
 
 
 def time_job(
     classifier: Classifier, images: Array, engine: Engine | None, policy: Policy | None, workers: int = 1
 ) -> tuple[float, float]:
-    """Return images per second from the first part of every worker to the last part, and the seconds before it began.
+    """Return images per second from the first part of every worker to the last part, and the seconds before that.
 
-    The time of a part is that of its file.
+    The time of a part is the time of its file.
     """
     with tempfile.TemporaryDirectory() as folder:
         started = time.time()

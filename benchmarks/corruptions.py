@@ -1,8 +1,8 @@
-"""Fifteen corruptions of images in three strengths, which stand for what happens to images after calibration.
+"""Fifteen corruptions of images in three strengths, to simulate changes after calibration.
 
 They are independent of the shifts of `secondlook.monitoring`, which estimates learn from: other code, random patterns
-that differ from image to image, and kinds that the shifts have nothing like. `Corruption.resembles` names the
-shifts that come close, so that they can be left out of learning when an estimate is judged.
+that differ from image to image, and kinds without a similar shift. `Corruption.resembles` names the
+similar shifts, to leave them out of learning when an estimate is judged.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def _filter(image: Float32Array, kernel: Array) -> Any:
 
 
 def _draw_disk(radius: float) -> Any:
-    """Return a disk whose edge fades over one pixel. float32 [K, K]"""
+    """Return a disk with an edge that fades over one pixel. float32 [K, K]"""
     reach = int(np.ceil(radius + 0.5))
     y, x = np.mgrid[-reach : reach + 1, -reach : reach + 1]
     return np.clip(radius + 0.5 - np.hypot(x, y), 0, 1).astype(np.float32)

@@ -1,17 +1,17 @@
-"""An exported file beside the library: whether both decide alike, how long it runs, and how large it is.
+"""An exported file compared with the library: agreement of decisions, run time and size.
 
 python benchmarks/export.py                                         # the sizes of the stored results
 python benchmarks/export.py --images 400 --photographs 120 --rounds 10
-python benchmarks/export.py --only cost                             # one part; the rows of the other stay as they are
+python benchmarks/export.py --only cost                             # one part; keeps the rows of the other
 
 Needs ../shared/cifar10 (test.npz and the ONNX models), and about twenty minutes on two cores. Policies for ResNets on
 CIFAR-10 are certified on every second image, with all looks and adaptively; those for photographs accept half of them.
-The photographs are cut-outs of the two sample photographs of scikit-learn, which the policy resizes to 224 pixels for
-a ResNet that averages blocks of 7 x 7 pixels first.
+The photographs are crops of the two sample photographs of scikit-learn. The policy resizes them to 224 pixels for a
+ResNet that first averages blocks of 7 x 7 pixels.
 
-The run time, also that for a ResNet-50 with random weights, is compared with that of the classifier as an ONNX file on
-inputs that are ready: the same number of views, resized and normalized. Both alternate in pairs of sessions, and the
-median over the pairs of the median ratio is kept.
+The run time, also for a ResNet-50 with random weights, is compared with the classifier as an ONNX file on ready inputs:
+the same number of views, resized and normalized. Both alternate in pairs of sessions; the result is the median over the
+pairs of the median ratio.
 """
 
 import tempfile
@@ -57,23 +57,22 @@ MODELS = ("resnet20.onnx", "resnet56.onnx")
 METHOD, RISK, DELTA = "mean", 0.02, 0.001
 PHOTOGRAPHS_MODEL = "resnet56.onnx"
 POOLING = 7
-"""The side of the blocks of pixels that the classifier of photographs averages: 224 pixels become 32."""
+"""Side of the averaged blocks of pixels: 224 pixels become 32."""
 COVERAGE = 0.5
-"""Fraction of the photographs that are accepted, which have no labels."""
+"""Fraction of accepted photographs, which have no labels."""
 MIN_TUNING = 100
-"""Images that a schedule is fitted to at least, and a quarter of all if there are more."""
+"""Minimum number of images to fit a schedule; otherwise a quarter of all."""
 TIMED_SIZE = (320, 427)
-"""Height and width of the photographs whose run time is measured."""
+"""Height and width of the photographs for run times."""
 CHUNK = 20
-"""Images whose views are compared at once."""
+"""Number of images with views compared at once."""
 SLOW_ROUNDS = 30
-"""Rounds of timing of a network that takes more than a second."""
+"""Rounds of timing for a network of more than a second."""
 SESSIONS = 6
-"""Pairs of sessions whose run times are compared: one is a few per cent faster or slower than the next, by the memory
-that it gets."""
+"""Number of pairs of compared sessions: sessions differ by a few per cent, depending on their memory."""
 MAX_RATIO, MAX_ADDED = 1.02, 50_000
 MAX_DISTANCE = 1e-4
-"""Largest distance to the threshold, or to a limit of a look, at which a decision may differ."""
+"""Maximum distance to the threshold, or to a limit of a look, where a decision may differ."""
 ALL_LOOKS, ADAPTIVE = "all looks", "adaptive"
 PARTS = ("equality", "cost")
 EXPORT_PACKAGES = (*PACKAGES, "onnx", "pillow")
@@ -111,7 +110,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A classifier with images, and policies that are to be exported."""
+    """A classifier with images, and policies to export."""
 
     name: str
     model: Path
@@ -121,9 +120,9 @@ class Case:
     """uint8 [H, W, 3] each"""
     policies: dict[str, Policy]
     batches: tuple[int, ...]
-    """Batch sizes whose run time is measured."""
+    """Batch sizes for run times."""
     max_difference: float
-    """Largest difference of the confidence that is aimed for."""
+    """Target for the largest difference of the confidence."""
 
 
 def make_cifar10_case(model: Path, n_images: int) -> Case:
@@ -166,7 +165,7 @@ def make_photographs_case(n_images: int, folder: Path) -> Case:
 
 
 def fit_case(case: Case) -> Case:
-    """Return the same classifier and photographs, which have its input size already; nothing is timed."""
+    """Return the same classifier with photographs of its input size; nothing is timed."""
     preprocessing = replace(case.classifier.preprocessing, resize=None, crop=None)
     classifier = load_classifier(f"onnx:{case.model}", output="logits", preprocessing=preprocessing)
     images = [case.classifier.preprocessing.fit(image[None])[0] for image in case.images]
@@ -176,7 +175,7 @@ def fit_case(case: Case) -> Case:
 
 
 def write_pooled_model(source: Path, target: Path) -> None:
-    """Write a classifier that takes images of seven times the side, and averages blocks of pixels first."""
+    """Write a classifier for images of seven times the side, which first averages blocks of pixels."""
     import onnx
     from onnx import helper
 
@@ -194,7 +193,7 @@ def write_pooled_model(source: Path, target: Path) -> None:
 
 
 def cut_photographs(n_images: int, seed: int) -> list[Array]:
-    """Return random cut-outs of two photographs, of many sizes. uint8 [H, W, 3] each"""
+    """Return random crops of two photographs, of many sizes. uint8 [H, W, 3] each"""
     from sklearn.datasets import load_sample_images
 
     photographs = load_sample_images().images
@@ -224,7 +223,7 @@ def measure(case: Case, folder: Path, rounds: int, parts: Sequence[str] = PARTS)
 
 
 def compare(case: Case, exported: dict[str, ExportSummary]) -> Iterator[Row]:
-    """Yield how far files compute and decide as the library does."""
+    """Yield the differences between files and the library in computations and decisions."""
     yield from compare_fit(case)
     yield from compare_views(case)
     for name, policy in case.policies.items():
@@ -251,7 +250,7 @@ def measure_cost(case: Case, exported: dict[str, ExportSummary], rounds: int) ->
 
 
 def name_part(part: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield rows with the part that they belong to."""
+    """Yield rows with their part."""
     return ({"part": part, **row} for row in rows)
 
 
@@ -261,12 +260,12 @@ def make_value(what: str, measure: str, value: float, target: str = "") -> Row:
     return {**make_row(what, measure, value, target), "value": kept}
 
 
-# --- Whether file and library compute the same ---
+# --- Agreement of file and library ---
 
 
 @dataclass
 class PixelDifference:
-    """How many pixels differ, and by how many gray levels at most."""
+    """Number of differing pixels, and largest difference in gray levels."""
 
     pixels: int = 0
     differing: int = 0
@@ -287,7 +286,7 @@ class PixelDifference:
 
 
 def compare_fit(case: Case) -> Iterator[Row]:
-    """Compare images that are resized and cropped in ONNX with those of the library, unless they have their size."""
+    """Compare images resized and cropped in ONNX with those of the library, unless they have the input size."""
     preprocessing = case.classifier.preprocessing
     if all(preprocessing.keeps(image.shape) for image in case.images):
         return
@@ -341,7 +340,7 @@ def build_session(
 
 
 def describe_verification(what: str, verified: Verification) -> Iterator[Row]:
-    """Yield how far a file decides as the library does, and each image about which it decides otherwise."""
+    """Yield the differences between the decisions of a file and the library, in total and by image."""
     yield make_value(what, "images", verified.images)
     yield make_value(what, "differing classes", verified.differing_labels, "0")
     yield make_value(what, "differing decisions", verified.differing_decisions, "0")
@@ -361,13 +360,13 @@ def open_session(model: str | bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Otherwise the threads of one session would go on spinning while the next one runs.
+    # Otherwise the threads of one session would keep spinning while the next one runs.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def time_file(case: Case, file: Path, batch: int, rounds: int) -> Iterator[Row]:
-    """Compare a file with the forwards alone, which get the same views ready-made."""
+    """Compare a file with only the forwards on the ready views."""
     images = select_images(case, batch)
     preprocessing = case.classifier.preprocessing
     views = apply_views(preprocessing.fit(images), case.views)
@@ -375,7 +374,7 @@ def time_file(case: Case, file: Path, batch: int, rounds: int) -> Iterator[Row]:
     forwards, decisions, ratios = [], [], []
     for number in range(SESSIONS):
         jobs = [prepare_run(open_session(str(case.model)), inputs), prepare_run(open_session(str(file)), images)]
-        order = 1 if number % 2 else -1  # whichever runs first finds other caches
+        order = 1 if number % 2 else -1  # the first one finds other caches
         time_rounds(*jobs, rounds=2)
         bare, decided = time_rounds(*jobs[::order], rounds=max(3, rounds // SESSIONS))[::order]
         forwards.append(median(bare))
@@ -390,7 +389,7 @@ def time_file(case: Case, file: Path, batch: int, rounds: int) -> Iterator[Row]:
 
 
 def time_resnet50(photographs: Case, folder: Path) -> Iterator[Row]:
-    """Compare the run time for a network of the usual size at 224 pixels; its weights do not matter."""
+    """Compare the run time for a network of common size at 224 pixels; its weights do not matter."""
     import onnx
     from transformers import ResNetConfig, ResNetForImageClassification
 

@@ -1,4 +1,4 @@
-"""How far a GPU is used: `collect` beside the bare forward of the same module over as many ready images, and ttach.
+"""Use of a GPU: `collect` compared with the bare forward of the same module on ready images, and with ttach.
 
 Run: python benchmarks/gpu.py [--only PART ...] [--rounds 3] [--images 1024] [--small-images 40000]
 
@@ -6,16 +6,16 @@ Parts:
   resnet50-bfloat16, resnet50-float32, resnet50-tf32, resnet50-compiled   ResNet-50 at 224 pixels, 24 views
   small-bfloat16, small-float32                                           Wide-ResNet-16-2 at 32 pixels, 13 views
   adaptive-resnet50, adaptive-small, agreement, precision, latency        decisions, see gpu_decisions.py
-  memory, kernels                                                         peak memory; which kernels take the time
+  memory, kernels                                                         peak memory; time by kernel
 
-All run by default, in about six minutes on an H200. With --only, the rows of the other parts stay in the file; each row
+All run by default, in about six minutes on an H200. With --only, the file keeps the rows of the other parts; each row
 has its own circumstances. Needs a CUDA device, torchvision, and `ttach` for the comparison. With `onnx`, the small
 network is the one of ../shared/cifar10-jpeg on the images of ../shared/cifar10; without these files it has random
-weights, and nothing is measured about its decisions.
+weights, and its decisions are not measured.
 
 The bare forward is the floor: the module in the dtype, memory format and arithmetic of the classifier, on normalized
-images that are on the device already. All jobs alternate within a round; ratios are computed within each round, and the
-median over rounds is kept. ResNet-50 has random weights, on which the speed does not depend.
+images already on the device. All jobs alternate within a round; ratios are computed within each round, and the result
+is the median over rounds. ResNet-50 has random weights, because the speed does not depend on them.
 """
 
 import argparse
@@ -61,7 +61,7 @@ from measurement import CIFAR10, PACKAGES, Row, create_parser, print_table, writ
 from secondlook.predictions import Execution, collect
 
 DEVICE = "cuda:0"
-"""One GPU, since the floor is that of one."""
+"""One GPU, like the floor."""
 TARGETS = {ON_DEVICE: ">= 0.97", HOST: ">= 0.9"}
 TTACH_TARGETS = {"ResNet-50 bfloat16": {TTACH: ">= 1.2"}}
 PHOTO_FILES, SMALL_FILES = 2048, 4096
@@ -91,7 +91,7 @@ def measure_speed(
 
 
 def prepare_files(network: Network, dtype: str, folder: Path, n_images: int) -> dict[str, Job]:
-    """Write photos that are resized for ResNet-50, and images of the input size for the small network."""
+    """Write photos to resize for ResNet-50, and images of the input size for the small network."""
     size = network.pixels.shape[1]
     is_small = size < min(PHOTO_SIZE) // 2
     n_files = min(2 * n_images, SMALL_FILES if is_small else PHOTO_FILES)
@@ -126,7 +126,7 @@ def measure_memory(network: Network, dtype: str, n_images: int) -> Iterator[Row]
 
 
 def measure_kernels(network: Network, dtype: str, n_images: int) -> Iterator[Row]:
-    """Group the time of the GPU during `collect` from device tensors by what its kernels do."""
+    """Group the time of the GPU during `collect` from device tensors by the purpose of the kernels."""
     jobs = make_jobs(network, DEVICE, dtype, n_images)
     (of_model, *_), (kernels, busy, span) = (profile_job(jobs[name].run) for name in (FLOOR, ON_DEVICE))
     total = sum(kernels.values())
@@ -142,7 +142,7 @@ def measure_kernels(network: Network, dtype: str, n_images: int) -> Iterator[Row
 
 
 def profile_job(run: Callable[[], object]) -> tuple[Counter[str], float, float]:
-    """Return the time of each kernel, the time in which any ran, and that from the first to the last; microseconds."""
+    """Return the time of each kernel, of their union, and from the first to the last, in microseconds."""
     finish(run)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         finish(run)
@@ -165,7 +165,7 @@ def measure_union(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def find_kernel_group(kernel: str, *, is_of_model: bool) -> str:
-    """Return what a kernel is for, by its name and by whether the bare forward runs it, too."""
+    """Return the purpose of a kernel, by its name and by whether the bare forward runs it, too."""
     if kernel.startswith(("_write_copied", "_write_warped")):
         return "views with normalization"
     if is_of_model:
@@ -176,7 +176,7 @@ def find_kernel_group(kernel: str, *, is_of_model: bool) -> str:
 
 
 def shorten_kernel(kernel: str) -> str:
-    """Return the start of the name of a kernel without what all names have."""
+    """Return the start of the name of a kernel without common prefixes."""
     for noise in ("void ", "at::native::", "(anonymous namespace)::", "<unnamed>::"):
         kernel = kernel.replace(noise, "")
     return kernel[:60]
@@ -186,7 +186,7 @@ def shorten_kernel(kernel: str) -> str:
 
 
 def load_resnet50(options: argparse.Namespace) -> Network:
-    """Return ResNet-50, made once."""
+    """Return ResNet-50, created once."""
     return _make_resnet50_once(options.images)
 
 
@@ -285,13 +285,13 @@ def main() -> int:
 
 
 def run_parts(parts: Sequence[str], options: argparse.Namespace, device: Row) -> int:
-    """Run parts one after another, and go on where one fails."""
+    """Run parts in order, and continue if one fails."""
     is_failed = False
     for part in parts:
         start = time.perf_counter()
         try:
             rows = [{"part": part, **row, "rounds": options.rounds, **device} for row in PARTS[part](options)]
-        except Exception:  # noqa: BLE001 -- the other parts still have something to say
+        except Exception:  # noqa: BLE001 -- the other parts still run
             traceback.print_exc()
             print(f"{part} failed", flush=True)
             is_failed = True
@@ -318,7 +318,7 @@ def merge_rows(path: Path, rows: Sequence[Row], part: str) -> list[Row]:
 
 
 def describe_device() -> Row:
-    """Return the columns that tell the GPU and its software."""
+    """Return the columns for the GPU and its software."""
     properties = torch.cuda.get_device_properties(DEVICE)
     return {
         "device": properties.name,

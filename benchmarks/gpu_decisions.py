@@ -1,4 +1,4 @@
-"""What `gpu.py` measures about decisions: adaptive looking, agreement with the CPU, number types, and latency."""
+"""The part of `gpu.py` about decisions: adaptive mode, agreement with the CPU, number types, and latency."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ METHOD = "blend"
 RISK, DELTA = 0.02, 0.05
 COVERAGE = 0.9
 MADE_UP_LOOKS = 2.0
-"""Mean looks of a schedule that is made up for a network with random weights."""
+"""Mean looks of an artificial schedule for a network with random weights."""
 MIN_SPEEDUP = 4.0
 ADAPTIVE_TIMES = 4
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
@@ -39,7 +39,7 @@ LATENCY_VARIANTS: dict[str, dict[str, bool]] = {
 
 
 def make_rule(classifier: Classifier, network: Network, n_images: int) -> Policy:
-    """Return an adaptive rule for the first images: certified where they have labels, and otherwise made up."""
+    """Return an adaptive rule for the first images: certified if they have labels, otherwise artificial."""
     pixels = network.pixels[:n_images]
     labels = None if network.labels is None else network.labels[:n_images]
     preds = collect(classifier, pixels, network.views, labels=labels, execution=Execution(progress=False))
@@ -49,7 +49,7 @@ def make_rule(classifier: Classifier, network: Network, n_images: int) -> Policy
 
 
 def make_up_rule(preds: Predictions, mean_looks: float) -> Policy:
-    """Return an adaptive rule whose margin is the one that comes closest to a mean number of looks."""
+    """Return an adaptive rule with the margin closest to a mean number of looks."""
     rule = threshold_for(preds, METHOD, coverage=COVERAGE, adaptive=True)
     assert rule.schedule is not None, "the rule is adaptive"
     margins = np.concatenate([np.linspace(0, 0.5, 51), np.linspace(0.6, 4, 35)])
@@ -60,7 +60,7 @@ def make_up_rule(preds: Predictions, mean_looks: float) -> Policy:
 
 
 def make_policies(rule: Policy, classifier: Classifier, network: Network) -> dict[str, Policy]:
-    """Return the policy that looks at every image with all views, and the adaptive one."""
+    """Return the policy with all looks, and the adaptive one."""
     views = ViewSet(network.views).texts
     rules = {"all looks": rule.model_copy(update={"schedule": None}), "adaptive": rule}
     return {
@@ -70,16 +70,16 @@ def make_policies(rule: Policy, classifier: Classifier, network: Network) -> dic
 
 
 def score_images(policy: Policy, images: Array, classifier: Classifier, folder: Path, device: str) -> ScoreSummary:
-    """Score images into a file that replaces that of the round before."""
+    """Score images into a file, replacing that of the last round."""
     out = folder / "scores.parquet"
     execution = Execution(device=device, progress=False)
     return score(policy, images, out, classifier=classifier, overwrite=True, execution=execution)
 
 
 def measure_adaptive(network: Network, device: str, dtype: str, n_images: int, rounds: int) -> Iterator[Row]:
-    """Time `score` with all looks and adaptively, on images that the rule was not made from.
+    """Time `score` with all looks and adaptively, on other images than those of the rule.
 
-    Adaptively there are more images, so that both take a few seconds.
+    The adaptive job has more images, so that both take a few seconds.
     """
     half = len(network.pixels) // 2
     classifier = network.load(device, dtype)
@@ -93,7 +93,7 @@ def measure_adaptive(network: Network, device: str, dtype: str, n_images: int, r
         }
         looks = scoring["adaptive"]().mean_looks
         speeds = time_jobs({name: Job(run, counts[name]) for name, run in scoring.items()}, rounds)
-    # The looks of a made-up rule are chosen, so its speed shows only whether the GPU stays busy.
+    # The looks of an artificial rule are arbitrary; its speed only shows whether the GPU stays busy.
     is_made_up = network.labels is None
     name = f"{network.name} {dtype}, score{' with a made-up rule' if is_made_up else ''}"
     for policy, speed in speeds.items():
@@ -109,7 +109,7 @@ def measure_adaptive(network: Network, device: str, dtype: str, n_images: int, r
 
 
 def read_decisions(folder: Path) -> tuple[BoolArray, Float64Array]:
-    """Return which images were accepted, and their confidence, from the file of `score_images`."""
+    """Return acceptance and confidence of the images, from the file of `score_images`."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(folder / "scores.parquet", columns=["accept", "confidence"])

@@ -1,4 +1,4 @@
-"""What `gpu.py` measures: networks with their images, and jobs over them that can be compared."""
+"""Networks, images and comparable jobs for `gpu.py`."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ RATIO_TO_FLOOR = "ratio to bare forward"
 
 @dataclass(frozen=True)
 class Network:
-    """A module with the images and views that it is measured with."""
+    """A module with its images and views."""
 
     name: str
     module: nn.Module
@@ -74,7 +74,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Job:
-    """Something to time, which deals with so many images."""
+    """A job to time, with its number of images."""
 
     run: Callable[[], object]
     n_images: float
@@ -84,7 +84,7 @@ class Job:
 
 
 def make_resnet50(n_images: int) -> Network:
-    """Return torchvision's ResNet-50 with random weights, on which the speed does not depend, and made-up photos."""
+    """Return torchvision's ResNet-50 with random weights, and synthetic photos; speed does not depend on weights."""
     from torchvision.models import resnet50
 
     torch.manual_seed(0)
@@ -94,7 +94,7 @@ def make_resnet50(n_images: int) -> Network:
 
 
 def load_small_network(images: Path, model: Path) -> Network:
-    """Return Wide-ResNet-16-2 and the CIFAR-10 test images, or random weights and made-up images without labels."""
+    """Return Wide-ResNet-16-2 and the CIFAR-10 test images, or random weights and synthetic images without labels."""
     module = load_network(model) if model.is_file() else make_wide_resnet()
     pixels, labels = make_photos(10_000, 32, 32), None
     if images.is_file() and model.is_file():
@@ -104,7 +104,7 @@ def load_small_network(images: Path, model: Path) -> Network:
 
 
 def make_photos(count: int, height: int, width: int) -> Array:
-    """Make smooth, slightly noisy images; from a certain number on they repeat. uint8 [count, height, width, 3]"""
+    """Make smooth, slightly noisy images, repeated above a certain number. uint8 [count, height, width, 3]"""
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def repeat_images(images: Array, count: int) -> Array:
 
 
 def write_jpegs(images: Array, folder: Path, count: int) -> None:
-    """Write `count` JPEG files; images repeat where there are too few. uint8 [N, H, W, 3]"""
+    """Write `count` JPEG files, repeating images if there are too few. uint8 [N, H, W, 3]"""
     from PIL import Image
 
     def encode(image: Array) -> bytes:
@@ -143,7 +143,7 @@ def write_jpegs(images: Array, folder: Path, count: int) -> None:
 def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compiled: bool = False) -> dict[str, Job]:
     """Return the floor, `collect` from host and device images, and ttach's wrapper, over as many images and views."""
     plain = network.load(device, dtype)
-    # Compiled for the batches of the floor alone, before `collect` compiles it for other sizes, too.
+    # Compiled only for the batches of the floor, before `collect` compiles it for other sizes.
     module, weight = get_module(plain)
     forward = torch.compile(module) if compiled else module
     classifier = network.load(device, dtype, compile=True) if compiled else plain
@@ -157,7 +157,7 @@ def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compi
     }
     wrapped = {} if compiled or dtype == "tf32" else make_ttach(forward, network.n_views)
     jobs |= {name: partial(run_batches, wrapper, batches, 1, dtype) for name, (wrapper, _) in wrapped.items()}
-    # Where ttach has another number of views, it deals with as many views of fewer or more images.
+    # If ttach has another number of views, it gets fewer or more images with the same total of views.
     counts = {name: n_images * n_views / network.n_views for name, (_, n_views) in wrapped.items()}
     return {name: Job(run, counts.get(name, n_images)) for name, run in jobs.items()}
 
@@ -165,7 +165,7 @@ def make_jobs(network: Network, device: str, dtype: str, n_images: int, *, compi
 def make_file_jobs(
     network: Network, classifier: Classifier, graphed: Classifier, folder: Path, n_files: int
 ) -> dict[str, Job]:
-    """Return `collect` from the JPEG files of a folder, and their decoding alone, which limits it."""
+    """Return `collect` from the JPEG files of a folder, and only their decoding, which limits it."""
     spec = f"folder:{folder}"
     return {
         JPEG: Job(partial(collect, classifier, spec, network.views, execution=Execution(progress=False)), n_files),
@@ -175,7 +175,7 @@ def make_file_jobs(
 
 
 def get_module(classifier: Classifier) -> tuple[nn.Module, Tensor]:
-    """Return the module of a classifier as it was placed, and a weight, which tells its device and dtype."""
+    """Return the placed module of a classifier, and a weight, which has its device and dtype."""
     assert isinstance(classifier, TorchClassifier), "the networks are torch modules"
     weight = find_weight(classifier.module)
     assert weight is not None, "the networks have weights"
@@ -183,7 +183,7 @@ def get_module(classifier: Classifier) -> tuple[nn.Module, Tensor]:
 
 
 def make_batches(classifier: Classifier, pixels: Array, batch_size: int, dtype: str) -> list[Tensor]:
-    """Return normalized images on the device, in the dtype and memory format that the classifier uses."""
+    """Return normalized images on the device, in the dtype and memory format of the classifier."""
     module, weight = get_module(classifier)
     is_last = uses_channels_last(module, {"dtype": dtype})
     memory_format = torch.channels_last if is_last else torch.contiguous_format
@@ -203,8 +203,8 @@ def run_batches(forward: Callable[[Tensor], Tensor], batches: Sequence[Tensor], 
 def make_ttach(module: Callable[[Tensor], Tensor], n_views: int) -> dict[str, tuple[nn.Module, int]]:
     """Return ttach's wrapper in two forms, each with its number of views; nothing without ttach.
 
-    The first has what ttach offers for photographs, the flip and the rotations of its alias `d4_transform`, and factors
-    to make up the number; the second has views that are as cheap as they can be.
+    The first has ttach's views for photographs: the flip and the rotations of its alias `d4_transform`, and factors to
+    reach the number. The second has the cheapest possible views.
     """
     try:
         import ttach

@@ -1,4 +1,4 @@
-"""Whether the guarantee of `certify` holds, and what coverage it costs: simulated populations, and halves of CIFAR-10.
+"""Failures of the guarantee of `certify`, and its coverage: simulated populations, and halves of CIFAR-10.
 
 Run: python benchmarks/guarantee.py [--draws 2000] [--model ../shared/cifar10/resnet56.onnx] [--store DIR]
      python benchmarks/guarantee.py --best-of 5 20 --draws 4000 --images 500
@@ -83,7 +83,7 @@ def bisect_certified_count(ranking: Ranking, risk: float, delta: float) -> int |
 
 
 def simulate(name: str, n_images: int, risk: float, delta: float, draws: int, seed: int) -> Row:
-    """Draw calibration sets from a population and count how often the guarantee fails."""
+    """Draw calibration sets from a population and count failures of the guarantee."""
     error_rate, risk_up_to = POPULATIONS[name]
     rng = np.random.default_rng(seed)
     coverages, bisected = np.zeros(draws), np.zeros(draws)
@@ -126,7 +126,7 @@ def print_simulation(rows: list[Row]) -> None:
 # --- The best of several methods ---
 
 CORRELATION = 0.7
-"""Between the confidences of two methods; each is a standard normal variable."""
+"""Correlation between the confidences of two methods; each is a standard normal variable."""
 DIFFICULTY, SLOPE = -2.5, 2.0
 """An image of quality z is wrong with probability Phi(DIFFICULTY - SLOPE * z), and a confidence is a noisy quality."""
 
@@ -159,7 +159,7 @@ def certify_best(correct: BoolArray, confidences: Float64Array, risk: float, del
 
 
 def simulate_best_of(methods: int, n_images: int, risk: float, delta: float, draws: int, seed: int) -> list[Row]:
-    """Count how often the guarantee of the best of several methods fails."""
+    """Count failures of the guarantee of the best of several methods."""
     rng, limit = np.random.default_rng(seed), find_threshold(risk)
     deltas = {"whole delta each": delta, "equal shares": delta / methods}
     failures = dict.fromkeys(deltas, 0)
@@ -190,13 +190,13 @@ def print_best_of(rows: list[Row]) -> None:
 
 ADAPTIVE_METHOD = "blend"
 ADAPTIVE_TUNING, ADAPTIVE_IMAGES = 250, 1000
-"""Images that a schedule is fitted to, and that a threshold is certified on."""
+"""Numbers of images to fit a schedule, and to certify a threshold."""
 POPULATION_IMAGES, SIMULATED_VIEWS = 4000, 5
 
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveWorld:
-    """A finite population of images, so that the truth about a rule is what it does on all of them."""
+    """A finite population of images; the true values of a rule are those on all images."""
 
     name: str
     population: Predictions
@@ -204,7 +204,7 @@ class AdaptiveWorld:
     predict_from: PredictFrom = "image"
 
     def draw(self, rng: np.random.Generator) -> Predictions:
-        """Draw tuning images, and after them certification images, with replacement."""
+        """Draw tuning images, then certification images, with replacement."""
         return draw_images(self.population, ADAPTIVE_TUNING + ADAPTIVE_IMAGES, rng)
 
     def certify(self, preds: Predictions) -> Policy:
@@ -220,7 +220,7 @@ class AdaptiveWorld:
         )
 
     def evaluate(self, rule: Policy, all_looks: Float64Array) -> dict[str, float]:
-        """Return the truth about a rule, and its bound on differing decisions.
+        """Return the true values of a rule, and its bound on differing decisions.
 
         `all_looks` is the confidence of the population with all looks, float64 [N].
         """
@@ -248,7 +248,7 @@ def draw_images(population: Predictions, count: int, rng: np.random.Generator) -
 
 
 def simulate_adaptive(world: AdaptiveWorld, draws: int, seed: int) -> Row:
-    """Count how often the guarantee about adaptive decisions fails, and the bound on those that differ."""
+    """Count failures of the guarantee for adaptive decisions, and of the bound on differing decisions."""
     rng = np.random.default_rng(seed)
     all_looks = confidence(world.population, ADAPTIVE_METHOD, predict_from=world.predict_from)
     rules = (world.certify(world.draw(rng)) for _ in range(draws))
@@ -289,7 +289,7 @@ def run_adaptive(options: argparse.Namespace) -> None:
 
 
 def format_adaptive_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return how often the guarantee and the bound failed, with exact 95 % intervals, one line per world."""
+    """Return the failure rates of the guarantee and the bound, with exact 95 % intervals, one line per world."""
     lines = [
         "| images | class from | risk | delta | guarantee failed | bound failed | coverage | looks |",
         "|---|---|---|---|---|---|---|---|",
@@ -317,7 +317,7 @@ UNKNOWN_WORLDS = ("unknown images", "misleading familiarity")
 
 @dataclass(frozen=True, eq=False)
 class UnknownWorld:
-    """Finite populations of known and unknown images, so that the truth about a policy is what it does on all."""
+    """Finite populations of known and unknown images; the true values of a policy are those on all images."""
 
     name: str
     known: Predictions
@@ -336,7 +336,7 @@ class UnknownWorld:
         return cls(name, known, Predictions(logits=logits, views=known.views, labels=known.labels), 0.05)
 
     def certify(self, preds: Predictions, examples: Predictions) -> Policy:
-        """Choose the limit on the tuning images, which are the first ones, and certify a threshold on the others."""
+        """Choose the limit on the first images, the tuning images, and certify a threshold on the others."""
         return certify(
             preds,
             "msr",
@@ -349,10 +349,10 @@ class UnknownWorld:
 
 
 def make_misleading_images() -> Predictions:
-    """Return images with slightly more errors than the risk, whatever their confidence and their familiarity.
+    """Return images with slightly more errors than the risk at any confidence and familiarity.
 
-    The more familiar, the fewer errors, so that a lucky limit looks good. Confidence, familiarity and errors are evenly
-    spread, so that the error rates are those of an infinite population.
+    Familiar images have fewer errors, so a lucky limit looks good. Confidence, familiarity and errors are evenly
+    spread, to have the error rates of an infinite population.
     """
     places = np.arange(1, 5 * POPULATION_IMAGES + 1)
     confidences, spreads, chances = (places * np.sqrt(prime) % 1 for prime in (2, 3, 5))
@@ -364,7 +364,7 @@ def make_misleading_images() -> Predictions:
 
 
 def simulate_unknown(world: UnknownWorld, draws: int, seed: int) -> Row:
-    """Count how often the guarantee about known images fails, and the bound on accepted unknown ones."""
+    """Count failures of the guarantee for known images, and of the bound on accepted unknown ones."""
     rng, risk = np.random.default_rng(seed), UNKNOWN_GUARANTEE.risk
     wrong, outcomes = ~world.known.correct(), []
     for _ in range(draws):
@@ -470,7 +470,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=2000, help="simulated calibration sets (default: %(default)s)")
     parser.add_argument("--images", type=int, default=5000, help="images of each of them (default: %(default)s)")
     parser.add_argument(
-        "--best-of", type=int, nargs="+", metavar="N", help="only certify the best of so many methods (default: not)"
+        "--best-of", type=int, nargs="+", metavar="N", help="only certify the best of this many methods (default: not)"
     )
     parser.add_argument("--adaptive", action="store_true", help="only certify adaptive rules (default: not)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""What labels buy: certified coverage of random labels, labels on demand and others; failures in simulated worlds.
+"""Certified coverage by number of labels: random, on demand and others; failures in simulated worlds.
 
 Run: python benchmarks/labels.py [coverage] [worlds] [--rounds 10] [--draws 1000] [--store DIR]
 
@@ -33,12 +33,12 @@ WIDE_RESNET = ("cifar10-jpeg", (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.262))
 CIFAR100 = ("cifar100", (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
 DESIGNED_ON = {"resnet20": RESNET, "wrn16-2-seed0": WIDE_RESNET, "c100-plain": CIFAR100, "c100-smooth": CIFAR100}
 JUDGED_ON = {"resnet56": RESNET, "wrn16-2-noaug": WIDE_RESNET, "c100-mixup": CIFAR100}
-"""The sizes of labeling plans were chosen on the former; the latter judge them."""
+"""Sizes of labeling plans were chosen on the former; the latter are held out."""
 METHOD, VIEWS = "blend", "cifar10"
 RISKS, DELTA = (0.01, 0.02, 0.05), 0.05
 LABELS = (50, 100, 200, 350, 500, 700, 1000, 1400, 2000, 3000, 5000)
 STEPS = 25
-"""Labels on demand are asked for in so many parts."""
+"""Number of parts of labels on demand."""
 
 
 # --- Coverage on real classifiers ---
@@ -54,7 +54,7 @@ def load_predictions(name: str, store: Path) -> sl.Predictions:
 
 
 Pool = tuple[sl.Predictions, BoolArray, Float64Array]
-"""Predictions for the images that may be labeled, which are correct, and their confidence. bool [N], float64 [N]"""
+"""Predictions for the pool, their correctness, bool [N], and their confidence, float64 [N]."""
 Choose = Callable[[Pool, int, float, int], tuple[float, int]]
 """(pool in random order, labels, risk, seed) -> the threshold, infinite if none is certified, and the labels used"""
 
@@ -84,7 +84,7 @@ def certify_from_fixed_fractions(pool: Pool, labels: int, risk: float, seed: int
 
 
 def label_on_demand(pool: Pool, labels: int, risk: float, seed: int) -> tuple[float, int]:
-    """Label the images that a plan asks for."""
+    """Label the images of a plan."""
     preds, correct, _ = pool
     predicted = preds.predicted()
     answers = np.where(correct, predicted, (predicted + 1) % preds.n_classes)
@@ -99,7 +99,7 @@ def label_on_demand(pool: Pool, labels: int, risk: float, seed: int) -> tuple[fl
 
 
 def choose_on_average(pool: Pool, labels: int, risk: float, seed: int) -> tuple[float, int]:
-    """Choose a threshold with this risk on average over calibrations, which is no guarantee for one of them."""
+    """Choose a threshold with this risk on average over calibrations, without a guarantee for a single one."""
     try:
         return threshold_for(pool[0].select(images=np.arange(labels)), METHOD, average_risk=risk).threshold, labels
     except DecisionError:
@@ -109,7 +109,7 @@ def choose_on_average(pool: Pool, labels: int, risk: float, seed: int) -> tuple[
 def certify_by_mapie(*, tuned: bool) -> Choose:
     """Return the choice of MAPIE's binary controller, with default settings or a sequence of 700 thresholds.
 
-    It gets the share of the pool that each image is more confident than: the same order, evenly spread from 0 to 1.
+    It gets the confidence rank of each image as a fraction of the pool: the same order, evenly spread from 0 to 1.
     """
 
     def choose(pool: Pool, labels: int, risk: float, seed: int) -> tuple[float, int]:
@@ -127,7 +127,7 @@ def certify_by_mapie(*, tuned: bool) -> Choose:
             **settings,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where no threshold is valid
+            warnings.simplefilter("ignore")  # if no threshold is valid
             controller.calibrate(shares[:labels], correct[:labels].astype(int))
         best = controller.best_predict_param
         return (math.inf if best is None else float(np.quantile(confidence, best))), labels
@@ -143,9 +143,9 @@ THINNED_SHARE, THINNED_TOP, STEP = 0.5, 0.4, 25
 def allow_weighted_errors(rank_: int, risk: float, level: float) -> int:
     """Return the largest sum of weights of errors that passes at a rank, -1 if none does.
 
-    An error weighs 2 / share if images like it are labeled with the probability `share`, else 1. The probability of at
-    most so much is linear in the error rates of each image, so it is largest where k images have all their errors among
-    the thinned ones and the others none, for some k; it is bounded for all k of an interval at once.
+    An error weighs 2 / share if images like it are labeled with the probability `share`, else 1. The probability of a
+    sum up to a bound is linear in the error rate of each image. So it is largest if, for some k, k images have
+    all their errors among the thinned ones and the others have none. It is bounded for all k of an interval at once.
     """
     weight = round(2 / THINNED_SHARE)
     edges = np.linspace(0, rank_, min(200, rank_) + 1).astype(int)
@@ -163,9 +163,9 @@ def allow_weighted_errors(rank_: int, risk: float, level: float) -> int:
 
 
 def label_thinned(pool: Pool, labels: int, risk: float, seed: int) -> tuple[float, int]:
-    """Label on demand, but only a share of the most confident images: tried, and not kept in the package."""
+    """Label on demand, but only a share of the most confident images: an experiment outside the package."""
     _, correct, confidence = pool
-    # About so many labels if 70 % of the images are certified.
+    # The approximate number of labels if 70 % of the images are certified.
     n_images = min(len(confidence), round(labels / (0.7 - THINNED_TOP * (1 - THINNED_SHARE))))
     cut = np.quantile(confidence[n_images // 2 :] if n_images == len(confidence) else confidence[n_images:], 0.6)
     order = np.argsort(-confidence[:n_images], kind="stable")
@@ -209,7 +209,7 @@ WAYS: Mapping[str, Choose] = {
     "MAPIE, sequence of 700": certify_by_mapie(tuned=True),
 }
 BASELINES = ("random, fixed fractions", "random")
-"""What numbers of labels are compared with; the first is how `certify` chose its starts before."""
+"""Baselines for numbers of labels; the first is an earlier choice of starts in `certify`."""
 LINES = {
     "random, fixed fractions": "#999999",
     "random": "#0072B2",
@@ -218,11 +218,11 @@ LINES = {
     "MAPIE, default": "#CC79A7",
     "MAPIE, sequence of 700": "#009E73",
 }
-"""What the plot shows, in colors."""
+"""Colors of the plotted ways."""
 
 
 def measure_coverage(name: str, store: Path, rounds: int, seed: int) -> list[Row]:
-    """Return what each way certifies from half of the images, judged on the other half; a row per risk and labels."""
+    """Certify each way on half of the images and judge it on the other half; a row per risk and labels."""
     preds = load_predictions(name, store)
     correct, confidence = preds.correct(), sl.confidence(preds, METHOD)
     rows: list[Row] = []
@@ -254,7 +254,7 @@ def measure_coverage(name: str, store: Path, rounds: int, seed: int) -> list[Row
 
 
 def compare_labels(rows: Sequence[Mapping[str, object]], way: str, baseline: str) -> dict[str, float]:
-    """Return how many times as many labels a baseline needs for the coverage of a way, by classifier and risk."""
+    """Return the ratio of labels that a baseline needs for the coverage of a way, by classifier and risk."""
     ratios: dict[str, float] = {}
     for name, risk in dict.fromkeys((str(row["classifier"]), float(str(row["risk"]))) for row in rows):
         own = [row for row in rows if (row["classifier"], float(str(row["risk"]))) == (name, risk)]
@@ -272,7 +272,7 @@ def compare_labels(rows: Sequence[Mapping[str, object]], way: str, baseline: str
 
 
 def format_ratio_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return a Markdown table: how many times more labels the baselines need for the coverage of labels on demand."""
+    """Return a Markdown table: ratio of labels that the baselines need for the coverage of labels on demand."""
     before, now = (compare_labels(rows, "on demand", baseline) for baseline in BASELINES)
     lines = [f"| classifier | {' | '.join(f'{100 * risk:g} %' for risk in RISKS)} |", f"|---|{'---|' * len(RISKS)}"]
     for name in (*DESIGNED_ON, *JUDGED_ON):
@@ -303,7 +303,7 @@ def plot_coverage(rows: Sequence[Mapping[str, object]], path: Path) -> None:
         axes.set(xlabel="labels")
     for axes in panels[:, 0]:
         axes.set(ylabel="certified coverage", ylim=(0, 1))
-    panels[0][-1].legend(fontsize=7, loc="upper left")  # where little can be certified
+    panels[0][-1].legend(fontsize=7, loc="upper left")  # little is certified there
     figure.tight_layout()
     figure.savefig(path, dpi=100)
 
@@ -336,7 +336,7 @@ def draw_world(name: str, n_images: int, rng: np.random.Generator) -> tuple[sl.P
 
 
 def simulate_world(name: str, setting: tuple[int, float, float, int], draws: int, seed: int) -> list[Row]:
-    """Count how often the true risk is above the target: on demand, on average, and with all labels of a pool."""
+    """Count true risks above the target: on demand, on average, and with all labels of a pool."""
     n_images, risk, delta, labels = setting
     risks: dict[str, list[float]] = {"on demand": [], "random": [], "on average": []}
     for draw in range(draws):

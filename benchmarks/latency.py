@@ -41,7 +41,7 @@ VIEWS = "cifar10"
 TARGET = 1.1
 COVERAGE = 0.9
 CALIBRATION_IMAGES = 500
-"""Images that an adaptive policy is fitted to; the timed ones come after them."""
+"""Number of images to fit an adaptive policy; later images are timed."""
 
 
 def main() -> None:
@@ -117,7 +117,7 @@ def make_policy(
 def prepare_forward(classifier: Classifier, image: Array) -> Callable[[], object]:
     """Return one forward of the bare ONNX session on all views of an image.
 
-    It is the session of the classifier: the threads of a second one would go on spinning while the first one runs.
+    It is the session of the classifier: the threads of a second one would keep spinning while the first one runs.
     """
     assert isinstance(classifier, OnnxClassifier)
     session = classifier.session

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, timing, peak memory, CIFAR-10 inputs, and results with their circumstances."""
+"""Shared by the benchmarks: options, timing, peak memory, CIFAR-10 inputs, and results with their circumstances."""
 
 import argparse
 import csv
@@ -15,7 +15,7 @@ from pathlib import Path
 from secondlook.classifiers import Classifier, load_classifier
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # for what `reproduction` has of classifiers and splits
+sys.path.append(str(ROOT))  # for the classifiers and splits of `reproduction`
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("secondlook", "numpy", "onnxruntime", "opencv-python-headless", "pyarrow")
 
@@ -24,11 +24,11 @@ CIFAR10 = ROOT.parent / "shared" / "cifar10"
 CIFAR10_MEAN, CIFAR10_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Row = dict[str, object]
-"""One row of a CSV file of results. The names of columns and jobs stay as they are, so that results stay comparable."""
+"""One row of a CSV file of results. Do not rename columns and jobs, to keep results comparable."""
 
 
 def create_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the option that all benchmarks have: the folder for the results."""
+    """Return a parser with the common option of all benchmarks: the folder for the results."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -37,7 +37,7 @@ def create_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def load_cifar10_classifier(path: Path) -> Classifier:
-    """Load one of the CIFAR-10 classifiers, which are ONNX files without normalization."""
+    """Load a CIFAR-10 classifier, an ONNX file without normalization."""
     return load_classifier(f"onnx:{path}", output="logits", mean=CIFAR10_MEAN, std=CIFAR10_STD)
 
 
@@ -76,7 +76,7 @@ def peak_memory_bytes() -> int:
 
 
 def make_row(what: str, measure: str, value: float, target: str = "", *, seed: int = 0) -> Row:
-    """Return a row of results that consist of one value each."""
+    """Return a row of results with one value."""
     return {"what": what, "measure": measure, "value": round(value, 4), "target": target, "seed": seed}
 
 
@@ -95,7 +95,7 @@ def print_table(rows: list[Row], title: str) -> None:
 def write_results(path: Path, rows: list[Row], packages: tuple[str, ...] = PACKAGES) -> None:
     """Write rows as CSV, each with its random seed, machine, cores, versions of `packages`, commit and date.
 
-    Rows that have these already, from a run before, keep them.
+    Rows of an earlier run keep theirs.
     """
     circumstances = _describe_circumstances(packages)
     described = [{**row, "seed": row.get("seed", "none"), **circumstances, **row} for row in rows]
@@ -108,7 +108,7 @@ def write_results(path: Path, rows: list[Row], packages: tuple[str, ...] = PACKA
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a run before; none if there was none."""
+    """Return the rows of an earlier run, if any."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as file:

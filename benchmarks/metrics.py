@@ -20,7 +20,7 @@ PARAMETERS = {None: "", "coverage": ":0.8", "risk": ":0.05"}
 
 
 def find_reference_aurc() -> tuple[str, Callable[[BoolArray, Float64Array], float]]:
-    """Return the AURC of torch-uncertainty, or the same formula in plain NumPy where that is not installed."""
+    """Return the AURC of torch-uncertainty, or the same formula in plain NumPy if that is not installed."""
     try:
         import torch
 

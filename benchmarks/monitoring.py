@@ -1,10 +1,10 @@
-"""Whether the shift alarm and the audits of monitoring are as reliable as stated, and how fast they are.
+"""Reliability and speed of the shift alarm and the audits of monitoring.
 
 Run: python benchmarks/monitoring.py simulated [--streams 2000] [--images 100000]
      python benchmarks/monitoring.py audits [--model ../shared/cifar10/resnet56.onnx ...] [--store DIR]
 
-`simulated` counts false alarms in streams of simulated images in which nothing changes, or in which the error rate is
-exactly as guaranteed; and measures how many images, or labels, it takes to find shifts and error rates that changed.
+`simulated` counts false alarms in simulated streams without changes, or with exactly the guaranteed error rate. It also
+counts the images or labels until shifts and changed error rates are found.
 
 `audits` measures the latter with the confidences and errors of real classifiers. It needs ../shared/cifar10.
 """
@@ -58,7 +58,7 @@ def summarize_counts(name: str, counts: Sequence[int]) -> Row:
 QUALITY_MEAN, QUALITY_STD, NOISE = 2.5, 1.5, 0.7
 """Confidence and disagreement are noisy logistic functions of the quality of an image, which is normal."""
 DEGRADED = 3.0
-"""Standard deviations by which degraded images are worse."""
+"""Loss of quality of degraded images, in standard deviations."""
 CHUNK = 1000
 
 
@@ -73,7 +73,7 @@ class ShiftedStream:
     start: int | None = None
     """Number of images before the shift; None if there is none."""
     location: float = 0.0
-    """By how many standard deviations all images become worse."""
+    """Loss of quality of all images, in standard deviations."""
     degraded: float = 0.0
     """Fraction of the images that become much worse."""
 
@@ -111,17 +111,17 @@ STARTS = (0, 1000, 20_000)
 
 
 def list_quiet_streams(images: int) -> list[ShiftedStream]:
-    """Return the streams in which nothing changes."""
+    """Return the streams without changes."""
     return [ShiftedStream(n, values, images) for n, values in product((500, 5000), ("continuous", "ties"))]
 
 
 def list_shifted_streams() -> list[ShiftedStream]:
-    """Return the streams with a shift, which are watched for 20,000 images more."""
+    """Return the streams with a shift, each with 20,000 more images."""
     return [replace(shift, start=start, images=start + 20_000) for start in STARTS for shift in SHIFTS]
 
 
 def count_false_alarms(stream: ShiftedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
-    """Return how many streams without a shift raise an alarm."""
+    """Return the number of streams without a shift that raise an alarm."""
     raised = list(executor.map(stream.watch, range(streams), chunksize=10))
     row: Row = {"measured": "false alarms of the shift alarm", "calibration": stream.calibration}
     row |= {"values": stream.values, "streams": streams, "images": stream.images, "alpha": ALPHA}
@@ -129,7 +129,7 @@ def count_false_alarms(stream: ShiftedStream, streams: int, executor: ProcessPoo
 
 
 def measure_delay(stream: ShiftedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
-    """Return how many images after a shift the alarm is raised; streams with an alarm before it are left out."""
+    """Return the number of images from a shift to the alarm; streams with an earlier alarm are omitted."""
     raised = list(executor.map(stream.watch, range(streams), chunksize=5))
     start = stream.start or 0
     judged = [one for one in raised if one is None or one > start]
@@ -160,22 +160,22 @@ PATTERNS: dict[str, Callable[[Float64Array], Float64Array]] = {
 
 @dataclass(frozen=True)
 class AuditedStream:
-    """A stream of accepted images with a known error rate, some of which are audited and all of these reviewed."""
+    """A stream of accepted images with a known error rate; some are audited, and all audits are reviewed."""
 
     design: str
     """The plan of audits: "designed" or "even"."""
     rate: float
-    """Fraction of images that are audited."""
+    """Fraction of audited images."""
     pattern: str
-    """Where errors are."""
+    """Distribution of the errors."""
     images: int = 100_000
     risk: float = RISK
-    """The error rate; what is guaranteed is RISK."""
+    """The error rate; the guaranteed one is RISK."""
     extra: str | None = None
-    """Where the errors above RISK are; None: like the others."""
+    """Distribution of the errors above RISK; None: like the others."""
 
     def draw(self, rng: np.random.Generator, plan: AuditPlan) -> tuple[BoolArray, Float64Array, BoolArray]:
-        """Return which images are audited, with which probabilities, and which are wrong. [images] each"""
+        """Return audits, their probabilities, and errors. [images] each"""
         confidence = rng.random(self.images)
         error_rate = self.risk * PATTERNS[self.pattern](confidence)
         if self.extra is not None:
@@ -185,7 +185,7 @@ class AuditedStream:
         return rng.random(self.images) < probability, probability, rng.random(self.images) < error_rate
 
     def judge(self, seed: int) -> tuple[int | None, bool]:
-        """Return how many labels it took until the guarantee was found broken, and whether it held in the end."""
+        """Return the number of labels until the guarantee was found broken, and whether it held in the end."""
         rng = np.random.default_rng([seed, 7])
         plan = AuditPlan(None, 0.0, self.rate)
         if self.design == "designed":
@@ -201,7 +201,7 @@ class AuditedStream:
         return int(np.searchsorted(places + 1, verdict.broken_at, side="right")), False
 
     def describe(self) -> Row:
-        """Return the columns that say what was simulated."""
+        """Return the columns that describe the simulation."""
         return {
             "design": self.design,
             "audit_rate": self.rate,
@@ -217,13 +217,13 @@ DESIGNS = ("designed", "even")
 
 
 def list_streams_at_risk(images: int) -> list[AuditedStream]:
-    """Return the streams whose error rate is exactly as guaranteed."""
+    """Return the streams with exactly the guaranteed error rate."""
     patterns = [AuditedStream(design, 0.01, pattern, images) for design, pattern in product(DESIGNS, PATTERNS)]
     return [*patterns, *(AuditedStream(design, 0.05, "as calibrated", images) for design in DESIGNS)]
 
 
 def list_broken_streams() -> list[AuditedStream]:
-    """Return the streams whose error rate is larger than guaranteed."""
+    """Return the streams with a larger error rate than guaranteed."""
     streams = [AuditedStream(design, 0.01, "as calibrated", 250_000) for design in DESIGNS]
     larger = [replace(stream, risk=risk) for risk in (0.02, 0.03, 0.05) for stream in streams]
     return [*larger, *(replace(stream, risk=0.02, extra="even") for stream in streams)]
@@ -232,7 +232,7 @@ def list_broken_streams() -> list[AuditedStream]:
 def count_false_verdicts(stream: AuditedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
     """Return how often the guarantee is called broken although the error rate is as guaranteed.
 
-    "below" counts the streams whose error rate is called smaller than that in the end, which is no more true.
+    "below" counts the streams with a final verdict of a smaller error rate, which is also false.
     """
     verdicts = list(executor.map(stream.judge, range(streams), chunksize=20))
     row = {"measured": "false verdicts of audits", "streams": streams, **stream.describe()}
@@ -241,7 +241,7 @@ def count_false_verdicts(stream: AuditedStream, streams: int, executor: ProcessP
 
 
 def measure_labels(stream: AuditedStream, streams: int, executor: ProcessPoolExecutor) -> Row:
-    """Return how many labels it takes to find a broken guarantee; not found counts as all labels of the stream."""
+    """Return the number of labels to find a broken guarantee; not found counts as all labels of the stream."""
     verdicts = list(executor.map(stream.judge, range(streams), chunksize=5))
     labels = [found for found, _ in verdicts]
     most = round(stream.rate * stream.images)
@@ -256,9 +256,9 @@ STREAM_IMAGES = 60_000
 
 
 def draw_real_stream(preds: Predictions, design: str, error_rate: float, rate: float, seed: int) -> int | None:
-    """Return how many labels it takes to find a larger error rate; None if it is not found.
+    """Return the number of labels to find a larger error rate; None if it is not found.
 
-    A risk is certified on a random half of the images. The stream draws accepted images of the other half, right and
+    A risk is certified on a random half of the images. The stream draws accepted images of the other half, correct and
     wrong ones at the given error rate.
     """
     rng = np.random.default_rng([seed, 11])
@@ -344,7 +344,7 @@ def add_simulated_options(parser: argparse.ArgumentParser) -> None:
 
 
 SUBCOMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], Callable[[argparse.ArgumentParser], None]]] = {
-    # name: what it runs, what adds its options
+    # name: the function to run, the function that adds its options
     "simulated": (run_simulated, add_simulated_options),
     "audits": (run_audits, add_audits_options),
 }

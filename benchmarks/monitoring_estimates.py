@@ -3,8 +3,8 @@
 Run: python benchmarks/monitoring_estimates.py [--model ../shared/cifar10/resnet20.onnx] [--torch] [--stream 2000]
 
 A policy is calibrated on the first images, and estimates accuracy and risk of later ones in 15 corruptions of three
-strengths. What it has learned from shifts is learned again for each corruption without the shifts that resemble it.
-Rows of other classifiers in the file of results are kept. Needs ../shared/cifar10/test.npz.
+strengths. For each corruption, it learns again from the shifts without those that resemble the corruption. The file of
+results keeps the rows of other classifiers. Needs ../shared/cifar10/test.npz.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from secondlook.sources import open_source
 
 VIEWS, METHOD = "cifar10", "blend"
 WINDOW = 500
-"""Images of a window, for which estimates are judged as well."""
+"""Number of images in a window, to judge estimates for windows, too."""
 MIXES, MIX_IMAGES = 2, 1000
-"""How often the classes of a stream are mixed anew, and the number of its images then."""
+"""Number of new class mixtures of a stream, and their number of images."""
 CLEAN = "none"
 BASELINES = ("atc msr", "atc mean", "cbpe mean")
 LEARNED, ALL_SHIFTS, NO_SHIFTS = "shifts", "all shifts", "no shifts"
@@ -85,14 +85,14 @@ class Stream:
 
 
 class Setting(NamedTuple):
-    """What is fixed before any corruption: the policy and its calibration images, and scores of shifts."""
+    """Fixed before any corruption: the policy and its calibration images, and scores of shifts."""
 
     policy: Policy
     calibration: Stream
     shifted: list[ShiftedScores]
 
     def learn(self, left_out: Sequence[str]) -> Policy:
-        """Return the policy with what it learns from all shifts but some kinds."""
+        """Return the policy after learning from all shifts except some kinds."""
         known = {one.kind for one in self.shifted}
         assert known.issuperset(left_out), f"{set(left_out) - known} are no kinds of shifts"
         assert self.policy.reference is not None, "the policy was calibrated on labeled images"
@@ -102,7 +102,7 @@ class Setting(NamedTuple):
 
 
 def corrupt_images(images: Array, name: str, strength: int) -> Array:
-    """Corrupt images with a random seed of their own. uint8 [N, H, W, 3]"""
+    """Corrupt images with a separate random seed. uint8 [N, H, W, 3]"""
     return CORRUPTIONS[name](images, strength, np.random.default_rng([zlib.crc32(name.encode()), strength]))
 
 
@@ -162,7 +162,7 @@ def _judge_windows(policy: Policy, stream: Stream) -> Row:
 
 
 def _judge_mixes(setting: Setting, policy: Policy, stream: Stream) -> Row:
-    """Return the mean error of estimates for streams in which some classes are more frequent."""
+    """Return the mean error of estimates for streams with more frequent classes."""
     rng, errors = np.random.default_rng(0), []
     for _ in range(MIXES):
         weights = rng.dirichlet(np.ones(10))[stream.scores.labels]
@@ -174,7 +174,7 @@ def _judge_mixes(setting: Setting, policy: Policy, stream: Stream) -> Row:
 
 
 def count_until_alarm(policy: Policy, stream: Stream, repetitions: int) -> Row:
-    """Return after how many images the shift alarm is raised: median and 90 % quantile over orders of the stream."""
+    """Return the number of images until the shift alarm: median and 90 % quantile over orders of the stream."""
     raised = []
     for seed in range(repetitions):
         images = stream.select(np.random.default_rng(seed).permutation(len(stream.mean)))
@@ -187,7 +187,7 @@ def count_until_alarm(policy: Policy, stream: Stream, repetitions: int) -> Row:
 
 
 def load_model(options: argparse.Namespace) -> Classifier:
-    """Load an ONNX file to run it by ONNX Runtime, or by torch on a GPU, where all takes a few minutes."""
+    """Load an ONNX file for ONNX Runtime, or for torch on a GPU, which takes only a few minutes."""
     mean, std = tuple(options.mean), tuple(options.std)
     if not options.torch:
         return load_classifier(f"onnx:{options.model}", output="logits", mean=mean, std=std)

@@ -1,4 +1,4 @@
-"""What a guarantee for every predicted class costs: coverage per class, with one threshold, and by Bonferroni's rule.
+"""Coverage with a guarantee for every predicted class, with one threshold, and with Bonferroni's correction.
 
 Run: python benchmarks/monitoring_groups.py [--model ../shared/cifar10/resnet56.onnx ...] [--store DIR]
      python benchmarks/monitoring_groups.py --stored PREDICTIONS ...
@@ -63,7 +63,7 @@ def compare_thresholds(name: str, preds: Predictions, risk: float) -> Row:
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return a line for each classifier and risk, as the documentation has it."""
+    """Return a line for each classifier and risk, as in the documentation."""
     lines = [
         "| classifier | risk | one threshold | worst class then | per class | classes | by Bonferroni |",
         "|---|---|---|---|---|---|---|",

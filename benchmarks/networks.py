@@ -1,4 +1,4 @@
-"""Small CIFAR-10 networks as torch modules: read from ONNX files, or with random weights where there are none."""
+"""Small CIFAR-10 networks as torch modules: read from ONNX files, or with random weights."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 Operation = nn.Module | tuple[Callable[..., Any], tuple[Any, ...]]
-"""What computes a node from its tensors: a module with weights, or a function and its further arguments."""
+"""Computes a node from its tensors: a module with weights, or a function and its further arguments."""
 
 
 def load_network(path: str | Path) -> nn.Module:
@@ -45,7 +45,7 @@ def load_network(path: str | Path) -> nn.Module:
     return torch.fx.GraphModule(layers, code, class_name="OnnxNetwork").eval()
 
 
-# --- ONNX operators: constant inputs and attributes -> what computes the node ---
+# --- ONNX operators: constant inputs and attributes -> operation ---
 
 
 def _read_conv(
@@ -89,7 +89,7 @@ def _read_pad(pads: np.ndarray, *, mode: bytes = b"constant") -> Operation:
         raise ValueError(f"Pad with mode {mode!r}; expected constant")
     # ONNX lists the pads before every axis, then those after it; torch lists both of the last axis first.
     pairs = pads.reshape(2, -1).T[::-1]
-    # The files pad the shortcut of every block, most of them by nothing, which torch would copy.
+    # The files pad the shortcut of every block, mostly by zero, which torch would copy.
     return (nn.functional.pad, (pairs.ravel().tolist(),)) if pads.any() else nn.Identity()
 
 
@@ -120,9 +120,9 @@ OPERATORS: dict[str, Callable[..., Operation]] = {
 
 
 class WideResNet(nn.Module):
-    """A wide residual network for small images, of which batch normalizations after convolutions are folded into them.
+    """A wide residual network for small images, with batch normalizations folded into the convolutions before them.
 
-    That is what an ONNX file of the network contains; one normalization remains after each sum.
+    An ONNX file of the network has the same form; one normalization remains after each sum.
     """
 
     def __init__(self, depth: int, width: int, n_classes: int) -> None:

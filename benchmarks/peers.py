@@ -1,4 +1,4 @@
-"""Certified coverage beside MAPIE's, and the speed on a CPU beside ttach and MONAI.
+"""Certified coverage compared with MAPIE, and speed on a CPU compared with ttach and MONAI.
 
 Run: python benchmarks/peers.py [--only coverage|speed]
      python benchmarks/peers.py --only coverage [--model ../shared/cifar10/resnet56.onnx] [--store DIR] [--rounds 20]
@@ -9,16 +9,16 @@ Needs the packages of `pip install -e '.[peers]'`.
 Coverage is compared on the same confidences, images and labels; skipped without the CIFAR-10 files. MAPIE has two
 controllers that can abstain. Both test a list of thresholds ("learn then test"), with the Hoeffding-Bentkus p-value:
 
-- the binary one is given "the prediction is correct" as the positive class, the confidence as its probability, and
-  the precision to control, which is 1 - the risk among accepted predictions. It has all of MAPIE's corrections;
-- the multi-class one is given the mean over the views. With its own risks it controls the precision of every class
-  at once, a stronger promise; with a risk defined by hand, correctness among accepted predictions, it makes the
-  promise of `certify`.
+- the binary one gets "the prediction is correct" as the positive class, the confidence as its probability, and the
+  precision to control: 1 - the risk among accepted predictions. It has all of MAPIE's corrections;
+- the multi-class one gets the mean over the views. With its own risks it controls the precision of every class at
+  once, a stronger guarantee; with a custom risk, correctness among accepted predictions, it has the guarantee of
+  `certify`.
 
 Speed is compared on the same torch network, flips, threads and, as far as possible, batches; each way returns the mean
-over the flips of the probabilities. Without the CIFAR-10 files the network and the pixels are random. What differs:
+over the flips of the probabilities. Without the CIFAR-10 files the network and the pixels are random. Differences:
 
-- `collect` starts from uint8 pixels, so that it alone normalizes them, and keeps the logits of every view;
+- only `collect` starts from uint8 pixels and normalizes them; it keeps the logits of every view;
 - ttach's wrapper gets normalized batches and keeps the sum over the views;
 - MONAI's TestTimeAugmentation gets normalized images, one at a time, and returns the probabilities of every view. It
   is made for random transforms: here the coin of its `RandFlipd` is replaced by a fixed sequence. By default every
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 RISKS, DELTA = (0.01, 0.02, 0.05), 0.05
 SIZES = (1000, 5000)
-"""Images to calibrate on; decisions are evaluated on the others."""
+"""Number of images to calibrate on; decisions are evaluated on the others."""
 FINE_GRID = np.linspace(0.999, 0.3, 700)
-"""Thresholds for MAPIE's fixed-sequence test, from the surest down."""
+"""Thresholds for MAPIE's fixed-sequence test, in descending order."""
 
 Decide = Callable[[Predictions, np.ndarray, np.ndarray, float], BoolArray | None]
 """(predictions, indices to calibrate on, indices to decide about, risk) -> accept bool [M], or None: no threshold"""
@@ -115,7 +115,7 @@ def decide_by_class_controller(*, per_class: bool) -> Decide:
             lambda rows: rows, risks, [1 - risk] * len(risks), confidence_level=1 - DELTA, classes=classes
         )
         controller.calibrate(means[half], preds.labels[half])
-        # The smallest valid threshold accepts most; MAPIE's own choice is the one with the highest precision.
+        # The smallest valid threshold accepts most; MAPIE itself chooses the highest precision.
         valid = np.asarray(controller.valid_predict_params)
         return None if valid.size == 0 else means[other].max(axis=1) >= valid.min()
 
@@ -134,7 +134,7 @@ WAYS: dict[str, Decide] = {
 
 
 def compare_ways(preds: Predictions, n_calibrate: int, rounds: int, seed: int) -> list[Row]:
-    """Calibrate in every way on the same random images and evaluate on the others; a row for each way and risk."""
+    """Calibrate all ways on the same random images and evaluate on the others; a row for each way and risk."""
     rows: list[Row] = []
     for risk in RISKS:
         for way, decide in WAYS.items():
@@ -144,7 +144,7 @@ def compare_ways(preds: Predictions, n_calibrate: int, rounds: int, seed: int) -
                 order = rng.permutation(preds.n_images)
                 half, other = order[:n_calibrate], order[n_calibrate:]
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # MAPIE warns where no threshold is valid, which is counted below
+                    warnings.simplefilter("ignore")  # MAPIE warns if no threshold is valid; counted below
                     accept = decide(preds, half, other, risk)
                 correct = preds.correct(predict_from="views")[other]
                 outcomes.append(
@@ -169,7 +169,7 @@ SPEED_PACKAGES = ("secondlook", "numpy", "opencv-python-headless", "torch", "tta
 FLIPS = (("identity", "hflip"), ("identity", "hflip", "vflip", "hflip+vflip"))
 FORWARD = "bare forward"
 SINGLE_SHARE = 0.1
-"""Share of the images that is used where images are handled one at a time."""
+"""Fraction of the images for jobs with one image at a time."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def run_batches(network: "torch.nn.Module", inputs: "torch.Tensor", batch_size: 
 def run_monai(
     network: "torch.nn.Module", images: "torch.Tensor", views: Sequence[str], *, metadata: bool = True
 ) -> "torch.Tensor":
-    """Return the mean probabilities of images, which MONAI takes one at a time. [N, 3, H, W] -> [N, n_classes]"""
+    """Return the mean probabilities of images, one at a time. [N, 3, H, W] -> [N, n_classes]"""
     import torch
     from monai.data import TestTimeAugmentation, set_track_meta
     from monai.transforms import Compose, RandFlipd
@@ -291,7 +291,7 @@ def compare_speed(
 
 
 def run_speed(n_images: int, batch_size: int, rounds: int, seed: int) -> list[Row]:
-    """Compare the speed with two and with four flips, on CIFAR-10 or, where it is missing, on random pixels."""
+    """Compare the speed with two and with four flips, on CIFAR-10 or, without its files, on random pixels."""
     import torch
 
     from networks import load_network, make_wide_resnet
@@ -326,7 +326,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Compare coverage and speed, print them and write the results."""
+    """Compare coverage and speed, and print and write the results."""
     options = parse_options()
     if options.only != "speed":
         run_coverage(options)
@@ -336,7 +336,7 @@ def main() -> None:
 
 
 def run_coverage(options: argparse.Namespace) -> None:
-    """Compare all ways to certify on CIFAR-10, print them and write the results."""
+    """Compare all ways to certify on CIFAR-10, and print and write the results."""
     if not options.model.is_file():
         print(f"skipped the coverage: {options.model} does not exist")
         return

@@ -1,4 +1,4 @@
-"""Speed of the bootstrap ranking BS(D): against one numpy.argsort, over the number of images, and against plain Python.
+"""Speed of the bootstrap ranking BS(D): compared with numpy.argsort and plain Python, and by number of images.
 
 Run: python benchmarks/ranking.py [--quick]
 """
@@ -94,7 +94,7 @@ def compare_with_argsort(images: int, counts: IntArray) -> list[Row]:
 
 
 def measure_growth(sizes: tuple[int, ...]) -> list[Row]:
-    """Measure how time and memory grow with the number of images."""
+    """Measure time and memory by number of images."""
     print(f"\n{'images':>10}{'seconds':>10}{'processor':>11}{'us/image':>10}{'peak MB':>10}")
     rows: list[Row] = []
     for images in sizes:
@@ -107,7 +107,7 @@ def measure_growth(sizes: tuple[int, ...]) -> list[Row]:
 
 
 def compare_with_naive(sizes: tuple[int, ...], counts: IntArray) -> list[Row]:
-    """Compare with plain Python, which is too slow for more images, and check that both rankings are equal."""
+    """Compare with plain Python on few images, and check that both rankings are equal."""
     print(f"\n{'images':>10}{'naive s':>10}{'ours s':>10}{'ratio':>10}")
     rows: list[Row] = []
     for images in sizes:

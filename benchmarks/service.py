@@ -2,13 +2,13 @@
 
 python benchmarks/service.py                          # the sizes of the stored results
 python benchmarks/service.py --images 1000 --rounds 2 --kills 3
-python benchmarks/service.py --only kills             # one part; the rows of the others stay as they are
+python benchmarks/service.py --only kills             # one part; keeps the rows of the others
 
-Needs ../shared/cifar10 (test.npz, resnet20.onnx and resnet56.onnx). Throughput is that of 64 clients who send PNG files
-of CIFAR-10 images, each over a connection of its own, as a ratio to `score` of the same files and the same policy; both
-alternate, and the median ratio is kept. The clients run on the cores of the service. The latency is measured at half
-that throughput with requests at random moments (a Poisson process), from the moment that a request was due, so that it
-includes all waiting. The kills are described in service_kills.py.
+Needs ../shared/cifar10 (test.npz, resnet20.onnx and resnet56.onnx). The throughput is measured with 64 clients that
+send PNG files of CIFAR-10 images, each over its own connection, as a ratio to `score` of the same files and policy;
+both alternate, and the result is the median ratio. The clients run on the cores of the service. The latency is measured
+at half that throughput, with requests at random times (a Poisson process), from the due time of a request, including
+all waiting. service_kills.py describes the kills.
 """
 
 import tempfile
@@ -44,14 +44,14 @@ from stress.server_process import ServerProcess
 VIEWS = "cifar10"
 COVERAGE = 0.9
 CALIBRATION_IMAGES = 500
-"""Images that the policies are fitted to; the others are sent."""
+"""Number of images to fit the policies; the others are sent."""
 N_CLIENTS = 64
 MAX_CONNECTIONS = 256
 MIN_RATIO = 0.9
 SERVICE_PACKAGES = (*PACKAGES, "fastapi", "uvicorn", "sqlalchemy")
 PARTS = ("speed", "kills")
 MODELS = {"resnet20": 1.0, "resnet56": 0.25}
-"""The networks, with the fraction of the images that each decides about: the larger one takes three times as long."""
+"""The networks, each with its fraction of the images: the larger one takes three times as long."""
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ class Workspace:
         return path
 
     def make_requests(self, n_requests: int) -> list[bytes]:
-        """Return requests with ids that were not used before."""
+        """Return requests with new ids."""
         start = next(self._numbers)
         files = [self.files[number % len(self.files)] for number in range(n_requests)]
         return make_requests(files, [f"{start}-{number}" for number in range(n_requests)])
@@ -143,12 +143,12 @@ def measure_throughput(workspace: Workspace, name: str, policy: Path, server: Se
 
 
 def time_clients(workspace: Workspace, server: ServerProcess) -> float:
-    """Return the seconds in which the service decides about all images."""
+    """Return the seconds that the service needs for all images."""
     return check_load(run_load(server.port, workspace.make_requests(len(workspace.files)), N_CLIENTS)).seconds
 
 
 def time_score(workspace: Workspace, policy: Path) -> float:
-    """Return the seconds in which `score` decides about all images."""
+    """Return the seconds that `score` needs for all images."""
     with tempfile.TemporaryDirectory(dir=workspace.folder) as folder:
         started = time.perf_counter()
         score(
@@ -162,9 +162,9 @@ def time_score(workspace: Workspace, policy: Path) -> float:
 
 
 def measure_latency(workspace: Workspace, name: str, server: ServerProcess, rate: float, seconds: float) -> list[Row]:
-    """Measure the latency of requests at random moments."""
+    """Measure the latency of requests at random times."""
     n_requests = max(100, int(rate * seconds))
-    # Each is used about once a second: the service closes those that do nothing for long after they were opened.
+    # Each is used about once a second, because the service closes idle connections.
     n_connections = min(MAX_CONNECTIONS, max(N_CLIENTS, int(rate)))
     arrivals = draw_arrivals(rate, n_requests, seed=0)
     load = run_load(server.port, workspace.make_requests(n_requests), n_connections, arrivals)
@@ -195,13 +195,13 @@ def measure_kills(workspace: Workspace, kills: int) -> list[Row]:
 
 
 def check_load(load: Load) -> Load:
-    """Return a load all of whose requests were served."""
+    """Check that all requests of a load were served, and return it."""
     assert load.failures == 0, f"{load.failures} requests failed"
     return load
 
 
 def make_part_row(part: str, what: str, measure: str, value: float, target: str = "") -> Row:
-    """Return a row with the part that it belongs to."""
+    """Return a row with its part."""
     return {"part": part, **make_row(what, measure, value, target)}
 
 

@@ -1,7 +1,7 @@
-"""A service that is killed again and again under load: nothing that it acknowledged may be lost or be there twice.
+"""Kill a service repeatedly under load: no acknowledged decision may be lost or stored twice.
 
-Clients send images with ids, and repeat what is not acknowledged until it is. The service is killed (SIGKILL) at random
-moments and started again with the same data folder.
+Clients send images with ids, and repeat requests until they are acknowledged. The service is killed (SIGKILL) at random
+times and started again with the same data folder.
 """
 
 import random
@@ -18,25 +18,25 @@ from stress.server_process import START_SECONDS, ServerProcess
 
 N_CLIENTS = 16
 LONGEST_LIFE = 1.0
-"""Seconds that the service lives after the first decision, at most."""
+"""Maximum lifetime of the service after the first decision, in seconds."""
 LONGEST_START = 3.0
 KILLED_STARTS = 0.2
-"""Fraction of the starts that are killed, too."""
+"""Fraction of starts killed during the start."""
 
 
 @dataclass
 class KillReport:
-    """Counts over all kills, and what went wrong."""
+    """Counts over all kills, and descriptions of failures."""
 
     kills: int = 0
     acknowledged: int = 0
-    """Images whose decision arrived."""
+    """Images with an acknowledged decision."""
     in_flight: int = 0
-    """Requests that were on their way when the service was killed, and had to be repeated."""
+    """Requests in flight during a kill, which had to be repeated."""
     stored_unacknowledged: int = 0
-    """Those of them that were stored already, so that repeating them would have decided them twice without an id."""
+    """Those already stored; without an id, repeating them would have decided them twice."""
     reviewed_images: int = 0
-    """Images that are stored for review."""
+    """Images stored for review."""
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -44,7 +44,7 @@ class KillReport:
 def kill_service(
     policy: Path, data_dir: Path, files: Sequence[bytes], *options: str, kills: int, seed: int = 0
 ) -> KillReport:
-    """Kill a service under load, and compare what it acknowledged with what it stored."""
+    """Kill a service under load, and compare its acknowledged and its stored decisions."""
     started, randomness = time.monotonic(), random.Random(seed)
     report = KillReport()
     with ServerProcess(policy, data_dir, *options) as server:
@@ -74,7 +74,7 @@ def kill_service(
 
 
 def _wait_for_decision(clients: Sequence["_Sender"]) -> None:
-    """Wait until the service decides: clients that lost their connection wait a moment before they come back."""
+    """Wait until the service decides: clients that lost their connection wait before they reconnect."""
     before = sum(len(client.acknowledged) for client in clients)
     deadline = time.monotonic() + START_SECONDS
     while sum(len(client.acknowledged) for client in clients) == before and time.monotonic() < deadline:
@@ -82,13 +82,13 @@ def _wait_for_decision(clients: Sequence["_Sender"]) -> None:
 
 
 class _Sender:
-    """A client that sends one image after another, each under a new id, until it is told to finish."""
+    """A client that sends images in order, each with a new id, until it is asked to finish."""
 
     def __init__(self, url: str, files: Sequence[bytes], number: int) -> None:
         self.acknowledged: list[ServedDecision] = []
         self.failures: list[str] = []
         self.current: str | None = None
-        """Id of the image on its way."""
+        """Id of the image in flight."""
         self._client = Client(url, timeout=2 * START_SECONDS)
         self._files, self._number = files, number
         self._is_over = Event()
@@ -102,7 +102,7 @@ class _Sender:
             file = self._files[(first + number) % len(self._files)]
             try:
                 self.acknowledged.append(self._client.decide(file, id=self.current))
-            except Exception as error:  # noqa: BLE001 -- whatever it is, it is what went wrong
+            except Exception as error:  # noqa: BLE001 -- any error is a failure
                 self.failures.append(f"{self.current} failed: {error}")
             self.current = None
             number += 1
@@ -121,7 +121,7 @@ def _count_stored(data_dir: Path, ids: Sequence[str]) -> int:
 
 
 def compare_rows(data_dir: Path, acknowledged: dict[str, ServedDecision], report: KillReport) -> None:
-    """Check that each acknowledged image has one row, with this decision, and its image if it is to be reviewed."""
+    """Check that each acknowledged image has one row, with this decision, and an image if it needs a review."""
     rows = _query(
         data_dir,
         "select d.id, d.label, d.confidence, d.accept, r.number is not null, length(i.content) from decisions d "
@@ -148,7 +148,7 @@ def _describe_faults(made: ServedDecision, rows: list[tuple[object, ...]]) -> It
     if bool(is_reviewed) != (made.review != "none"):
         yield f"has review {made.review!r}, stored as {is_reviewed}"
     if is_reviewed and not n_bytes:
-        yield "is to be reviewed, and its image is missing"
+        yield "needs a review, but its image is missing"
 
 
 def _query(data_dir: Path, text: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:

@@ -1,7 +1,7 @@
-"""Requests to a service, as light as possible: the cores that send them are those that the service runs on.
+"""Requests to a service, as light as possible, because they share the cores of the service.
 
-Prepared requests go over connections that stay open, handled by one loop over plain sockets. `run_load` sends them from
-a process of its own.
+Prepared requests go over open connections, handled by one loop over plain sockets. `run_load` sends them from a
+separate process.
 """
 
 import multiprocessing
@@ -25,14 +25,14 @@ LENGTH = b"\r\ncontent-length: "
 
 @dataclass(frozen=True)
 class Load:
-    """What came back."""
+    """Results of a load."""
 
     seconds: float
     """From the first request to the last response."""
     latencies: Float64Array
-    """Seconds from the moment that each request was due to its response, in the order of the responses."""
+    """Seconds from the due time of each request to its response, in the order of the responses."""
     failures: int
-    """Responses of a status other than 200."""
+    """Responses with a status other than 200."""
 
 
 def make_requests(files: Sequence[bytes], ids: Sequence[str]) -> list[bytes]:
@@ -51,7 +51,7 @@ def draw_arrivals(rate: float, count: int, seed: int) -> Float64Array:
 
 
 def run_load(port: int, requests: list[bytes], n_clients: int, due: Float64Array | None = None) -> Load:
-    """Send requests from a process of its own, see `send_requests`."""
+    """Send requests from a separate process, see `send_requests`."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(send_requests, port, requests, n_clients, due).result()
 
@@ -59,9 +59,9 @@ def run_load(port: int, requests: list[bytes], n_clients: int, due: Float64Array
 def send_requests(port: int, requests: list[bytes], n_clients: int, due: Float64Array | None = None) -> Load:
     """Send requests over `n_clients` connections.
 
-    Without `due`, each client sends its next request when it has the response to the last one (closed loop). With it,
-    each request is sent when it is due, whatever the service does (open loop); one that finds all connections in use
-    waits, and its latency includes that.
+    Without `due`, each client sends its next request after the response to the last one (closed loop). With `due`, each
+    request is sent at its due time, independently of the service (open loop). If all connections are in use, it waits,
+    and its latency includes that.
     """
     with selectors.DefaultSelector() as selector:
         clients = [_Connection(port) for _ in range(n_clients)]
@@ -97,7 +97,7 @@ def _exchange(
 
 
 class _Connection:
-    """A connection with at most one request on its way."""
+    """A connection with at most one request in flight."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection((HOST, port))

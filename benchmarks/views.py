@@ -1,4 +1,4 @@
-"""Speed of the views: copies against copying bytes, warps against plain OpenCV calls, and Pillow, PyTorch and NumPy.
+"""Speed of the views: copies compared with copying bytes, warps with plain OpenCV calls, Pillow, PyTorch and NumPy.
 
 Run: python benchmarks/views.py [--rounds 15]
 """
@@ -29,7 +29,7 @@ def time_medians(*jobs: Callable[[], object], rounds: int) -> list[float]:
 
 
 def plan_warp(text: str, images: Array) -> Warp:
-    """Return the single warp that the engine plans for a view."""
+    """Return the single warp planned by the engine for a view."""
     (operation,) = View.parse(text).plan(Frame(*images.shape[1:]))
     assert isinstance(operation, Warp)
     return operation
@@ -72,7 +72,7 @@ def warp_with_torch(images: Array, warp: Warp) -> Array:
 
 
 def measure_copies(images: Array, rounds: int) -> list[Row]:
-    """Time the views that only move pixels, and the tone curves, against a copy of the same bytes."""
+    """Time the views that only move pixels, and the tone curves, compared with a copy of the same bytes."""
     rows: list[Row] = []
     for text in COPIES + OTHERS:
         view = View.parse(text)
@@ -92,7 +92,7 @@ def measure_copies(images: Array, rounds: int) -> list[Row]:
 
 
 def measure_warps(images: Array, rounds: int) -> list[Row]:
-    """Time the warps against plain OpenCV calls, Pillow and PyTorch."""
+    """Time the warps compared with plain OpenCV calls, Pillow and PyTorch."""
     rows: list[Row] = []
     for text in WARPS:
         view, warp = View.parse(text), plan_warp(text, images)
@@ -112,7 +112,7 @@ def measure_warps(images: Array, rounds: int) -> list[Row]:
 def make_row(
     images: Array, view: str, library: str, seconds: float, floor: str, floor_seconds: float, limit: float | None
 ) -> Row:
-    """Return one row of the results: a view made by a library, and the time that it is compared with."""
+    """Return one row of the results: a view made by a library, and the reference time."""
     return {
         "images": "x".join(map(str, images.shape)),
         "view": view,
