@@ -89,10 +89,10 @@ def test_score_is_not_calibrated(preds: Predictions) -> None:
 @pytest.mark.parametrize(
     ("n_errors", "n_correct", "note"),
     [
-        (2, 3, "Nothing can be judged from so few: only 2 of 5 images are wrong"),
-        (0, 50, "Nothing can be judged from so few: none of 50 images is wrong"),
-        (4, 500, "Nothing can be judged from so few: only 4 of 504 images are wrong"),
-        (500, 1, "Nothing can be judged from so few: only 1 of 501 images is correct"),
+        (2, 3, "Too few to judge: only 2 of 5 images are wrong"),
+        (0, 50, "Too few to judge: none of 50 images is wrong"),
+        (4, 500, "Too few to judge: only 4 of 504 images are wrong"),
+        (500, 1, "Too few to judge: only 1 of 501 images is correct"),
         (5, 500, "No verdicts: only 5 of 505 images are wrong"),
         (500, 99, "No verdicts: only 99 of 599 images are correct"),
         (100, 100, None),

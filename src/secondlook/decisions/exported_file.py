@@ -140,7 +140,7 @@ class ExportedFile(CompiledPolicy):
         groups, decided = group_by_shape(arrays), []
         for group in groups:
             name = f"the pixels of {names[group[0]] if names else f'image {group[0]}'}"
-            # Only without groups do the positions in a message match those of the user.
+            # With a single group, positions in messages are those of the given images.
             together = "the images" if len(groups) == 1 else name
             pixels = validate_pixels(np.stack([arrays[place] for place in group]), together, DecisionError)
             self.check_shape(pixels.shape[1:], name)

@@ -52,7 +52,7 @@ class _Batch(NamedTuple):
 
 
 class Looking:
-    """Images that are looked at together until they are decided.
+    """A set of images to look at until they are decided.
 
     A step classifies all views of every open image, or with a schedule the next view of each: the first of one image,
     perhaps, and the fifth of another. The next view depends only on the outputs so far.

@@ -43,8 +43,8 @@ def resolve_classifier(
 
     A spec inherits missing options from the policy if they are harmless. A relative path in the policy is looked up in
     the working directory and in `folder`, the folder of the policy file; a file name alone only in `folder`. A
-    classifier that the policy was not made for is an error unless `allow_mismatch` is set. The message offers that as
-    an argument of `offer`, the beginning of another call, if given; None if there is no such argument.
+    classifier that the policy was not made for is an error unless `allow_mismatch` is set. The error then suggests
+    `allow_mismatch`, as an argument of the call that begins with `offer`, if given; None omits the suggestion.
     """
     specs: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if given is None:

@@ -116,7 +116,7 @@ class ReviewQueue:
     def from_rows(
         cls, tables: Iterable["pa.Table"], ids: Sequence[str], class_names: tuple[str, ...], *, include_accepted: bool
     ) -> "ReviewQueue":
-        """Return the rejected images of a scoring job and those to be audited, or all of them.
+        """Return the rejected and the audited images of a scoring job, or all images.
 
         `tables` are the rows of all images, in order. Images that could not be read are left out.
         """
@@ -297,7 +297,7 @@ class ExportFile:
         return file
 
     def check_new(self, scores: str) -> None:
-        """Raise an error if a file exists although the scores do not, so that it belongs to other scores."""
+        """Raise an error if a file exists but the scores do not, since it belongs to other scores."""
         for path in self.paths:
             if path.exists():
                 fault = f"{str(path)!r} exists, but the scores {scores!r} do not, so it is an export of other scores"
@@ -313,7 +313,7 @@ class ExportFile:
         repair = Repair("pass {rejected} with a folder, where they are saved as PNG files", rejected=ANY)
         if review.rejected is not None:
             repair = Repair("pass {export_all}, since only rejected images are saved as files", export_all=False)
-        fault = f"the export {str(self)!r} needs images that are files, but those of {source.spec!r} are not"
+        fault = f"the export {str(self)!r} needs image files, but the images of {source.spec!r} are not files"
         raise DecisionError(fault, repair=repair)
 
     def write(self, queue: ReviewQueue, locations: ImageLocations) -> None:

@@ -127,7 +127,7 @@ class ViewChoice(FrozenRecord):
     views: tuple[str, ...]
     """The identity and the chosen views, the most useful first."""
     set_aside: dict[str, str]
-    """Views that harm the classifier, or are likely to, and the reason."""
+    """Views that harm the classifier, or probably do, with the reason."""
     images: Count
     """Number of images used for the choice."""
     pool: Count

@@ -217,7 +217,7 @@ def describe_scarcity(one: Estimate, kind: str) -> tuple[str, str]:
 def _note_scarcity(one: Estimate, kind: str) -> str:
     counts, needed = describe_scarcity(one, kind)
     if one.n_rarer < MIN_OUTCOMES:
-        note = f"Nothing can be judged from so few: {counts}; {needed}."
+        note = f"Too few to judge: {counts}; {needed}."
     else:
         note = f"No verdicts: {counts}, so intervals of differences are too narrow; {needed}."
     return wrap_line(note)

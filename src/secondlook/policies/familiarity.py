@@ -71,7 +71,7 @@ class Familiarity(FrozenRecord):
     images: PositiveCount
     """Number of tuning images."""
     given_up: Count
-    """Tuning images that a threshold close to that of the policy accepts, but the limit rejects."""
+    """Number of tuning images accepted at about the threshold of the policy, but rejected by the limit."""
 
     @classmethod
     def choose(cls, known: Candidates, unknown: Candidates | None, budget: float) -> Self:

@@ -610,7 +610,7 @@ class Policy(SealedRecord):
         if self.shortfall is not None:
             lines = [f"accept nothing: {self.shortfall}"]
         if len(self.compared) > 1:
-            shared = "which share delta equally, so that the guarantee holds for whichever is chosen"
+            shared = "which share delta equally, so the guarantee holds for the chosen one"
             lines.append(f"method: the best of {len(self.compared)}, {shared}")
         if self.familiarity is not None:
             lines.append(f"familiarity: {self.familiarity}")
