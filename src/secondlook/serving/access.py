@@ -1,5 +1,6 @@
 """Access control: tokens for programs, sessions for browsers, and protection against cross-site requests."""
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -43,6 +44,8 @@ class Access:
 
     def __init__(self, options: ServiceOptions, tokens: TokenFile, database: Database) -> None:
         self.tokens, self._database = tokens, database
+        self._checks: dict[str, asyncio.Task[Principal | None]] = {}
+        """Running checks by token."""
         self._may_be_open = options.is_local
 
     @property
@@ -59,8 +62,7 @@ class Access:
             scheme, _, token = credentials.partition(" ")
             if scheme.lower() != "bearer":
                 return None
-            # Argon2 would block the event loop for milliseconds; a token checked before skips it.
-            return self.tokens.recall(token.strip()) or await run_in_threadpool(self.tokens.check, token.strip())
+            return self.tokens.recall(token.strip()) or await self._check_token(token.strip())
         is_open = self.is_open
         if is_open:
             check_local_host(request)
@@ -71,6 +73,13 @@ class Access:
                     check_csrf(found, request.headers.get(CSRF_HEADER, ""))
                 return found
         return await self._admit_locally(request) if is_open else None
+
+    async def _check_token(self, token: str) -> Principal | None:
+        """Check a token in a thread, since argon2 takes milliseconds; simultaneous requests share the check."""
+        if token not in self._checks:
+            self._checks[token] = asyncio.create_task(run_in_threadpool(self.tokens.check, token))
+            self._checks[token].add_done_callback(lambda _: self._checks.pop(token))
+        return await asyncio.shield(self._checks[token])
 
     def find_browser(self, request: Request) -> Principal | None:
         """Return the user logged in by a cookie; None if the session has ended or its token was removed."""

@@ -5,7 +5,7 @@ Times are seconds since 1970, UTC.
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -229,6 +229,8 @@ def open_database(data_dir: Path, url: str | None = None, *, create: bool = True
     path = data_dir / DATABASE_FILE
     if not create and not path.is_file():  # opening would create it
         raise ServingError(f"there is no {DATABASE_FILE} in {str(data_dir)!r}; expected the data folder of a service.")
+    with suppress(OSError):  # SQLite reports the reason
+        path.touch(mode=0o600)  # SQLite gives its other files the same permissions
     return Database(sa.URL.create("sqlite", database=str(path)), create=create)
 
 

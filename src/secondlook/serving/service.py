@@ -129,7 +129,7 @@ def open_service(
 def start_service(plan: Plan, options: ServiceOptions) -> Iterator[Service]:
     """Open the database, start the service of a policy and yield it."""
     try:
-        options.data_dir.mkdir(parents=True, exist_ok=True)
+        options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         where = str(options.data_dir)
         raise ServingError(f"cannot create the data folder {where!r}: {error.strerror}; choose another.") from None

@@ -151,7 +151,7 @@ class TokenFile:
 
     @contextmanager
     def _edit(self) -> Iterator[list[TokenRecord]]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with exclusive_lock(self.path.with_suffix(".lock")):
             records = [*self.read().values()]
             yield records

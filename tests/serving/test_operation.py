@@ -1,0 +1,54 @@
+"""Tests for operators: files, starting, failing databases, exports of large queues, and the description of the API."""
+
+import asyncio
+import os
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from starlette.requests import Request
+
+from secondlook.serving import ServiceOptions
+from secondlook.serving.access import Access
+from secondlook.serving.database import Database
+from tests.serving.running import Digits, send_image, serve
+
+
+def test_simultaneous_requests_share_the_check_of_a_token(
+    tmp_path: Path, sqlite: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ServiceOptions(tmp_path)
+    access = Access(options, options.open_tokens(), sqlite)
+    token = access.tokens.add("robot", "client")
+    hasher = Mock(wraps=access.tokens._hasher)
+    monkeypatch.setattr(access.tokens, "_hasher", hasher)
+
+    async def send_all(token: str) -> set[str | None]:
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        requests = [Request({"type": "http", "headers": headers}) for _ in range(64)]
+        found = await asyncio.gather(*map(access.authenticate, requests))
+        return {None if principal is None else principal.name for principal in found}
+
+    assert asyncio.run(send_all(token)) == {"robot"}
+    assert asyncio.run(send_all(token + "x")) == {None}
+    assert hasher.verify.call_count == 2
+
+
+@pytest.mark.posix
+def test_new_data_folders_and_databases_are_private(digits: Digits, tmp_path: Path) -> None:
+    def list_modes(folder: Path) -> dict[str, int]:
+        return {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.glob("service.db*"))}
+
+    umask = os.umask(0o022)
+    try:
+        expected = {"service.db": 0o600, "service.db-wal": 0o600, "service.db-shm": 0o600}
+        with serve(digits.policy, tmp_path / "new") as (url, _):
+            send_image(url, digits.files[0])
+            assert list_modes(tmp_path / "new") == {"new": 0o700} | expected
+        (tmp_path / "known").mkdir(mode=0o755)
+        with serve(digits.policy, tmp_path / "known"):
+            assert list_modes(tmp_path / "known") == {"known": 0o755} | expected
+        ServiceOptions(tmp_path / "tokens").open_tokens().add("Anna", "admin")
+        assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(umask)
