@@ -262,7 +262,7 @@ def test_matrix_tells_long_names_with_a_common_beginning_apart(browser: Browser,
     for heads in (page.locator("#matrix-all tbody th"), page.locator("#matrix-all thead th span")):
         shown = heads.all_inner_texts()
         assert len(set(shown)) == len(shown) == len(names), shown
-        assert max(map(len, shown)) <= 16
+        assert max(map(len, shown)) <= 14
         assert shown[4] == "otter"
     head = page.locator("#matrix-all tbody th")
     assert head.evaluate_all("heads => heads.every((one) => one.scrollWidth <= one.clientWidth)"), "no name is cut"

@@ -1,8 +1,8 @@
 // Confusion matrices of all and of accepted predictions, and the most frequent confusions.
 const MATRIX_CLASSES = 12;
 const LISTED_PAIRS = 10;
-const NAME_LENGTH = 16;
-const NAME_START = 5;
+const NAME_LENGTH = 14;
+const NAME_START = 4;
 
 function countSharedLetters(one, other) {
   let count = 0;
