@@ -549,6 +549,7 @@ class Run:
         if calibration.tolerance is None and calibration.class_risks is None:
             return None
         groups, risks = calibration.class_groups, calibration.class_risks
+        assert calibration.risk is not None, "the report uses no others"
         return certify(
             self._open_predictions(ledger=None),
             calibration.methods,
