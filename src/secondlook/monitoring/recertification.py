@@ -20,7 +20,7 @@ from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.file_systems import is_url
 from secondlook.monitoring.audit import log_capital_below
 from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files
-from secondlook.policies import Calibration, Guarantee, Ledger, Policy, Reference, check_probability
+from secondlook.policies import Calibration, Guarantee, Ledger, Policy, Reference
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
 from secondlook.progress import progress_bar
 
@@ -196,7 +196,7 @@ def _choose_guarantee(policy: Policy, risk: float | None, delta: float | None) -
         if value is None:
             repair = Repair(f"pass {{{name}}}", **{name: ANY})
             raise DecisionError(f"the policy has no guarantee, so {name} is unknown", repair=repair)
-        check_probability(name, value)
+        Guarantee.check(name, value)
     return Guarantee(**wanted)
 
 

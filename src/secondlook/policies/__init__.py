@@ -10,7 +10,7 @@ from secondlook.policies.certification import (
 from secondlook.policies.costs import Costs
 from secondlook.policies.familiarity import Familiarity
 from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
-from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee, check_probability
+from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.labeling import LabelingPlan, LabelingProgress
 from secondlook.policies.ledger import Ledger, RecordedCalibration
 from secondlook.policies.policy import Binding, Policy, PolicyWarning, read_policy
@@ -40,7 +40,6 @@ __all__ = [
     "as_methods",
     "certify",
     "certify_confidence",
-    "check_probability",
     "fit_schedule",
     "largest_certified_count",
     "read_policy",

@@ -41,7 +41,6 @@ from secondlook.policies.guarantee import (
     GroupedBy,
     GroupThreshold,
     Guarantee,
-    check_probability,
 )
 from secondlook.policies.ledger import Ledger
 from secondlook.policies.policy import Policy, join_names, select_schedule_views
@@ -147,7 +146,7 @@ def certify(
     if not preds.has_labels:
         fault = "a guarantee needs labeled images, but these predictions have no labels"
         raise DecisionError(fault, repair=Repair("pass {labels}", labels=ANY))
-    check_probability("delta", delta)
+    Guarantee.check("delta", delta)
     grouping = _make_grouping(preds, groups, risk, predict_from, top_k, adaptive is not False)
     guarantee = grouping.guarantee(delta) if grouping else Guarantee.model_validate({"risk": risk, "delta": delta})
     examples = UnknownExamples.split(preds, unknown, unknown_budget)
@@ -253,8 +252,8 @@ def certify_confidence(
 
     `is_copy` marks copies of other images. bool [N]
     """
-    check_probability("risk", risk)
-    check_probability("delta", delta)
+    Guarantee.check("risk", risk)
+    Guarantee.check("delta", delta)
     try:
         images = CountedImages.count(correct, confidence, is_copy)
     except MetricError as error:
@@ -314,8 +313,8 @@ def threshold_for(
         raise DecisionError("give one of coverage, average_risk, and cost_error with cost_review.")
     if costs is not None or average_risk is not None:
         if costs is None:
-            check_probability("average_risk", average_risk or 0.0)
-        check_probability("delta", delta)
+            Guarantee.check("average_risk", average_risk or 0.0)
+        Guarantee.check("delta", delta)
         if not preds.has_labels:
             what = "an average risk" if costs is None else "the least cost"
             fault = f"{what} needs labeled images, but these predictions have no labels"
@@ -467,7 +466,7 @@ def _make_grouping(
         if isinstance(risk, Mapping):
             repair = Repair("pass {groups}", groups=ANY)
             raise DecisionError("has risks of groups, but there are no groups", argument="risk", repair=repair)
-        check_probability("risk", risk)
+        Guarantee.check("risk", risk)
         return None
     if is_adaptive:
         repair = Repair("omit it, or {groups}", groups=ANY)
@@ -497,7 +496,7 @@ def _make_grouping(
         names = tuple(map(str, values))
     risks = _resolve_risks(risk, "class" if grouped_by == "class" else "group", names, values)
     for name, value in zip(names, risks, strict=True):
-        check_probability("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
+        Guarantee.check("risk", value, f"of {name!r} " if isinstance(risk, Mapping) else "")
     return _Grouping(grouped_by, names, values, risks, dict(zip(preds.ids, members.tolist(), strict=True)), of_classes)
 
 
@@ -682,8 +681,8 @@ class Frontier:
         **options: object,
     ) -> Self:
         """Certify adaptive policies of increasing margins on the same images; the arguments are those of `certify`."""
-        check_probability("risk", risk)
-        check_probability("delta", delta)
+        Guarantee.check("risk", risk)
+        Guarantee.check("delta", delta)
         (scored,) = score_candidates(
             preds, risk, None, method, options, predict_from, top_k, tuning, True, duplicates=duplicates
         )

@@ -22,18 +22,6 @@ Probability = Annotated[float, Field(gt=0, lt=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-def check_probability(name: Literal["risk", "average_risk", "delta"], value: float, where: str = "") -> None:
-    """Raise an error unless a risk is between 0 and 1, or a delta between 0 and 0.5."""
-    if not is_number(value) or not 0 < value < 1:
-        example = "0.001 for 99.9 % confidence" if name == "delta" else "0.01 for 1 % errors"
-        fault = f"{where}is invalid; expected a number between 0 and 1, such as {example}"
-        raise DecisionError(fault, argument=name, value=value)
-    if name == "delta" and value > MAX_DELTA:
-        fault = f"is the probability that the guarantee fails; expected at most {MAX_DELTA}"
-        repair = Repair(f"for {100 * value:g} % confidence pass {{delta}}", delta=float(f"{1 - value:.6g}"))
-        raise DecisionError(fault, argument=name, value=value, repair=repair)
-
-
 class Guarantee(FrozenRecord):
     """At most `risk` of the accepted images are wrong, with probability 1 - `delta` over the draw of labeled images."""
 
@@ -45,6 +33,18 @@ class Guarantee(FrozenRecord):
     jointly; None if only for all images."""
     smallest_risk: Probability | None = None
     """The smallest risk of any group, if groups have different ones."""
+
+    @staticmethod
+    def check(name: Literal["risk", "average_risk", "delta"], value: float, where: str = "") -> None:
+        """Raise an error unless a risk is between 0 and 1, or a delta between 0 and 0.5."""
+        if not is_number(value) or not 0 < value < 1:
+            example = "0.001 for 99.9 % confidence" if name == "delta" else "0.01 for 1 % errors"
+            fault = f"{where}is invalid; expected a number between 0 and 1, such as {example}"
+            raise DecisionError(fault, argument=name, value=value)
+        if name == "delta" and value > MAX_DELTA:
+            fault = f"is the probability that the guarantee fails; expected at most {MAX_DELTA}"
+            repair = Repair(f"for {100 * value:g} % confidence pass {{delta}}", delta=float(f"{1 - value:.6g}"))
+            raise DecisionError(fault, argument=name, value=value, repair=repair)
 
     def __str__(self) -> str:
         risk = f"{100 * self.risk:g} % errors"

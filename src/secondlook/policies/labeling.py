@@ -14,7 +14,7 @@ from secondlook.errors import ANY, DecisionError, Repair
 from secondlook.estimators import compile_method, resolve_tuning, tuning_positions
 from secondlook.policies.certification import score_candidates
 from secondlook.policies.fixed_sequence import CountedImages, FixedSequence, count_without_errors, find_cut
-from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee, check_probability
+from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.policy import Policy
 from secondlook.predictions import PredictFrom, Predictions
 
@@ -113,8 +113,8 @@ class LabelingPlan:
         seed: int = 0,
         **options: object,
     ) -> None:
-        check_probability("risk", risk)
-        check_probability("delta", delta)
+        Guarantee.check("risk", risk)
+        Guarantee.check("delta", delta)
         if max_labels is None:
             max_labels = DEFAULT_LABELS * count_without_errors(risk, delta)
         if not is_whole_number(max_labels) or max_labels < 1:

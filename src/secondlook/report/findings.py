@@ -13,7 +13,7 @@ from secondlook.diagnosis import SetupWarning
 from secondlook.estimators import iter_view_statistics
 from secondlook.evaluation import Comparison, Evaluation, evaluate
 from secondlook.metrics import Interval, Ranking, auroc, resample_metrics
-from secondlook.policies import check_probability
+from secondlook.policies import Guarantee
 from secondlook.predictions import Execution
 from secondlook.progress import progress_bar
 from secondlook.report.operating_points import (
@@ -166,7 +166,7 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
 
     For a study of calibrated methods, pass `risk` and `delta` of the calibration.
     """
-    check_probability("delta", delta)
+    Guarantee.check("delta", delta)
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
     risks = slider_risks(study.error_rate, headline_risk)
     metrics = study.settings.metrics

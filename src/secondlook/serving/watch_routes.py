@@ -14,7 +14,7 @@ from secondlook.serving.access import require
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.tokens import Principal
-from secondlook.serving.watcher import describe_policy
+from secondlook.serving.watcher import describe_deployment
 
 MAX_POLICY_BYTES = 4 * 2**20
 """A policy with 1,000 classes has a few hundred kilobytes."""
@@ -82,7 +82,7 @@ async def change_policy(
     deployment = await run_in_threadpool(service.deploy, policy)
     changes = {"deployment": deployment.number, "policy": policy.checksum, "principal": principal.name}
     logger.info("policy put in force", extra=changes)
-    return describe_policy(deployment)
+    return describe_deployment(deployment)
 
 
 def check_ready(service: Service) -> None:

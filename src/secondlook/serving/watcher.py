@@ -288,7 +288,7 @@ class Watcher:
             "time": format_time(now),
             "version": __version__,
             "problem": None,
-            "policy": describe_policy(service.live.deployment),
+            "policy": describe_deployment(service.live.deployment),
             "throughput": self._activity.describe(now),
             "decisions": describe_counts(sum(self._activity.by_deployment.values(), Counter())),
             "reviews": service.reviews.counts().model_dump(),
@@ -303,7 +303,7 @@ class Watcher:
                 "keep_seconds": service.options.keep,
             },
             "deployments": [
-                describe_policy(one) | describe_counts(self._activity.by_deployment[one.number])
+                describe_deployment(one) | describe_counts(self._activity.by_deployment[one.number])
                 for one in service.decisions.list_deployments()
             ],
             "monitor": None if self._stream is None else self._stream.describe(),
@@ -318,7 +318,7 @@ def describe_counts(counts: Counter[str]) -> dict[str, Any]:
     return {"images": images, "accepted": accepted, "coverage": None, "looks_per_image": None} | shares
 
 
-def describe_policy(deployment: Deployment) -> dict[str, Any]:
+def describe_deployment(deployment: Deployment) -> dict[str, Any]:
     """Return the main facts about a deployment, as JSON values."""
     policy, guarantee = deployment.policy, deployment.policy.guarantee
     return {
