@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -32,6 +34,25 @@ def test_simultaneous_requests_share_the_check_of_a_token(
     assert asyncio.run(send_all(token)) == {"robot"}
     assert asyncio.run(send_all(token + "x")) == {None}
     assert hasher.verify.call_count == 2
+
+
+def test_first_decision_finds_the_service_warm(digits: Digits, tmp_path: Path) -> None:
+    """Neither the first image nor the first decision imports packages, which takes a second."""
+    (tmp_path / "image.png").write_bytes(digits.files[0])
+    code = f"""
+import asyncio, sys
+from pathlib import Path
+from secondlook.serving import ServiceOptions
+from secondlook.serving.request_images import SubmittedImage
+from secondlook.serving.service import open_service
+folder = Path({str(tmp_path)!r})
+with open_service({str(digits.policy)!r}, ServiceOptions(folder / "service", audit=0.2)) as service:
+    before = set(sys.modules)
+    asyncio.run(service.worker.decide([SubmittedImage((folder / "image.png").read_bytes())]))
+    print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"PIL", "scipy", "pandas", "pyarrow"} & {name.partition(".")[0] for name in done.stdout.split()}
 
 
 @pytest.mark.posix

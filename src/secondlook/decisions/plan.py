@@ -221,11 +221,10 @@ class Plan(CompiledPolicy):
             self._fitting_shape = image.shape
         return self.classifier.preprocessing.fit([image])
 
-    def warm_up(self) -> None:
-        """Classify a black image, if its shape is known, since the first look compiles and allocates."""
-        preprocessing = self.classifier.preprocessing
-        if preprocessing.input_size is not None and preprocessing.channels is not None:
-            self.decide(np.zeros((*preprocessing.input_size, preprocessing.channels), dtype=np.uint8), interval=True)
+    def make_black_image(self) -> Array | None:
+        """Return a black image at the input size, uint8 [H, W, C]; None if the classifier does not fix its shape."""
+        size, channels = self.classifier.preprocessing.input_size, self.classifier.preprocessing.channels
+        return None if size is None or channels is None else np.zeros((*size, channels), dtype=np.uint8)
 
     def find_inference(self, images: Any, batch_size: int | None = None) -> Inference:
         """Return the inference for views of images of this shape, [n, H, W, C]; the latest one is reused."""

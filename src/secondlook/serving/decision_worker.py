@@ -80,7 +80,8 @@ class DecisionWorker:
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="secondlook-finish")
 
     def start(self) -> None:
-        """Start looking at images."""
+        """Warm up, and start looking at images."""
+        self._warm_up()
         self._looker.start()
 
     @property
@@ -126,6 +127,16 @@ class DecisionWorker:
             if isinstance(result, Exception):
                 raise result
         return [result for result in results if isinstance(result, StoredOutcome)]
+
+    def _warm_up(self) -> None:
+        """Decide about a black image without storing it, since first uses import packages, compile and allocate."""
+        live = self._live()
+        image, stream = live.plan.make_black_image(), LookStream[DecodedImage](live.plan)
+        if image is not None:
+            stream.add([(job, job.inputs) for job in self._decoder.decode([SubmittedImage(encode_png(image))])])
+        while len(stream):
+            if looked := stream.look().looked:
+                live.decide(looked)
 
     def _admit(self, images: Sequence[SubmittedImage], futures: Sequence[asyncio.Future[_Result]]) -> None:
         """Decode the images of a request, and enqueue all or none; a repeated id waits for the pending decision."""

@@ -55,8 +55,7 @@ class Service:
         self.watcher = Watcher(self)
 
     def start(self) -> None:
-        """Warm up the classifier, since its first look takes a second longer, and start the threads."""
-        self.live.plan.warm_up()
+        """Warm up, and start the threads."""
         self.worker.start()
         self.watcher.start()
 
