@@ -173,7 +173,7 @@ def test_other_classifier_is_rejected(policy: Policy) -> None:
     policy.check(load_classifier(classify, name="brightness", output="probabilities"))
     with pytest.raises(DecisionError, match=r"'brightness'.*'darkness'"):
         policy.check(load_classifier(classify, name="darkness", output="probabilities"))
-    with pytest.raises(DecisionError, match=r"digest.*'brightness'"):
+    with pytest.raises(DecisionError, match=r"'function classify'.*'brightness'"):
         policy.check(load_classifier(classify, output="probabilities"))
 
 

@@ -187,7 +187,7 @@ def show_views(
         Path | None, Option("--out", "-o", metavar="FILE", help="Image file to write.", show_default="IMAGE-views.png")
     ] = None,
     paper: Annotated[bool, Option("--paper", help="Also print the views in the notation of the paper.")] = False,
-    max_pixels: Annotated[int, Option(min=1, help=options.MAX_PIXELS_HELP)] = 100_000_000,
+    max_pixels: Annotated[int, Option(metavar="N", min=1, help=options.MAX_PIXELS_HELP)] = 100_000_000,
 ) -> None:
     """Draw all views of an image, with their text.
 
@@ -213,8 +213,10 @@ def show_views(
 @views.command("candidates")
 def propose_views(
     kind: Annotated[str, Argument(help="Kind of images: natural, digits, harmful or auto.")] = "natural",
-    image_size: Annotated[int, Option(help="Side of the classifier's input, in pixels.")] = 32,
-    number: Annotated[int, Option("-n", "--number", help="Number of views. The smallest changes come first.")] = 100,
+    image_size: Annotated[int, Option(metavar="N", help="Side of the classifier's input, in pixels.")] = 32,
+    number: Annotated[
+        int, Option("-n", "--number", metavar="N", help="Number of views. The smallest changes come first.")
+    ] = 100,
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE", help="Text file to write.", show_default="standard output")
     ] = None,
