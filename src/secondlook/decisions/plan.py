@@ -212,14 +212,14 @@ class Plan(CompiledPolicy):
             for group in looking.groups([ids[place] for place in places]):
                 yield group._replace(positions=places[group.positions])
 
-    @_keep_preprocessing()
     def fit_image(self, image: Array) -> Array:
         """Return an image at the input size of the classifier. uint8|float32 [h, w, C] -> [1, H, W, C]"""
         if image.shape == self._fitting_shape:
             return image[None]
         if self.classifier.preprocessing.keeps(image.shape):
             self._fitting_shape = image.shape
-        return self.classifier.preprocessing.fit([image])
+        with _keep_preprocessing():
+            return self.classifier.preprocessing.fit([image])
 
     def make_black_image(self) -> Array | None:
         """Return a black image at the input size, uint8 [H, W, C]; None if the classifier does not fix its shape."""
