@@ -136,12 +136,12 @@ class Evaluation(EstimateTable):
         by_method = {one.method: one for one in all_images if one.metric == metric}
         before, after = by_method[self.baseline], by_method.get(self.second_look or "")
         kind = self._name_errors(self.groups[0])
-        found = f"{metric} of {self.baseline} is {before.format_value()}"
+        found = f"The {metric} of {self.baseline} is {before.format_value()}"
         if metric == "auroc" and before.value is not None:
-            found = f"{self.baseline} ranks them below the others in {100 * before.value:.1f} % of pairs"
+            found = f"Their {self.baseline} is below that of the others in {100 * before.value:.1f} % of pairs"
             found += f" (auroc {before.format_value()}; 0.5 is chance)"
         share = format_image_share(before.errors / before.images, before.images)
-        sentences = {"Confidence": f"{before.errors:,} of {before.images:,} images are {kind} ({share}); {found}."}
+        sentences = {"Confidence": f"{before.errors:,} of {before.images:,} images are {kind} ({share}). {found}."}
         if after is not None and after.difference is not None:
             ends = after.format_difference_interval(none="none")
             change = f"{metric} {after.format_value()} with {after.method} instead of {before.format_value()}"
