@@ -13,7 +13,8 @@ from starlette.requests import Request
 from secondlook.serving import ServiceOptions
 from secondlook.serving.access import Access
 from secondlook.serving.database import Database
-from tests.serving.running import Digits, send_image, serve
+from tests.serving.running import Digits, Server, send, send_image, serve
+from tests.serving.test_server import connect, read_reply
 
 
 def test_simultaneous_requests_share_the_check_of_a_token(
@@ -53,6 +54,37 @@ with open_service({str(digits.policy)!r}, ServiceOptions(folder / "service", aud
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"PIL", "scipy", "pandas", "pyarrow"} & {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_headers_are_limited_whether_complete_or_not(running: Server) -> None:
+    def ask(n_bytes: int, name: bytes = b"X-Long") -> int:
+        head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + name + b": "
+        with connect(running[0]) as connection:
+            connection.sendall(head + b"a" * (n_bytes - len(head) - 4) + b"\r\n\r\n")
+            return read_reply(connection).status
+
+    assert [ask(kib * 1024) for kib in (1, 63, 65, 80, 100)] == [200, 200, 400, 400, 400]
+
+
+def test_health_checks_answer_head_requests(running: Server) -> None:
+    for path in ("healthz", "readyz"):
+        reply = send(f"{running[0]}/{path}", method="HEAD")
+        assert (reply.status, reply.body) == (200, b"")
+
+
+def test_model_configuration_has_the_tensors_of_the_metadata(running: Server) -> None:
+    url = f"{running[0]}/v2/models/secondlook"
+    about, version = send(url).json, send(url).json["versions"][0]
+    found = send(f"{url}/config").json
+    assert send(f"{url}/versions/{version}/config").json == found
+    assert (found["name"], found["max_batch_size"]) == ("secondlook", 0)
+    for kind in ("input", "output"):
+        named = {each["name"]: each["data_type"].removeprefix("TYPE_") for each in found[kind]}
+        assert named == {each["name"]: each["datatype"].replace("BYTES", "STRING") for each in about[f"{kind}s"]}
+        assert all(each["dims"] == [-1] for each in found[kind])
+    assert send(f"{running[0]}/v2/models/other/config").status == 404
+    client = pytest.importorskip("tritonclient.http").InferenceServerClient(running[0].removeprefix("http://"))
+    assert client.get_model_config("secondlook") == found
 
 
 @pytest.mark.posix

@@ -34,6 +34,8 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 MODEL_NAME = "secondlook"
 PIXEL_TYPES = {"UINT8": "<u1", "FP32": "<f4"}
 NUMBER_TYPES = {"INT64": "<i8", "FP64": "<f8", "BOOL": "?"}
+TRITON_TYPES = {"BYTES": "TYPE_STRING", "INT64": "TYPE_INT64", "FP64": "TYPE_FP64", "BOOL": "TYPE_BOOL"}
+"""Names of datatypes in model configurations."""
 LENGTH_BYTES = 4
 """In a binary BYTES tensor, each element is preceded by its length, a little-endian uint32."""
 OUTPUT_TENSORS = {
@@ -65,7 +67,7 @@ may_watch, may_decide = [Depends(require("watch"))], [Depends(require("decide"))
 @router.get("/v2", dependencies=may_watch)
 def describe_server() -> dict[str, Any]:
     """Describe the server and its extensions."""
-    return {"name": MODEL_NAME, "version": __version__, "extensions": ["binary_tensor_data"]}
+    return {"name": MODEL_NAME, "version": __version__, "extensions": ["binary_tensor_data", "model_configuration"]}
 
 
 @router.get("/v2/health/live")
@@ -92,6 +94,22 @@ def describe_model(service: CurrentService, name: str, version: str | None = Non
         "inputs": [{"name": "image", "datatype": "BYTES", "shape": [-1]}],
         "outputs": [{"name": each, "datatype": datatype, "shape": [-1]} for each, datatype in OUTPUT_TENSORS.items()],
     }
+
+
+@router.get("/v2/models/{name}/config", dependencies=may_watch)
+@router.get("/v2/models/{name}/versions/{version}/config", dependencies=may_watch, include_in_schema=False)
+def describe_configuration(service: CurrentService, name: str, version: str | None = None) -> dict[str, Any]:
+    """Describe the inputs and outputs as a model configuration of Triton."""
+    about = describe_model(service, name, version)
+    tensors = {
+        kind: [
+            {"name": each["name"], "data_type": TRITON_TYPES[each["datatype"]], "dims": each["shape"]}
+            for each in about[f"{kind}s"]
+        ]
+        for kind in ("input", "output")
+    }
+    # Batches are a dimension of the tensors: shapes include the number of images.
+    return {"name": MODEL_NAME, "platform": MODEL_NAME, "backend": "", "max_batch_size": 0, **tensors}
 
 
 @router.get("/v2/models/{name}/ready")

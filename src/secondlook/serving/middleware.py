@@ -4,6 +4,7 @@ The log has one JSON object per line, without bodies, tokens, cookies or queries
 """
 
 import asyncio
+import itertools
 import json
 import logging
 import re
@@ -25,6 +26,8 @@ from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service_metrics import ServiceMetrics
 
+MAX_HEADER_BYTES = 64 * 1024
+"""Maximum size of the request line and all headers."""
 SMALL_BODY_BYTES = 64 * 1024
 LARGE_BODIES = re.compile(r"/v1/(decide|policy|reviews)|/v2/models/.+/infer")
 """Paths that receive images and files, and read them after checking the token. All others receive small forms and
@@ -56,7 +59,7 @@ STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"color_messag
 
 
 class RequestLimits:
-    """Refuses request bodies that are too large or too slow, and closes their connections."""
+    """Refuses headers that are too large, and bodies that are too large or too slow; closes their connections."""
 
     def __init__(self, app: ASGIApp, options: ServiceOptions) -> None:
         self._app, self.options = app, options
@@ -75,6 +78,11 @@ class RequestLimits:
                 has_response = True
                 await send(message)
 
+        parts = (scope["raw_path"], scope["query_string"], *itertools.chain.from_iterable(scope["headers"]))
+        if sum(map(len, parts)) > MAX_HEADER_BYTES:  # the web server limits only incomplete headers
+            message = f"the headers of this request may have at most {MAX_HEADER_BYTES:,} bytes; send less."
+            await send_error(scope, send, RequestError(400, "headers_too_large", message), receive)
+            return
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > body.most:
             await send_error(scope, send, make_body_size_error(body.most), receive)

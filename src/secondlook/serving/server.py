@@ -21,7 +21,7 @@ from secondlook import __version__
 from secondlook.extension import ANY, Repair, SecondLookError, ServingError
 from secondlook.serving import decide_routes, inference_routes, pages, review_routes, watch_routes
 from secondlook.serving.decision_worker import make_request_error
-from secondlook.serving.middleware import RequestLimits, RequestLog, configure_logging
+from secondlook.serving.middleware import MAX_HEADER_BYTES, RequestLimits, RequestLog, configure_logging
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import Service, open_service
@@ -124,7 +124,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
     config = uvicorn.Config(
         create_app(service),
         http="h11",  # this parser limits headers, chunks and trailers
-        h11_max_incomplete_event_size=64 * 1024,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         limit_concurrency=count_connections(),
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,

@@ -51,12 +51,14 @@ def read_metrics(service: CurrentService) -> Response:
     return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", tags=["health"])
 async def check_health() -> dict[str, str]:
     """Check liveness."""
     return {"status": "ok"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", tags=["health"], responses={503: {"description": "`not_ready`: see the message."}})
 async def check_readiness(service: CurrentService) -> dict[str, str]:
     """Check whether the service can decide about images and store decisions."""
