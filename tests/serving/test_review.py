@@ -84,7 +84,7 @@ class TestRoutes:
         answer = team.post("anna", "lease", count=2).json
         first, second = answer.pop("items")
         assert answer == {
-            "counts": {"waiting": 3, "leased": 2, "done": 0, "expired": 0},
+            "counts": {"waiting": 3, "audits": 0, "leased": 2, "done": 0, "expired": 0},
             "pace": {"own": None, "everyone": None},
             "lease_seconds": 300,
             "last": None,
@@ -103,6 +103,28 @@ class TestRoutes:
         assert HOSTILE not in page
         assert 'data-reviewer="&lt;script&gt;' in page
         assert 'src="/static/review.js' in page
+
+    def test_audits_come_without_their_predictions(self, digits: Digits, tmp_path: Path) -> None:
+        with serve(digits.policy, tmp_path / "service", audit=1.0) as (url, service):
+            files = [*digits.files[:20], *(make_noise(seed=seed) for seed in range(20))]
+            decided = [send_image(url, file, f"image {place}").json for place, file in enumerate(files)]
+            found = {one["id"]: one for one in decided if one["accept"]}
+            assert service.reviews.counts().audits == len(found) > 4
+            json_ = {"Content_Type": "application/json"}
+            body = send(f"{url}/v1/review/lease", b'{"count": 6}', **json_).json
+            assert [item["id"] in found for item in body["items"]] == [False, False, True] * 2
+            shown = {"id", "number", "name", "image", "skips"}
+            assert [set(item) == shown for item in body["items"]] == [False, False, True] * 2
+            body = send(f"{url}/v1/review/lease", b'{"count": 50, "audits": true}', **json_).json
+            assert [item["id"] for item in body["items"]] == list(found), "in stream order"
+            (first, *_), address = body["items"], f"{url}/v1/review/{body['items'][0]['number']}"
+            progress = send(f"{address}/label", b'{"label": 3}', **json_).json
+            assert progress["counts"]["audits"] == len(found) - 1
+            assert send(f"{url}/v1/review/lease", b'{"audits": true}', **json_).json["last"] == first["number"]
+            undone = send(f"{address}/undo", b"{}", **json_).json
+            assert undone["item"] == first
+            rows = {row["id"]: row for row in read_csv(export(url).body)}
+            assert rows[first["id"]]["predicted"] == found[first["id"]]["class"], "exports are complete"
 
     def test_two_reviewers_label_skip_and_undo(self, team: Team) -> None:
         ours, theirs = team.lease("anna", 2), team.lease(HOSTILE, 2)

@@ -153,6 +153,18 @@ class TestReviews:
             assert queue.read(number).skips == skips
         assert [queue.undo(number, ANNA).skips for _ in range(2)] == [1, 1], "once"
 
+    @pytest.mark.parametrize("ahead", [1, 7])
+    def test_every_third_image_is_an_audit_while_any_waits(
+        self, store: DecisionStore, queue: ReviewStore, ahead: int
+    ) -> None:
+        add_images(store, *(place / 10 for place in range(9)))
+        store.add([make_new(f"{place}", confidence=0.9, accept=True, audit=True) for place in range(3)], 1)
+        shown = []
+        while items := queue.lease(ANNA.session, ahead):
+            shown.append(items[0].id)
+            queue.label(items[0].number, 0, ANNA)
+        assert "".join(shown) == "ab0cd1ef2ghi"
+
     def test_concurrent_reviewers_get_disjoint_images(self, store: DecisionStore, database: Database) -> None:
         numbers = add_images(store, *(place / 100 for place in range(40)))
 
@@ -235,6 +247,7 @@ class Item:
 
     number: int
     confidence: float
+    audit: bool = False
     owner: str | None = None
     until: float = 0.0
     skips: int = 0
@@ -250,7 +263,7 @@ class Item:
 
     @property
     def place(self) -> tuple[bool, bool, int, float, int]:
-        return self.label is not None, self.was_lost, self.skips, self.confidence, self.number
+        return self.label is not None, self.was_lost, self.skips, 0 if self.audit else self.confidence, self.number
 
 
 NAMES, PLACES = st.sampled_from([ANNA, BEN, CLEO]), st.integers(0, 5)
@@ -263,31 +276,50 @@ class Reviewers(RuleBasedStateMachine):
     database: Database
     decisions: DecisionStore
 
-    @initialize(confidences=st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=6, max_size=6))
-    def begin(self, confidences: list[float]) -> None:
+    @initialize(
+        kinds=st.lists(st.sampled_from([(0.1, False), (0.2, False), (0.3, False), (0.4, True)]), min_size=6, max_size=6)
+    )
+    def begin(self, kinds: list[tuple[float, bool]]) -> None:
         with self.database.write() as connection:
             for table in (images, reviews, decisions):
                 connection.execute(sa.delete(table))
         self.clock = Clock()
         self.queue = ReviewStore(self.database, LEASE, clock=self.clock)
-        both = zip(add_images(self.decisions, *confidences), confidences, strict=True)
-        self.items = [Item(number, one) for number, one in both]
+        new = [
+            make_new(chr(97 + place), confidence=confidence, accept=audit, audit=audit)
+            for place, (confidence, audit) in enumerate(kinds)
+        ]
+        numbers = [outcome.decision.number for outcome in self.decisions.add(new, 1)]
+        self.items = [Item(number, *kind) for number, kind in zip(numbers, kinds, strict=True)]
         with self.database.write() as connection:
             connection.execute(sa.update(images).values(stored_at=images.c.number))
 
     def holder(self, item: Item) -> str | None:
         return item.owner if item.until > self.clock.now else None
 
-    @rule(who=NAMES, count=st.integers(0, 4))
-    def lease(self, who: Any, count: int) -> None:
-        mine = [one for one in self.items if one.label is None and one.owner == who.session]
-        free = [one for one in self.items if one.state == "waiting" and one.owner != who.session]
-        free = sorted((one for one in free if self.holder(one) is None), key=lambda one: one.place)
-        mine += free[: max(0, count - len(mine))]
-        for one in mine:
+    def order(self, items: list[Item], done: int) -> list[Item]:
+        """Order images of a reviewer who labeled some already: every third one is an audit, skipped ones are last."""
+        rest, ordered = sorted(items, key=lambda one: one.place[2:]), []
+        while rest:
+            first = [one for one in rest if one.skips == rest[0].skips]
+            is_due = (done + len(ordered)) % 3 == 2
+            ordered.append(next((one for one in first if one.audit == is_due), first[0]))
+            rest.remove(ordered[-1])
+        return ordered
+
+    @rule(who=NAMES, count=st.integers(0, 4), only_audits=st.booleans())
+    def lease(self, who: Any, count: int, only_audits: bool) -> None:
+        offered = [one for one in self.items if one.audit or not only_audits]
+        mine = [one for one in offered if one.label is None and one.owner == who.session]
+        free = [one for one in offered if one.state == "waiting" and one.owner != who.session]
+        free = [one for one in free if self.holder(one) is None]
+        done = sum(one.label is not None and one.owner == who.session for one in self.items)
+        added = [one for one in self.order(mine + free, done) if one not in mine][: max(0, count - len(mine))]
+        expected = [one for one in self.order(mine + free, done) if one in mine or one in added]
+        for one in expected:
             one.owner, one.until = who.session, self.clock.now + LEASE
-        expected = sorted(mine, key=lambda one: one.place[2:])
-        assert [one.number for one in self.queue.lease(who.session, count)] == [one.number for one in expected]
+        found = self.queue.lease(who.session, count, only_audits=only_audits)
+        assert [one.number for one in found] == [one.number for one in expected]
 
     @rule(who=NAMES, place=PLACES, label=LABELS)
     def label(self, who: Any, place: int, label: int) -> None:
@@ -362,6 +394,7 @@ class Reviewers(RuleBasedStateMachine):
         states = [item.state for item in self.items]
         leased = [item for item in self.items if item.label is None and self.holder(item)]
         counts = {state: states.count(state) for state in ("waiting", "done", "expired")}
+        counts |= {"audits": sum(item.audit and item.state == "waiting" for item in self.items)}
         assert self.queue.counts().model_dump() == counts | {"leased": len(leased)}
         done = [item for block in self.queue.iter_items(["done"]) for item in block]
         assert [item.number for item in done] == [item.number for item in expected if item.state == "done"]
@@ -374,6 +407,8 @@ class Reviewers(RuleBasedStateMachine):
                 if one.label is not None and one.owner == who.session
             ]
             assert self.queue.find_last(who.session) == (max(own)[1] if own else None)
+            audits = [(at, number) for at, number in own if self.queue.read(number).audit]
+            assert self.queue.find_last(who.session, only_audits=True) == (max(audits)[1] if audits else None)
 
 
 def test_minutes_begin_with_their_first_second(store: DecisionStore, database: Database) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from secondlook.extension import MissingExtraError, ServingError
 
 DATABASE_FILE = "service.db"
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 BUSY_SECONDS = 30
 """Timeout for the write lock, which another process may hold."""
 POOL_SECONDS = 10
@@ -92,7 +92,8 @@ reviews = sa.Table(
     "reviews",
     metadata,
     sa.Column("number", sa.ForeignKey("decisions.number"), primary_key=True),
-    sa.Column("confidence", sa.Double, nullable=False),
+    sa.Column("audit", sa.Boolean, nullable=False),
+    sa.Column("place", sa.Double, nullable=False),
     sa.Column("likely", sa.JSON, nullable=False),
     sa.Column("views", sa.JSON, nullable=False),
     sa.Column("lease_owner", sa.Text),
@@ -102,13 +103,13 @@ reviews = sa.Table(
     sa.Column("label", sa.Integer),
     sa.Column("reviewer", sa.Text),
     sa.Column("reviewed_at", sa.Double),
-    sa.Index("waiting_reviews", "label", "expired", "skips", "confidence", "number"),
+    sa.Index("waiting_reviews", "label", "expired", "audit", "skips", "place", "number"),
     sa.Index("done_reviews", "reviewed_at"),
     sa.Index("owned_reviews", "lease_owner", "label", "reviewed_at"),
     sa.Index("leased_reviews", "lease_until"),
 )
 """One row per image to review. `likely` are the likeliest classes as [class, probability], `views` the view, predicted
-class and probability of each look; `confidence` orders the queue. `label` is the class that the reviewer chose, or an
+class and probability of each look; `place` orders the queue. `label` is the class that the reviewer chose, or an
 `Answer`, which is negative. `expired` images were removed before their review, or need no label."""
 
 images = sa.Table(

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -44,14 +44,23 @@ async def show_dashboard(
 
 @router.get("/review")
 def show_review(
-    request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("review"))]
+    request: Request,
+    service: CurrentService,
+    principal: Annotated[Principal, Depends(require("review"))],
+    queue: Literal["all", "audits"] = "all",
 ) -> Response:
-    """Show the page for reviewers; while labeling for a policy, it hides the predictions."""
+    """Show the page for reviewers, with all images or with audits only."""
     is_labeling = service.labeling is not None
-    links = {} if is_labeling else PAGES
-    answers = Answer.list_offered(find_class_names(service) or ())
-    shown: dict[str, Any] = {"is_blind": is_labeling, "answers": answers, "meanings": ANSWER_MEANINGS}
-    return render_page("review.html", principal, request=request, links=links, **shown)
+    return render_page(
+        "review.html",
+        principal,
+        request=request,
+        links={} if is_labeling else PAGES,
+        is_labeling=is_labeling,
+        queue=queue,
+        answers=Answer.list_offered(find_class_names(service) or ()),
+        meanings=ANSWER_MEANINGS,
+    )
 
 
 @router.get("/static/{name}")

@@ -54,15 +54,21 @@ class LookBody(ClassBody):
     view: str = Field(description="The view, e.g. `hflip`.")
 
 
-class ReviewBody(ServedDecision, frozen=True):
-    """An image to review; accepted ones are audits."""
+class BlindBody(BaseModel, frozen=True):
+    """An image to label without its prediction: an audit, or an image labeled for a policy."""
 
+    id: str = Field(description="Id of the image.")
     number: int = Field(description="Number of the image in URLs.")
     name: str | None = Field(description="File name of the image, if it was sent.")
-    likely: list[ClassBody] = Field(description="The likeliest classes, the predicted one first.")
-    views: list[LookBody] = Field(description="The prediction of each look, in order.")
     image: bool = Field(description="Whether the image is stored and can be displayed.")
     skips: int = Field(description="Number of times the image was skipped.")
+
+
+class ReviewBody(BlindBody, ServedDecision, frozen=True):
+    """A rejected image to review."""
+
+    likely: list[ClassBody] = Field(description="The likeliest classes, the predicted one first.")
+    views: list[LookBody] = Field(description="The prediction of each look, in order.")
 
 
 class ProgressBody(BaseModel):
@@ -74,9 +80,9 @@ class ProgressBody(BaseModel):
 
 
 class LeaseBody(ProgressBody):
-    """The images leased to the reviewer, least confident first."""
+    """The images leased to the reviewer, in review order."""
 
-    items: list[ReviewBody]
+    items: list[ReviewBody | BlindBody]
     last: int | None = Field(description="Number of the image that this reviewer labeled last, to undo it.")
     lease_seconds: float = Field(description="Duration of the lease; request again to renew it.")
 
@@ -84,7 +90,7 @@ class LeaseBody(ProgressBody):
 class UndoBody(ProgressBody):
     """An image leased to the reviewer again."""
 
-    item: ReviewBody
+    item: ReviewBody | BlindBody
 
 
 router = APIRouter(tags=["review"])
@@ -113,13 +119,14 @@ def list_classes(service: CurrentService) -> AnswersBody:
 def lease(
     service: CurrentService,
     reviewer: Reviewer,
-    count: Annotated[int, Body(embed=True, ge=0, le=MAX_LEASED, description="Number of images to lease.")] = 1,
+    count: Annotated[int, Body(ge=0, le=MAX_LEASED, description="Number of images to lease.")] = 1,
+    audits: Annotated[bool, Body(description="Whether to lease audits only.")] = False,
 ) -> LeaseBody:
-    """Lease images to review, and renew existing leases."""
-    items = service.reviews.lease(reviewer.session, count)
+    """Lease images to review, and renew existing leases. Audits come without their predictions."""
+    items = service.reviews.lease(reviewer.session, count, only_audits=audits)
     return LeaseBody(
         items=[describe_item(item, service) for item in items],
-        last=service.reviews.find_last(reviewer.session),
+        last=service.reviews.find_last(reviewer.session, only_audits=audits),
         lease_seconds=service.reviews.lease_seconds,
         **dict(describe_progress(service, reviewer)),
     )
@@ -231,8 +238,10 @@ def find_class_names(service: Service) -> tuple[str, ...] | None:
     return known[0] if known else None
 
 
-def describe_item(item: StoredDecision, service: Service) -> ReviewBody:
+def describe_item(item: StoredDecision, service: Service) -> ReviewBody | BlindBody:
     """Return an image of the queue as a response body."""
+    if item.audit or service.labeling is not None:
+        return BlindBody(id=item.id, number=item.number, name=item.name, image=item.has_image, skips=item.skips)
     names = find_class_names(service)
 
     def describe_class(label: int, probability: float) -> dict[str, Any]:

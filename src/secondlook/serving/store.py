@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,8 +30,10 @@ IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
     "done": reviews.c.label.is_not(None),
     "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
 }
-QUEUE_ORDER = (reviews.c.skips, reviews.c.confidence, reviews.c.number)
-"""Least confident first; skipped images come after all others."""
+QUEUE_ORDER = (reviews.c.skips, reviews.c.place, reviews.c.number)
+"""Least confident first, audits in stream order; skipped images come after all others."""
+AUDIT_EVERY = 3
+"""Every third image of a reviewer is an audit while any waits."""
 PACE_SECONDS = 600.0
 SELECT_STATE = sa.select(decisions.c.id, reviews).join(decisions, decisions.c.number == reviews.c.number)
 SELECT_DECISION = (
@@ -87,7 +90,7 @@ class NewDecision(NamedTuple):
     image: StoredImage | None
     """The image, if it must be stored for a review."""
     place: float | None = None
-    """Position in the review queue, smallest first; None to order by confidence."""
+    """Position in the review queue, smallest first; None for the default order."""
 
 
 StoredDecision = sa.Row[Any]
@@ -125,9 +128,12 @@ class DecisionStore:
                 about = {"digest": one.digest, "name": one.name, "low": low, "high": high, "decided_at": now}
                 rows[decisions].append({"number": number, "deployment": deployment, **values, **about})
                 if one.decision.audit or not one.decision.accept:
-                    shown = {name: getattr(one.decision, name) for name in ("likely", "views")}
-                    place = one.decision.confidence if one.place is None else one.place
-                    rows[reviews].append({"number": number, "confidence": place, **shown})
+                    shown = {name: getattr(one.decision, name) for name in ("audit", "likely", "views")}
+                    # Ordering audits by confidence would bias the audited risk until all have labels.
+                    place = 0.0 if one.decision.audit else one.decision.confidence
+                    rows[reviews].append(
+                        {"number": number, "place": place if one.place is None else one.place, **shown}
+                    )
                     if one.image is not None:
                         rows[images].append({"number": number, **one.image._asdict(), "stored_at": now})
             for table, values_of in rows.items():
@@ -224,6 +230,7 @@ class ReviewCounts(BaseModel):
     """Numbers of images."""
 
     waiting: int = Field(description="Images without a label, including leased ones.")
+    audits: int = Field(description="Audits without a label, part of the waiting images.")
     leased: int = Field(description="Images leased to reviewers.")
     done: int = Field(description="Images with a label.")
     expired: int = Field(description="Images removed before their review.")
@@ -246,23 +253,31 @@ class ReviewStore:
     def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
         self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
-    def lease(self, owner: str, count: int) -> list[StoredDecision]:
-        """Renew the leases of an owner, add images up to `count`, and return them all in review order."""
+    def lease(self, owner: str, count: int, *, only_audits: bool = False) -> list[StoredDecision]:
+        """Renew the leases of an owner, add images up to `count`, and return them all in review order.
+
+        Every `AUDIT_EVERY`-th image is an audit, counted from the first label of the owner, while any waits. With
+        `only_audits`, other images are neither renewed nor returned.
+        """
         now = self._clock()
-        held = sa.select(reviews.c.number).where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
+        columns = sa.select(reviews.c.number, reviews.c.audit, *QUEUE_ORDER[:2])
+        held = columns.where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
+        is_expired = reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
+        is_free = IN_STATE["waiting"] & is_expired & reviews.c.lease_owner.is_distinct_from(owner)
+        done = sa.select(sa.func.count()).where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None))
         with self._database.write() as connection:
-            numbers = list(connection.execute(held).scalars())
-            if count > len(numbers):
-                is_free = reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
-                free = (
-                    sa.select(reviews.c.number)
-                    .where(IN_STATE["waiting"], is_free, reviews.c.lease_owner.is_distinct_from(owner))
-                    .order_by(*QUEUE_ORDER)
-                    .limit(count - len(numbers))
-                )
-                numbers += connection.execute(free).scalars()
-            _update(connection, numbers, lease_owner=owner, lease_until=now + self.lease_seconds)
-            return list(_read_items(connection, numbers))
+            rows = [row for row in connection.execute(held) if row.audit or not only_audits]
+            renewed = {row.number for row in rows}
+            missing = max(0, count - len(rows))
+            for audit in (True,) if only_audits else (True, False):
+                free = columns.where(is_free, reviews.c.audit.is_(audit)).order_by(*QUEUE_ORDER).limit(missing)
+                rows += connection.execute(free)
+            ordered = _interleave(rows, connection.execute(done).scalar_one())
+            added = itertools.islice((number for number in ordered if number not in renewed), missing)
+            leased = renewed | set(added)
+            _update(connection, list(leased), lease_owner=owner, lease_until=now + self.lease_seconds)
+            items = {item.number: item for item in _read_items(connection, list(leased))}
+        return [items[number] for number in ordered if number in leased]
 
     def label(self, number: int, label: int, principal: Principal) -> None:
         """Record the label of a reviewer; repeating it changes nothing, and a different one needs `undo` first.
@@ -311,11 +326,12 @@ class ReviewStore:
         with self._database.write() as connection:
             connection.execute(sa.update(reviews).where(held).values(lease_owner=None, lease_until=None))
 
-    def find_last(self, owner: str) -> int | None:
-        """Return the number of the image that an owner labeled last; None if there is none."""
+    def find_last(self, owner: str, *, only_audits: bool = False) -> int | None:
+        """Return the number of the image, or of the audit, that an owner labeled last; None if there is none."""
+        kinds = (True,) if only_audits else (True, False)
         query = (
             sa.select(reviews.c.number)
-            .where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None))
+            .where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None), reviews.c.audit.in_(kinds))
             .order_by(reviews.c.reviewed_at.desc(), reviews.c.number.desc())
             .limit(1)
         )
@@ -323,10 +339,11 @@ class ReviewStore:
 
     def counts(self) -> ReviewCounts:
         """Count the images by state."""
+        is_audit = IN_STATE["waiting"] & reviews.c.audit
         is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
         totals = [
             sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
-            for name, condition in [*IN_STATE.items(), ("leased", is_leased)]
+            for name, condition in [*IN_STATE.items(), ("audits", is_audit), ("leased", is_leased)]
         ]
         (row,) = self._database.fetch(sa.select(*totals))
         return ReviewCounts(**row._mapping)
@@ -432,6 +449,18 @@ def compute_pace(times: Sequence[float]) -> float | None:
     """Return events per minute between the first and the last; None for fewer than two times."""
     seconds = max(times) - min(times) if times else 0
     return 60 * (len(times) - 1) / seconds if seconds > 0 else None
+
+
+def _interleave(rows: Sequence[sa.Row[Any]], place: int) -> list[int]:
+    """Return the numbers of images in review order, where the first one has a place in the sequence of a reviewer."""
+    ordered = sorted(rows, key=lambda row: (row.skips, row.place, row.number))
+    queues = [deque(row for row in ordered if bool(row.audit) is audit) for audit in (True, False)]
+    numbers: list[int] = []
+    while waiting := [queue for queue in queues if queue]:
+        is_due = (place + len(numbers)) % AUDIT_EVERY == AUDIT_EVERY - 1
+        chosen = min(waiting, key=lambda queue: (queue[0].skips, bool(queue[0].audit) is not is_due))
+        numbers.append(chosen.popleft().number)
+    return numbers
 
 
 def _update(connection: sa.Connection, numbers: Sequence[int], **values: Any) -> None:

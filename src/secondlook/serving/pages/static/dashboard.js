@@ -46,7 +46,11 @@ function showResult(status) {
   setText("next", monitor ? `Next: ${monitor.next_step}` : "");
   showIf("next", Boolean(monitor) && decisions.images > 0);
   showIf("start", !decisions.images);
-  if (mayReview) showIf("to-review", status.reviews.waiting > 0);
+  if (!mayReview) return;
+  const { waiting, audits } = status.reviews;
+  showIf("to-review", waiting > 0);
+  showIf("to-audits", audits > 0);
+  setText("to-audits", `Review ${formatCount(audits)} ${audits === 1 ? "audit" : "audits"}`);
 }
 
 // Each fact: name, value, details, and whether it is bad; with an address, the value is a link.

@@ -6,8 +6,10 @@
 (() => {
   const AHEAD = 6; // images to prefetch
   const MOST_LEASED = 50; // limit of the server
-  const MOST_BUTTONS = 9;
-  const FEW_CLASSES = 10; // up to this number, each class has its own key
+  const FEW_CLASSES = 10; // up to this number, each class has a button and a key
+  const MOST_LIKELY = 6; // suggestions if there are more classes
+  const MOST_KEYS = 9;
+  const MOST_RECENT = 5;
   const MOST_VIEWS = 6;
   const MOST_FOUND = 8;
   const MOST_UNDONE = 200;
@@ -23,9 +25,10 @@
   const find = (id) => document.getElementById(id);
   const root = find("review"), stage = find("stage"), picture = find("picture"), query = find("query"), found = find("found");
   const keys = find("keys"), useKeys = find("use-keys");
-  const isBlind = "blind" in root.dataset; // labels that certify a policy are blind: the prediction is hidden
+  const onlyAudits = root.dataset.queue === "audits";
   const storageKey = `secondlook.review.${root.dataset.reviewer}`;
   const keysKey = "secondlook.review.keys";
+  const classesKey = "secondlook.classes";
 
   const state = {
     classes: null, // names of all classes, if known
@@ -44,6 +47,7 @@
     shownView: null, // position of the enlarged view
     allViews: false,
     zoomed: false,
+    chosen: new Map(), // time of the last choice of each class, first chosen first: of many classes, these have keys
     hasBegun: false, // the classes are known
     hasLoaded: false,
   };
@@ -78,7 +82,7 @@
   // After a new login in another tab, this page needs the token of the new session.
   async function renewToken() {
     try {
-      const response = await fetch(location.pathname, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(TIMEOUT) });
+      const response = await fetch(location.pathname + location.search, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(TIMEOUT) });
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const found = page.querySelector("meta[name=csrf-token]")?.content ?? token;
       if (found !== token) state.movedUntil = Date.now() + 1000 * state.leaseSeconds + LONGEST_PAUSE;
@@ -121,6 +125,21 @@
       state.unsent = stored.map((one) => ({ ...one, attempts: 1 })); // they may have arrived
     } catch {
       state.unsent = [];
+    }
+    try {
+      state.chosen = new Map(JSON.parse(sessionStorage.getItem(classesKey) ?? "[]"));
+    } catch {
+      // No class has been chosen yet.
+    }
+  }
+
+  function remember(label) {
+    if (typeof label !== "number" || hasFewClasses()) return;
+    state.chosen.set(label, Date.now());
+    try {
+      sessionStorage.setItem(classesKey, JSON.stringify([...state.chosen]));
+    } catch {
+      // The classes are remembered until the page is loaded again.
     }
   }
 
@@ -198,7 +217,7 @@
     const started = performance.now();
     const count = Math.min(MOST_LEASED, 1 + AHEAD + state.unsent.length);
     try {
-      takeLease(await post("/v1/review/lease", { count }), started);
+      takeLease(await post("/v1/review/lease", { count, audits: onlyAudits }), started);
       if (!isSending) setTrouble(null);
     } catch (error) {
       const trouble = findTrouble(error) ?? "away";
@@ -286,6 +305,7 @@
     if (state.past.length > MOST_UNDONE) state.past.shift();
     const done = kind === "label" ? `Labeled ${nameOf(label)}.` : "Skipped.";
     enqueue({ kind, number: item.number, label });
+    remember(label);
     showNext(done);
     stage.focus({ preventScroll: true });
     if (state.ahead.length < AHEAD / 2) refill();
@@ -440,7 +460,12 @@
     renderStatus();
   }
 
+  // Audits, and all images labeled for a policy, come without their predictions.
+  const isBlind = (item) => item.views === undefined;
+  const isUnanimous = (item) => !isBlind(item) && item.views.every((view) => view.label === item.label);
+
   function listViews(item) {
+    if (isBlind(item)) return [];
     const all = item.views.map((view, position) => ({ ...view, position, differs: view.label !== item.label }));
     return all.sort((one, other) => other.differs - one.differs || (one.differs ? other.probability - one.probability : 0));
   }
@@ -460,22 +485,27 @@
       if (hadFocus && done) find("empty").focus({ preventScroll: true });
       return;
     }
+    root.toggleAttribute("data-blind", isBlind(item));
     fetchPictures(item);
     renderCaption();
     renderPicture();
     renderChoices();
     renderViews();
+    say(`${done} ${titleOf(item)}${describePrediction(item)}`.trim());
+  }
+
+  function describePrediction(item) {
+    if (isBlind(item)) return ".";
     const differing = item.views.filter((view) => view.label !== item.label).length;
-    const [first] = item.likely;
     const doubt = differing ? ` ${differing} of ${item.views.length} views disagree.` : "";
-    const predicted = isBlind ? "" : `: predicted ${nameOf(item.label)}, ${shareOf(first.probability)}`;
-    say(`${done} ${titleOf(item)}${predicted}.${isBlind ? "" : doubt}`.trim());
+    return `: predicted ${nameOf(item.label)}, ${shareOf(item.likely[0].probability)}.${doubt}`;
   }
 
   function renderCaption() {
     const item = state.current;
     const view = state.shownView === null ? null : item.views[state.shownView];
-    const details = isBlind ? [] : [`confidence ${item.confidence.toFixed(2)}`, item.accept ? "accepted, audited" : `not accepted: ${item.rejection}`];
+    const details = isBlind(item) ? [] : [`confidence ${item.confidence.toFixed(2)}`, `not accepted: ${item.rejection}`];
+    if (isBlind(item) && !state.goal) details.push("audit: the prediction is hidden");
     if (item.skips) details.push(item.skips === 1 ? "skipped before" : `skipped ${item.skips} times`);
     if (view) details.unshift(`view: ${describeView(view.view)}`);
     const name = make("b", { textContent: titleOf(item), title: item.id });
@@ -526,45 +556,58 @@
     picture.scrollTo(x * picture.scrollWidth - picture.clientWidth / 2, y * picture.scrollHeight - picture.clientHeight / 2);
   }
 
-  function listChoices(item) {
-    if (!isBlind) return item.likely.slice(0, MOST_BUTTONS);
-    if (hasFewClasses()) return state.classes.map((_, label) => ({ label })); // the same keys for all images
-    return item.likely.slice(0, MOST_BUTTONS).sort((one, other) => one.label - other.label);
+  const hasFewClasses = () => state.classes !== null && state.classes.length <= FEW_CLASSES;
+  const listKeyed = () => (hasFewClasses() ? [...state.classes.keys()] : [...state.chosen.keys()].slice(0, MOST_KEYS));
+
+  // A key means the same class on every image: its digit if all names are digits, otherwise its place. Of many classes, the
+  // first ones that the reviewer chooses get the keys.
+  function keyOf(label) {
+    const place = listKeyed().indexOf(label);
+    if (place < 0) return null;
+    return hasFewClasses() && state.classes.every((name) => /^\d$/.test(name)) ? state.classes[label] : String((place + 1) % 10);
   }
 
-  // Keys start at 1, or at 0 if the class names are digits.
-  const hasFewClasses = () => state.classes.length <= FEW_CLASSES;
-  const firstKey = () => (isBlind && state.classes[0] === "0" && hasFewClasses() ? 0 : 1);
-  const keyOf = (place) => String((place + firstKey()) % 10);
+  function listChoices(item) {
+    if (hasFewClasses() || isBlind(item)) return listKeyed();
+    return [...new Set([...item.likely.slice(0, MOST_LIKELY).map((one) => one.label), ...listKeyed()])];
+  }
 
   function renderChoices() {
     const item = state.current;
-    const buttons = listChoices(item).map(({ label, probability }, place) => {
-      const button = make(
-        "button", { type: "button", className: "choice", title: nameOf(label) },
-        make("kbd", { textContent: keyOf(place), ariaHidden: "true" }),
-        make("span", { className: "name", textContent: nameOf(label) }),
-        label === item.label && !isBlind ? make("span", { className: "tag", textContent: "predicted" }) : "",
-        make("span", { className: "share", textContent: isBlind ? "" : shareOf(probability) }),
-      );
-      button.style.setProperty("--share", isBlind ? 0 : probability);
-      button.setAttribute("aria-keyshortcuts", keyOf(place));
-      button.classList.toggle("predicted", label === item.label && !isBlind);
-      onPress(button, () => decide("label", label));
-      return make("li", {}, button);
-    });
-    find("likely").replaceChildren(...buttons);
-    find("confirm-text").textContent = nameOf(item.label);
-    find("confirm").setAttribute("aria-label", `Confirm the predicted class: ${nameOf(item.label)}`);
-    find("search").hidden = state.classes !== null && state.classes.length <= buttons.length;
+    const labels = listChoices(item);
+    find("likely").replaceChildren(...labels.map((label) => make("li", {}, makeChoice(item, label))));
+    find("confirm").hidden = !isUnanimous(item);
+    if (!isBlind(item)) {
+      find("confirm-text").textContent = nameOf(item.label);
+      find("confirm").setAttribute("aria-label", `Confirm the predicted class: ${nameOf(item.label)}`);
+    }
+    find("search").hidden = hasFewClasses();
+  }
+
+  function makeChoice(item, label) {
+    const key = keyOf(label), isPredicted = label === item.label;
+    const share = item.likely?.find((one) => one.label === label)?.probability;
+    const button = make(
+      "button", { type: "button", className: "choice", title: nameOf(label) },
+      key === null ? "" : make("kbd", { textContent: key, ariaHidden: "true" }),
+      make("span", { className: "name", textContent: nameOf(label) }),
+      isPredicted ? make("span", { className: "tag", textContent: "predicted" }) : "",
+      make("span", { className: "share", textContent: share === undefined ? "" : shareOf(share) }),
+    );
+    button.style.setProperty("--share", share ?? 0);
+    if (key !== null) button.setAttribute("aria-keyshortcuts", key);
+    button.classList.toggle("predicted", isPredicted && isUnanimous(item));
+    onPress(button, () => decide("label", label));
+    return button;
   }
 
   function renderViews() {
     const item = state.current;
+    find("views").hidden = isBlind(item);
+    if (isBlind(item)) return;
     const views = listViews(item);
     const differing = views.filter((view) => view.differs);
     find("votes").textContent = describeVotes(item);
-    find("views").hidden = isBlind;
     const isStored = pictures.get(item.number).status !== "missing";
     const listed = isStored ? (state.allViews ? views : differing.slice(0, MOST_VIEWS)) : differing;
     find("view-list").replaceChildren(...listed.map((view) => make("li", {}, makeTile(item, view, isStored))));
@@ -637,7 +680,7 @@
   function renderGoal() {
     find("goal").hidden = !state.goal || state.goal.finished; // the middle of the page shows the end
     find("goal").textContent = state.goal?.text ?? "";
-    find("progress").hidden = state.goal !== null;
+    find("progress").hidden = state.goal !== null || onlyAudits;
   }
 
   function renderProgress() {
@@ -649,10 +692,12 @@
     find("progress").value = done + waiting ? done / (done + waiting) : 1;
     find("done").replaceChildren(make("b", { textContent: countOf(done) }), ` of ${countOf(done + waiting)} done`, make("span", { textContent: ` · ${countOf(waiting)} waiting` }));
     if (state.goal) find("done").replaceChildren(make("b", { textContent: countOf(done) }), " labeled");
+    else find("audit-count").textContent = countOf(state.counts.audits);
+    if (onlyAudits) find("done").replaceChildren(make("b", { textContent: countOf(state.counts.audits) }), " waiting");
     const { own, everyone } = state.pace;
     const texts = [];
     if (own) texts.push(`${own < 9.95 ? own.toFixed(1) : Math.round(own)} per minute`);
-    if (everyone && waiting && !state.goal) texts.push(`${describeMinutes(waiting / everyone)} left`);
+    if (everyone && waiting && !state.goal && !onlyAudits) texts.push(`${describeMinutes(waiting / everyone)} left`);
     find("pace").textContent = texts.join(" · ");
   }
 
@@ -677,15 +722,15 @@
     find("notice").hidden = !text;
     find("notice").dataset.kind = state.trouble ?? "message";
     find("notice-link").hidden = state.trouble !== "logged out";
-    find("notice-link").href = `/login?next=${encodeURIComponent(location.pathname)}`;
+    find("notice-link").href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
     find("notice-button").hidden = state.trouble !== "outdated";
     find("notice-close").hidden = state.trouble !== null;
   }
 
   function renderEmpty(done = "") {
-    const waiting = state.counts?.waiting ?? 0, isAway = state.trouble !== null;
+    const waiting = state.counts?.[onlyAudits ? "audits" : "waiting"] ?? 0, isAway = state.trouble !== null;
     const isOthers = waiting > state.unsent.length;
-    let [mark, title, text] = ["✓", "All done", "No images are waiting for review. New ones appear here automatically."];
+    let [mark, title, text] = ["✓", "All done", `No ${onlyAudits ? "audits" : "images"} are waiting for review. New ones appear here automatically.`];
     if (state.goal?.finished) [title, text] = ["Finished", state.goal.text];
     else if (isAway) [mark, title, text] = ["…", "Waiting for the server", "The next image appears when it responds."];
     else if (!state.hasLoaded || refillAgain || isRefilling) [mark, title, text] = ["…", "Looking for images", ""];
@@ -707,7 +752,7 @@
 
   function findClasses(text) {
     const wanted = text.trim().toLowerCase();
-    if (!wanted) return [];
+    if (!wanted) return listAll();
     if (state.classes === null) return /^\d{1,6}$/.test(wanted) ? [Number(wanted)] : [];
     const rank = (name) => {
       const place = name.toLowerCase().indexOf(wanted);
@@ -718,11 +763,23 @@
     return ranked.slice(0, MOST_FOUND).map((one) => one.label);
   }
 
+  // All classes by name, after the most recent ones.
+  function listAll() {
+    const recent = [...state.chosen].sort((one, other) => other[1] - one[1]).slice(0, MOST_RECENT).map(([label]) => label);
+    const named = [...(state.classes ?? []).keys()].sort((one, other) => nameOf(one).localeCompare(nameOf(other), "en", { numeric: true }));
+    return [...new Set([...recent, ...named])];
+  }
+
+  function search() {
+    matches = findClasses(query.value);
+    active = query.value.trim() ? 0 : -1; // in the list of all classes, Enter chooses nothing
+    renderFound();
+  }
+
   function renderFound() {
     const options = matches.map((label, place) => {
       const option = make("li", { id: `found-${place}`, role: "option", textContent: nameOf(label) });
       option.setAttribute("aria-selected", String(place === active));
-      option.addEventListener("pointerdown", (event) => event.preventDefault()); // the field keeps the focus
       option.addEventListener("click", () => decide("label", label));
       return option;
     });
@@ -730,8 +787,9 @@
     found.replaceChildren(...options);
     found.hidden = !options.length;
     query.setAttribute("aria-expanded", String(!found.hidden));
-    if (matches.length) query.setAttribute("aria-activedescendant", `found-${active}`);
+    if (active in matches) query.setAttribute("aria-activedescendant", `found-${active}`);
     else query.removeAttribute("aria-activedescendant");
+    find(`found-${active}`)?.scrollIntoView({ block: "nearest" });
   }
 
   function closeSearch() {
@@ -740,23 +798,22 @@
     renderFound();
   }
 
-  query.addEventListener("input", () => {
-    [matches, active] = [findClasses(query.value), 0];
-    renderFound();
-  });
+  found.addEventListener("pointerdown", (event) => event.preventDefault()); // the field keeps the focus
+  query.addEventListener("input", search);
   query.addEventListener("blur", () => { found.hidden = true; query.setAttribute("aria-expanded", "false"); });
-  query.addEventListener("focus", renderFound);
+  query.addEventListener("focus", search);
   query.addEventListener("keydown", (event) => {
     if (event.isComposing) return;
     if (event.key === "Enter") {
       event.preventDefault();
-      if (!event.repeat && matches.length) decide("label", matches[active]);
+      if (!event.repeat && active in matches) decide("label", matches[active]);
     } else if (event.key === "Escape") {
       closeSearch();
       stage.focus({ preventScroll: true });
     } else if (["ArrowDown", "ArrowUp"].includes(event.key) && matches.length) {
       event.preventDefault();
-      active = (active + (event.key === "ArrowDown" ? 1 : matches.length - 1)) % matches.length;
+      const step = event.key === "ArrowDown" ? 1 : -1;
+      active = (Math.max(active, step === 1 ? -1 : 0) + step + matches.length) % matches.length;
       renderFound();
     }
   });
@@ -764,16 +821,18 @@
   // --- Keys and buttons ---
 
   function confirmPrediction() {
-    if (state.current && !isBlind) decide("label", state.current.label);
+    if (!state.current) return;
+    if (isUnanimous(state.current)) decide("label", state.current.label);
+    else say(isBlind(state.current) ? "Choose a class; the prediction is hidden." : "Choose a class; the views disagree.");
   }
 
-  function choose(place) {
-    const choice = state.current && listChoices(state.current)[place];
-    if (choice) decide("label", choice.label);
+  function choose(digit) {
+    const label = listKeyed().find((one) => keyOf(one) === String(digit));
+    if (state.current && label !== undefined) decide("label", label);
   }
 
   function toggleViews() {
-    if (!state.current || isBlind || find("all-views").hidden) return;
+    if (!state.current || isBlind(state.current) || find("all-views").hidden) return;
     state.allViews = !state.allViews;
     renderViews();
   }
@@ -805,7 +864,7 @@
     if (["enter", " "].includes(name) && event.target.closest("button, a, summary")) return; // the browser handles these
     if (name.startsWith("arrow") && !state.zoomed) return;
     const digit = findDigit(event);
-    const command = digit === null ? COMMANDS[name] : () => choose((digit + 10 - firstKey()) % 10);
+    const command = digit === null ? COMMANDS[name] : () => choose(digit);
     if (!command || !(useKeys.checked || name === "?")) return;
     event.preventDefault();
     if (!event.repeat || name.startsWith("arrow")) command(); // holding a key down labels only one image
