@@ -283,7 +283,8 @@ def test_health_and_metadata_of_the_model(running: Server, digits: Digits, monke
     assert client.is_model_ready("secondlook")
     assert client.is_model_ready("secondlook", "1")
     assert not client.is_model_ready("another")
-    server = {"name": "secondlook", "version": sl.__version__, "extensions": ["binary_tensor_data"]}
+    extensions = ["binary_tensor_data", "model_configuration"]
+    server = {"name": "secondlook", "version": sl.__version__, "extensions": extensions}
     assert client.get_server_metadata() == server
     for version in ("", "1"):
         metadata = client.get_model_metadata("secondlook", version)
