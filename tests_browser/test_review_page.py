@@ -262,6 +262,10 @@ def test_many_classes_are_searched_browsed_and_get_keys_when_chosen(
         expect(page.locator("#query")).to_be_focused()
         options = page.locator("#found [role=option]")
         assert options.all_inner_texts()[::99] == ["ant", "zebra"], "all by name"
+        visible = (
+            "(({ top, left, right, bottom }) => top >= 0 && left >= 0 && right <= innerWidth && bottom <= innerHeight)"
+        )
+        assert page.evaluate(f"{visible}(document.querySelector('#found').getBoundingClientRect())")
         page.keyboard.press("Enter")
         assert anna.look() == item, "nothing was chosen"
         page.keyboard.type("nothing")
@@ -287,6 +291,9 @@ def test_many_classes_are_searched_browsed_and_get_keys_when_chosen(
         assert anna.look() == fourth
         page.keyboard.press("2")
         anna.look_after(fourth)
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        page.keyboard.press("/")
+        assert page.evaluate(f"{visible}(document.querySelector('#found').getBoundingClientRect())")
         anna.wait_until_saved()
         assert read_labels(service.reviews) == {item.number: 0, second.number: 9, third.number: 0, fourth.number: 9}
     context.close()

@@ -19,7 +19,7 @@ from secondlook.extension import Answer
 from secondlook.serving import ServiceOptions
 from secondlook.serving import database as database_module
 from secondlook.serving import store as store_module
-from secondlook.serving.database import Database, DatabaseReadError, StorageError, decisions, images, reviews
+from secondlook.serving.database import Database, StorageError, StorageUnavailableError, decisions, images, reviews
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.responses import RequestError
 from secondlook.serving.store import DecisionStore, NewDecision, ReviewStore, StoredImage
@@ -299,7 +299,8 @@ class Reviewers(RuleBasedStateMachine):
 
     def order(self, items: list[Item], done: int) -> list[Item]:
         """Order images of a reviewer who labeled some already: every third one is an audit, skipped ones are last."""
-        rest, ordered = sorted(items, key=lambda one: one.place[2:]), []
+        rest = sorted(items, key=lambda one: one.place[2:])
+        ordered: list[Item] = []
         while rest:
             first = [one for one in rest if one.skips == rest[0].skips]
             is_due = (done + len(ordered)) % 3 == 2
@@ -452,7 +453,7 @@ class TestDatabase:
                 held.enter_context(crowded.read())
 
         with ExitStack() as held:
-            with pytest.raises(DatabaseReadError):
+            with pytest.raises(StorageUnavailableError):
                 hold_connections(held)
             assert store.find(["a"], urgent=True) == {}
             assert not store.add([make_new("a")], 1)[0].replayed

@@ -34,6 +34,8 @@ SQLITE_SETTINGS = (
     "PRAGMA foreign_keys(ON)",
     "PRAGMA secure_delete(ON)",  # overwrite deleted images
 )
+BUSY_STATES = ("08", "53300", "55P03", "57")
+"""SQLSTATE codes of a PostgreSQL server that is starting, stopping or busy."""
 WRITE_LOCK = 7_305_461_903
 """Key of the PostgreSQL lock that serializes the transactions of all instances."""
 
@@ -133,11 +135,11 @@ sessions = sa.Table(
 
 
 class StorageError(ServingError):
-    """The database cannot be read or written: the disk is full, or the server does not respond."""
+    """The database cannot be read or written, for example because the disk is full."""
 
 
-class DatabaseReadError(StorageError):
-    """The database cannot be read."""
+class StorageUnavailableError(StorageError):
+    """The database cannot be read or reached; a repeated transaction may succeed."""
 
 
 class Database:
@@ -167,7 +169,7 @@ class Database:
     def read(self, *, urgent: bool = False) -> Iterator[sa.Connection]:
         """Read in one transaction; urgent reads have their own connection pool."""
         engine = self._urgent_reader if urgent else self._reader
-        with self._translate_errors(DatabaseReadError), engine.connect() as connection:
+        with self._translate_errors(StorageUnavailableError), engine.connect() as connection:
             yield connection
 
     def fetch(self, query: sa.Select[Any]) -> Sequence[Any]:
@@ -212,13 +214,18 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, kind: type[StorageError]) -> Iterator[None]:
-        """Turn database errors and connection timeouts into a `StorageError` of one sentence."""
+        """Turn database errors, lost connections and timeouts into a `StorageError` of one sentence."""
+        driver = self._writer.dialect.loaded_dbapi
         try:
             yield
-        except sa.exc.SQLAlchemyError as error:
+        except (sa.exc.SQLAlchemyError, driver.Error, OSError) as error:  # while connecting, pg8000 raises the last two
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
             details = cause.args[0] if cause.args else cause
-            text = details.get("M", str(details)) if isinstance(details, dict) else str(details)
+            fields = details if isinstance(details, dict) else {"M": str(details)}
+            text, state = fields.get("M", str(details)), fields.get("C", "")
+            is_lost = isinstance(cause, driver.InterfaceError | sa.exc.TimeoutError | OSError)
+            if is_lost or state.startswith(BUSY_STATES):
+                kind = StorageUnavailableError
             reason = " ".join(text.split())[:200].rstrip(".")
             raise kind(f"the database {self.place} failed: {reason}; free disk space, or check its address.") from error
 

@@ -260,7 +260,7 @@ class ReviewStore:
         `only_audits`, other images are neither renewed nor returned.
         """
         now = self._clock()
-        columns = sa.select(reviews.c.number, reviews.c.audit, *QUEUE_ORDER[:2])
+        columns: sa.Select[Any] = sa.select(reviews.c.number, reviews.c.audit, *QUEUE_ORDER[:2])
         held = columns.where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
         is_expired = reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
         is_free = IN_STATE["waiting"] & is_expired & reviews.c.lease_owner.is_distinct_from(owner)

@@ -12,6 +12,7 @@
   const MOST_RECENT = 5;
   const MOST_VIEWS = 6;
   const MOST_FOUND = 8;
+  const TALLEST_LIST = 360;
   const MOST_UNDONE = 200;
   const SMALL = 128; // smaller images are enlarged in whole pixels
   const ZOOM = 2.5;
@@ -786,6 +787,10 @@
     if (!options.length && query.value.trim()) options.push(make("li", { className: "none", role: "option", ariaDisabled: "true", textContent: "No such class" }));
     found.replaceChildren(...options);
     found.hidden = !options.length;
+    const { top, bottom } = query.getBoundingClientRect();
+    const above = top, below = innerHeight - bottom;
+    found.classList.toggle("below", below > above);
+    found.style.maxHeight = `${Math.min(TALLEST_LIST, Math.max(above, below) - 12)}px`;
     query.setAttribute("aria-expanded", String(!found.hidden));
     if (active in matches) query.setAttribute("aria-activedescendant", `found-${active}`);
     else query.removeAttribute("aria-activedescendant");
