@@ -21,7 +21,7 @@ from secondlook.errors import SecondLookError, ServingError
 from secondlook.policies import AuditPlan, read_policy
 from secondlook.serving import ServiceOptions, request_images
 from secondlook.serving import serve as serve_policy
-from secondlook.serving.database import DatabaseReadError, StorageError
+from secondlook.serving.database import StorageError, StorageUnavailableError
 from secondlook.serving.request_images import SubmittedImage, fit_image
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import Service, open_service
@@ -359,7 +359,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("part", "step", "error", "expected"),
         [
-            ("decisions", "find", DatabaseReadError("it is away"), (503, "storage_unavailable")),
+            ("decisions", "find", StorageUnavailableError("it is away"), (503, "storage_unavailable")),
             ("decisions", "find", ValueError("secret"), (500, "internal")),
             ("metrics", "count_look", ValueError("secret"), (500, "internal")),
             ("decisions", "add", StorageError("the disk is full"), (507, "storage_failed")),

@@ -2,19 +2,25 @@
 
 import asyncio
 import os
+import socket
+import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import sqlalchemy as sa
 from starlette.requests import Request
 
-from secondlook.serving import ServiceOptions
+from secondlook.serving import Client, ServiceOptions
 from secondlook.serving.access import Access
 from secondlook.serving.database import Database
-from tests.serving.running import Digits, Server, send, send_image, serve
-from tests.serving.test_server import connect, read_reply
+from tests.serving.running import Digits, Server, send, send_image, serve, wait_for
+from tests.serving.test_server import connect, read_reply, start_thread
 
 
 def test_simultaneous_requests_share_the_check_of_a_token(
@@ -85,6 +91,67 @@ def test_model_configuration_has_the_tensors_of_the_metadata(running: Server) ->
     assert send(f"{running[0]}/v2/models/other/config").status == 404
     client = pytest.importorskip("tritonclient.http").InferenceServerClient(running[0].removeprefix("http://"))
     assert client.get_model_config("secondlook") == found
+
+
+class Relay:
+    """Passes the connections of a database on, or resets them."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target, self.is_broken, self.resets = (host, port), False, 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        start_thread(self._accept)
+
+    def set_broken(self, is_broken: bool) -> None:
+        self.is_broken = is_broken
+        while is_broken and self._open:
+            with suppress(OSError):
+                self._open.pop().shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.set_broken(True)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # after `close`
+            while True:
+                client, _ = self._listener.accept()
+                if self.is_broken:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    client.close()
+                    self.resets += 1
+                    continue
+                server = socket.create_connection(self._target)
+                self._open += [client, server]
+                for source, target in ((client, server), (server, client)):
+                    start_thread(partial(self._pass_on, source, target))
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError), source, target:
+            while piece := source.recv(65536):
+                target.sendall(piece)
+
+
+def test_lost_postgresql_connections_are_unavailable_storage(digits: Digits, tmp_path: Path, postgres_url: str) -> None:
+    address = sa.make_url(postgres_url)
+    relay = Relay(address.host or "", address.port or 0)
+    url_of_relay = address.set(port=relay.port).render_as_string(hide_password=False)
+    try:
+        with serve(digits.policy, tmp_path, database=url_of_relay) as (url, _), Client(url, timeout=240) as client:
+            client.decide(digits.files[0])
+            relay.set_broken(True)
+            reply = send_image(url, digits.files[1])
+            assert (reply.status, reply.code) == (503, "storage_unavailable")
+            assert send(f"{url}/v1/decisions/a").status == 503
+            with ThreadPoolExecutor(1) as pool:
+                before = relay.resets
+                decided = pool.submit(client.decide, digits.files[2], "lost")
+                wait_for(lambda: relay.resets > before)
+                relay.set_broken(False)
+                assert decided.result().id == "lost"
+    finally:
+        relay.close()
 
 
 @pytest.mark.posix

@@ -12,7 +12,7 @@ import pytest
 from secondlook.monitoring import Monitor, recertify
 from secondlook.policies import Policy, read_policy
 from secondlook.serving import Client, ServiceOptions, tokens
-from secondlook.serving.database import DatabaseReadError, StorageError
+from secondlook.serving.database import StorageError, StorageUnavailableError
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.store import DecisionStore
 from tests.serving.running import Digits, Server, fail_with, make_noise, read_rows, send, send_image, serve, wait_for
@@ -103,7 +103,7 @@ def test_pages_and_errors_of_failing_databases(server: Server, digits: Digits, m
     assert (reply.status, reply.code) == (507, "storage_failed"), "the policy is not to blame"
     assert b"secret" not in reply.body
     assert service.live.deployment.number == 1
-    monkeypatch.setattr(service.database, "read", fail_with(DatabaseReadError(failed)))
+    monkeypatch.setattr(service.database, "read", fail_with(StorageUnavailableError(failed)))
     reply = send(f"{url}/v1/decisions/a")
     assert (reply.status, reply.code) == (503, "storage_unavailable")
     assert int(reply.headers["retry-after"]) > 0

@@ -20,7 +20,7 @@ import numpy as np
 
 from secondlook import Decision
 from secondlook.extension import Array, LookedImage, LookStream, Plan, RowOptions, SecondLookError, encode_png
-from secondlook.serving.database import DatabaseReadError, StorageError
+from secondlook.serving.database import StorageError, StorageUnavailableError
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.request_images import DecodedImage, ImageDecoder, SubmittedImage, find_media_type
 from secondlook.serving.responses import RequestError
@@ -300,8 +300,8 @@ def make_request_error(error: Exception) -> RequestError:
         return RequestError(503, "tokens", "the service cannot read its tokens; contact its operator.")
     if isinstance(error, StorageError):
         logger.error("storage failed", extra={"reason": str(error)})
-        if isinstance(error, DatabaseReadError):
-            message = "the service cannot read its database; try again in a few seconds."
+        if isinstance(error, StorageUnavailableError):
+            message = "the service cannot reach its database; try again in a few seconds."
             return RequestError(503, "storage_unavailable", message, headers={"Retry-After": "5"})
         return RequestError(507, "storage_failed", "the service cannot write to its database; contact its operator.")
     if isinstance(error, SecondLookError):
