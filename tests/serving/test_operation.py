@@ -1,6 +1,8 @@
 """Tests for operators: files, starting, failing databases, exports of large queues, and the description of the API."""
 
 import asyncio
+import base64
+import json
 import os
 import socket
 import struct
@@ -10,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -17,9 +20,14 @@ import sqlalchemy as sa
 from starlette.requests import Request
 
 from secondlook.serving import Client, ServiceOptions
+from secondlook.serving import store as store_module
 from secondlook.serving.access import Access
 from secondlook.serving.database import Database
+from secondlook.serving.review_exports import ReviewExport
+from secondlook.serving.store import DecisionStore, NewDecision, ReviewStore, StoredImage
+from tests.monitoring.streams import make_policy
 from tests.serving.running import Digits, Server, send, send_image, serve, wait_for
+from tests.serving.streams import make_decision
 from tests.serving.test_server import connect, read_reply, start_thread
 
 
@@ -152,6 +160,32 @@ def test_lost_postgresql_connections_are_unavailable_storage(digits: Digits, tmp
                 assert decided.result().id == "lost"
     finally:
         relay.close()
+
+
+def test_exports_read_images_in_blocks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{place}": StoredImage("image/png", bytes([place]) * size) for place, size in enumerate([3, 0, 40, 9, 2])}
+    files |= {f"{place}": StoredImage("image/png", b"12345678") for place in range(5, 200)}
+    store, queue = DecisionStore(database), ReviewStore(database, 300.0)
+    deployment = store.deploy(make_policy(), None)
+    new = [NewDecision(make_decision(id=id_), "d", None, image) for id_, image in files.items()]
+    numbers = [outcome.decision.number for outcome in store.add(new, deployment.number)]
+    monkeypatch.setattr(store_module, "BLOCK_BYTES", 10)
+    assert list(queue.iter_images(numbers[4::-1])) == [*files.values()][4::-1]
+    assert list(queue.iter_images([max(numbers) + 1, numbers[0]])) == [None, files["0"]]
+    monkeypatch.undo()
+    queries: list[str] = []
+
+    def count(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        queries.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", count)
+    export = ReviewExport(SimpleNamespace(reviews=queue, decisions=store), ("a", "b", "c", "d"), ["waiting"])  # type: ignore[arg-type]
+    tasks = json.loads(b"".join(export.write("label-studio")))
+    sa.event.remove(sa.Engine, "before_cursor_execute", count)
+    assert {task["data"]["id"]: base64.b64decode(task["data"]["image"].partition(",")[2]) for task in tasks} == {
+        id_: image.content for id_, image in files.items()
+    }
+    assert len(queries) < 10
 
 
 @pytest.mark.posix

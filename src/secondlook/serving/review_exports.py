@@ -4,13 +4,13 @@ import base64
 import datetime
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from secondlook.extension import LabelStudio, ReviewImage, format_csv_row, name_label
 from secondlook.serving.responses import RequestError
-from secondlook.serving.store import QueueState, StoredDecision, get_interval
+from secondlook.serving.store import QueueState, StoredDecision, StoredImage, get_interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,8 @@ FILE_TYPES: dict[ExportFormat, tuple[str, str]] = {
 }
 """Suffix and media type of each format."""
 
+CHUNK_BYTES = 2**18
+"""Minimum size of a chunk; each is passed between threads."""
 MAX_MEMORY = 8 * 2**20
 """Larger Parquet exports go to a temporary file before they are sent."""
 
@@ -46,17 +48,17 @@ class ReviewExport:
         if format_ == "parquet":
             return self._write_parquet()
         if format_ == "label-studio":
-            items = (item for part in self.service.reviews.iter_items(self.states) for item in part)
-            return LabelStudio.format_tasks(map(self._make_task, items))
+            return _join_chunks(LabelStudio.format_tasks(self._make_tasks()))
         if self.class_names is None:
             raise RequestError(404, "no_class_names", "the labeling interface needs class names, which are unknown.")
         return iter([LabelStudio.format_interface(self.class_names).encode()])
 
     def _write_csv(self) -> Iterator[bytes]:
-        yield format_csv_row(_make_schema().names).encode()
+        names = _make_schema().names
+        yield format_csv_row(names).encode()
         for items in self.service.reviews.iter_items(self.states):
             rows = [self._make_row(item) for item in items]
-            yield "".join(format_csv_row(map(_format_cell, row.values())) for row in rows).encode()
+            yield "".join(format_csv_row(_format_cell(row[name]) for name in names) for row in rows).encode()
 
     def _write_parquet(self) -> Iterator[bytes]:
         import pyarrow as pa
@@ -68,20 +70,22 @@ class ReviewExport:
                 for items in self.service.reviews.iter_items(self.states):
                     writer.write_table(pa.Table.from_pylist([self._make_row(item) for item in items], schema=schema))
             file.seek(0)
-            yield from iter(lambda: file.read(2**16), b"")
+            yield from iter(lambda: file.read(CHUNK_BYTES), b"")
 
-    def _make_row(self, item: StoredDecision) -> dict[str, object]:
-        about = item._asdict() | {
+    def _make_row(self, item: StoredDecision) -> dict[str, Any]:
+        return item._asdict() | {
             "label": None if item.reviewed_label is None else self._name(item.reviewed_label),
             "predicted": self._name(item.label),
             "reviewed_at": None if item.reviewed_at is None else _as_time(item.reviewed_at),
             "decided_at": _as_time(item.decided_at),
             "policy": self.service.decisions.find_deployment(item.deployment).checksum,
         }
-        return {name: about[name] for name in _make_schema().names}
 
-    def _make_task(self, item: StoredDecision) -> dict[str, object]:
-        image = self.service.reviews.read_image(item.number) if item.has_image else None
+    def _make_tasks(self) -> Iterator[dict[str, object]]:
+        for items in self.service.reviews.iter_items(self.states):
+            yield from map(self._make_task, items, self.service.reviews.iter_images([item.number for item in items]))
+
+    def _make_task(self, item: StoredDecision, image: StoredImage | None) -> dict[str, object]:
         address = item.name or item.id
         if image is not None:  # embed it: other hosts cannot load it from this service
             address = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
@@ -93,6 +97,17 @@ class ReviewExport:
 
     def _name(self, label: int) -> str:
         return name_label(label, self.class_names)
+
+
+def _join_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join pieces to chunks of at least `CHUNK_BYTES`, except the last."""
+    joined = bytearray()
+    for piece in pieces:
+        joined += piece
+        if len(joined) >= CHUNK_BYTES:
+            yield bytes(joined)
+            joined.clear()
+    yield bytes(joined)
 
 
 def _make_schema() -> "pa.Schema":

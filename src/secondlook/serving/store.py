@@ -56,6 +56,8 @@ SELECT_DECISION = (
 MAX_IDS = 500
 """Maximum number of ids in one query; databases limit it."""
 BLOCK_ROWS = 10_000
+BLOCK_BYTES = 8 * 2**20
+"""Size of the image files in one query; a larger file is read alone."""
 
 
 @dataclass(frozen=True)
@@ -373,8 +375,20 @@ class ReviewStore:
 
     def read_image(self, number: int) -> StoredImage | None:
         """Return the stored file of an image; None if there is none."""
-        query = sa.select(images.c.media_type, images.c.content).where(images.c.number == number)
-        return next((StoredImage(kind, bytes(content)) for kind, content in self._database.fetch(query)), None)
+        return next(self.iter_images([number]))
+
+    def iter_images(self, numbers: Sequence[int]) -> Iterator[StoredImage | None]:
+        """Yield the stored file of each image, or None; about `BLOCK_BYTES` are read at once."""
+        length = sa.func.length(images.c.content).label("size")
+        wanted = sa.select(images.c.number, length).where(images.c.number.in_(numbers))
+        sizes = {row.number: row.size for row in self._database.fetch(wanted)}
+        totals = itertools.accumulate(sizes.get(number, 0) for number in numbers)
+        files = sa.select(images.c.number, images.c.media_type, images.c.content)
+        for _, group in itertools.groupby(zip(numbers, totals, strict=True), key=lambda one: one[1] // BLOCK_BYTES):
+            block = [number for number, _ in group]
+            rows = self._database.fetch(files.where(images.c.number.in_(block)))
+            found = {number: StoredImage(kind, bytes(content)) for number, kind, content in rows}
+            yield from map(found.get, block)
 
     def iter_items(self, states: Sequence[QueueState], *, block: int = MAX_IDS) -> Iterator[list[StoredDecision]]:
         """Yield the images in some states, in blocks: waiting ones in review order, then the others."""
