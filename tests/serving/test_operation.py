@@ -188,6 +188,37 @@ def test_exports_read_images_in_blocks(database: Database, monkeypatch: pytest.M
     assert len(queries) < 10
 
 
+def test_statuses_are_described_in_the_api(running: Server) -> None:
+    url, paths = running[0], send(f"{running[0]}/openapi.json").json["paths"]
+    cross_site, token = {"Origin": "https://evil.example"}, {"Authorization": "Bearer wrong"}
+    json_ = {"Content_Type": "application/json"}
+    for method, path, target, headers, body, status in (
+        ("get", "/v1/decisions/{id_}", "v1/decisions/missing", {}, None, 404),
+        ("get", "/v1/decisions/{id_}", "v1/decisions/%00", {}, None, 400),
+        ("get", "/v1/status", "v1/status", token, None, 401),
+        ("post", "/v1/review/release", "v1/review/release", cross_site, b"", 403),
+        ("get", "/v1/status", "v1/status", {"Host": "evil.example"}, None, 400),
+        ("get", "/v1/status", "v1/status?timeline=maybe", {}, None, 422),
+        ("get", "/v2/models/{name}", "v2/models/other", {}, None, 404),
+        ("get", "/v2/models/{name}/config", "v2/models/other/config", {}, None, 404),
+        ("get", "/v2/models/{name}/ready", "v2/models/other/ready", {}, None, 404),
+        ("post", "/v2/models/{name}/infer", "v2/models/other/infer", {}, b"{}", 404),
+        ("post", "/v2/models/{name}/infer", "v2/models/secondlook/infer", {}, b"{}", 400),
+        ("post", "/v2/models/{name}/infer", "v2/models/secondlook/infer", {"Content_Encoding": "gzip"}, b"{}", 415),
+        ("post", "/v1/policy", "v1/policy", {}, b"{}", 422),
+        ("post", "/v1/review/lease", "v1/review/lease", json_, b"{}" * 2**16, 413),
+        ("post", "/v1/review/lease", "v1/review/lease", json_, b'{"count": 51}', 422),
+        ("post", "/v1/review/{number}/label", "v1/review/99/label", json_, b'{"label": 1}', 404),
+        ("get", "/v1/review/{number}/image", "v1/review/99/image", {}, None, 404),
+        ("post", "/v1/reviews", "v1/reviews", {}, b"id\n", 422),
+    ):
+        reply = send(f"{url}/{target}", body, **headers)
+        assert reply.status == status, (target, reply.body)
+        described = paths[path][method]["responses"]
+        assert str(status) in described, target
+        assert {"401", "403", "429", "500", "503", "507"} <= described.keys()
+
+
 @pytest.mark.posix
 def test_new_data_folders_and_databases_are_private(digits: Digits, tmp_path: Path) -> None:
     def list_modes(folder: Path) -> dict[str, int]:

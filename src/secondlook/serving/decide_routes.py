@@ -11,14 +11,14 @@ from secondlook.extension import name_label
 from secondlook.serving.access import require
 from secondlook.serving.decision_worker import make_image_count_error
 from secondlook.serving.request_images import LONGEST_ID, LONGEST_NAME, SubmittedImage, check_id
-from secondlook.serving.responses import DecisionsBody, RequestError, ServedDecision
+from secondlook.serving.responses import DecisionsBody, ErrorBody, RequestError, ServedDecision
 from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.store import StoredDecision, get_interval
 
 FORM = "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "application/x-www-form-urlencoded", "binary/octet-stream")
 """Content types of a single image, besides image/*; curl sends data as a form by default."""
-RESPONSES: dict[int | str, dict[str, str]] = {
+RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "`no_image`, `id`: the request has no image, or an invalid id."},
     408: {"description": "`slow_body`: the body did not arrive in time."},
     409: {"description": "`id_conflict`: the id was used for another image."},
@@ -75,7 +75,11 @@ async def decide(request: Request) -> Response:
     return Response(body.model_dump_json(by_alias=True), media_type="application/json", headers=replay)
 
 
-@router.get("/v1/decisions/{id_:path}", dependencies=[Depends(check_access)])
+@router.get(
+    "/v1/decisions/{id_:path}",
+    dependencies=[Depends(check_access)],
+    responses={404: {"model": ErrorBody, "description": "`unknown_id`: there is no image with the id."}},
+)
 def find_decision(id_: str, service: CurrentService) -> ServedDecision:
     """Return the decision about an image sent before."""
     check_id(id_)

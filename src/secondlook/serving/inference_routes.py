@@ -22,7 +22,7 @@ from secondlook.serving.access import require
 from secondlook.serving.decide_routes import assign_key, read_key
 from secondlook.serving.decision_worker import make_image_count_error
 from secondlook.serving.request_images import SubmittedImage
-from secondlook.serving.responses import RequestError
+from secondlook.serving.responses import ErrorBody, RequestError
 from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.store import StoredDecision
 from secondlook.serving.watch_routes import check_ready
@@ -60,6 +60,14 @@ INFER_BODY = {
     },
 }
 
+UNKNOWN_MODEL: dict[int | str, dict[str, Any]] = {
+    404: {"model": ErrorBody, "description": "The model or its version is unknown."}
+}
+INFER_RESPONSES = UNKNOWN_MODEL | {
+    409: {"model": ErrorBody, "description": "An id was used for another image."},
+    415: {"model": ErrorBody, "description": "The body is compressed."},
+}
+
 router = APIRouter(tags=["Open Inference Protocol"])
 may_watch, may_decide = [Depends(require("watch"))], [Depends(require("decide"))]
 
@@ -83,7 +91,7 @@ def is_ready(service: CurrentService) -> dict[str, bool]:
     return {"ready": True}
 
 
-@router.get("/v2/models/{name}", dependencies=may_watch)
+@router.get("/v2/models/{name}", dependencies=may_watch, responses=UNKNOWN_MODEL)
 @router.get("/v2/models/{name}/versions/{version}", dependencies=may_watch, include_in_schema=False)
 def describe_model(service: CurrentService, name: str, version: str | None = None) -> dict[str, Any]:
     """Describe the inputs and outputs."""
@@ -96,7 +104,7 @@ def describe_model(service: CurrentService, name: str, version: str | None = Non
     }
 
 
-@router.get("/v2/models/{name}/config", dependencies=may_watch)
+@router.get("/v2/models/{name}/config", dependencies=may_watch, responses=UNKNOWN_MODEL)
 @router.get("/v2/models/{name}/versions/{version}/config", dependencies=may_watch, include_in_schema=False)
 def describe_configuration(service: CurrentService, name: str, version: str | None = None) -> dict[str, Any]:
     """Describe the inputs and outputs as a model configuration of Triton."""
@@ -112,7 +120,7 @@ def describe_configuration(service: CurrentService, name: str, version: str | No
     return {"name": MODEL_NAME, "platform": MODEL_NAME, "backend": "", "max_batch_size": 0, **tensors}
 
 
-@router.get("/v2/models/{name}/ready")
+@router.get("/v2/models/{name}/ready", responses=UNKNOWN_MODEL)
 @router.get("/v2/models/{name}/versions/{version}/ready", include_in_schema=False)
 def is_model_ready(service: CurrentService, name: str, version: str | None = None) -> dict[str, Any]:
     """Check whether the model accepts requests."""
@@ -121,7 +129,12 @@ def is_model_ready(service: CurrentService, name: str, version: str | None = Non
     return {"name": MODEL_NAME, "ready": True}
 
 
-@router.post("/v2/models/{name}/infer", dependencies=may_decide, openapi_extra={"requestBody": INFER_BODY})
+@router.post(
+    "/v2/models/{name}/infer",
+    dependencies=may_decide,
+    responses=INFER_RESPONSES,
+    openapi_extra={"requestBody": INFER_BODY},
+)
 @router.post("/v2/models/{name}/versions/{version}/infer", dependencies=may_decide, include_in_schema=False)
 async def infer(request: Request, service: CurrentService, name: str, version: str | None = None) -> Response:
     """Decide about images.

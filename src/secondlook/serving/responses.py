@@ -3,7 +3,7 @@
 import datetime
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, Field
 
@@ -21,6 +21,37 @@ class RequestError(ServingError):
         """Return the error as JSON, in the form of the protocol that a path belongs to."""
         content = str(self) if path.startswith("/v2") else {"code": self.code, "message": str(self)}
         return json.dumps({"error": content}).encode()
+
+
+class ErrorFields(BaseModel):
+    """An error for programs and for people."""
+
+    code: str
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every error."""
+
+    error: ErrorFields | str = Field(description="Code and message; below /v2 only the message.")
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": description}
+    for status, description in {
+        400: "`invalid`, `host`, `headers_too_large`: the request is not valid.",
+        401: "`token`: the token is missing or wrong, and the route needs one.",
+        403: "`permission`, `cross_site`, `csrf`, `proxy`: the sender may not do this.",
+        408: "`slow_body`: the body did not arrive in time.",
+        413: "`body_too_large`: above a limit.",
+        422: "`invalid`: a parameter or the body is not valid.",
+        429: "`busy`: retry after `Retry-After` seconds.",
+        500: "`internal`: an unexpected failure; see the log of the service.",
+        503: "`storage_unavailable`, `tokens`: the database or the tokens cannot be read.",
+        507: "`storage_failed`: the database cannot be written, for example because the disk is full.",
+    }.items()
+}
+"""Errors that any route may return, for the description of the API."""
 
 
 class ServedGuarantee(BaseModel, frozen=True):

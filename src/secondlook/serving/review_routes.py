@@ -13,7 +13,7 @@ from secondlook.serving.access import require
 from secondlook.serving.decide_routes import describe_decision
 from secondlook.serving.label_files import parse_label_file
 from secondlook.serving.request_images import fit_image
-from secondlook.serving.responses import LabelingGoal, RequestError, ServedDecision
+from secondlook.serving.responses import ErrorBody, LabelingGoal, RequestError, ServedDecision
 from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport
 from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.store import (
@@ -93,7 +93,12 @@ class UndoBody(ProgressBody):
     item: ReviewBody | BlindBody
 
 
-router = APIRouter(tags=["review"])
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    404: {"model": ErrorBody, "description": "`unknown_number`, `no_image`, `unknown_view`, `no_class_names`: none."},
+    409: {"model": ErrorBody, "description": "`lease_lost`, `already_reviewed`: another reviewer has the image."},
+}
+
+router = APIRouter(tags=["review"], responses=RESPONSES)
 check_reviewer = Depends(require("review"))
 Reviewer = Annotated[Principal, check_reviewer]
 

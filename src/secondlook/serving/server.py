@@ -23,7 +23,7 @@ from secondlook.serving import decide_routes, inference_routes, pages, review_ro
 from secondlook.serving.decision_worker import make_request_error
 from secondlook.serving.middleware import MAX_HEADER_BYTES, RequestLimits, RequestLog, configure_logging
 from secondlook.serving.options import ServiceOptions
-from secondlook.serving.responses import RequestError
+from secondlook.serving.responses import ERRORS, RequestError
 from secondlook.serving.service import Service, open_service
 
 SUMMARY = "Decides whether to accept the predictions of an image classifier, and queues the others for review."
@@ -93,7 +93,9 @@ def run_server(
 def create_app(service: Service) -> FastAPI:
     """Return the application of a service."""
     # No docs pages of FastAPI: they load scripts from other hosts.
-    app = FastAPI(title="secondlook", summary=SUMMARY, version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="secondlook", summary=SUMMARY, version=__version__, responses=ERRORS, docs_url=None, redoc_url=None
+    )
     app.state.service = service
     only_services = (decide_routes, inference_routes, watch_routes) if service.labeling is None else ()
     for routes in (*only_services, review_routes, pages):
