@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import json
 import os
 import socket
@@ -141,6 +142,7 @@ class Relay:
                 target.sendall(piece)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # pg8000 does not close the sockets of lost connections
 def test_lost_postgresql_connections_are_unavailable_storage(digits: Digits, tmp_path: Path, postgres_url: str) -> None:
     address = sa.make_url(postgres_url)
     relay = Relay(address.host or "", address.port or 0)
@@ -160,6 +162,7 @@ def test_lost_postgresql_connections_are_unavailable_storage(digits: Digits, tmp
                 assert decided.result().id == "lost"
     finally:
         relay.close()
+        gc.collect()
 
 
 def test_exports_read_images_in_blocks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
