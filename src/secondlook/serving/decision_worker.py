@@ -133,7 +133,8 @@ class DecisionWorker:
         live = self._live()
         image, stream = live.plan.make_black_image(), LookStream[DecodedImage](live.plan)
         if image is not None:
-            stream.add([(job, job.inputs) for job in self._decoder.decode([SubmittedImage(encode_png(image))])])
+            decoder = ImageDecoder(lambda: live.plan, image.size)  # whatever the limit for clients
+            stream.add([(job, job.inputs) for job in decoder.decode([SubmittedImage(encode_png(image))])])
         while len(stream):
             if looked := stream.look().looked:
                 live.decide(looked)
