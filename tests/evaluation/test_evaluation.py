@@ -147,6 +147,17 @@ def test_from_dict_rejects_missing_and_invalid_values(stored: dict[str, Any], na
     assert name != "rows.0" or "601 errors" in str(raised.value)
 
 
+@pytest.mark.parametrize(("field", "other"), [("method", "other"), ("metric", "other"), ("group", "all of them")])
+def test_from_dict_rejects_incomplete_tables(preds: Predictions, field: str, other: str) -> None:
+    stored = evaluate(preds, ["msr", "mean"], ["auroc", "aurc"], resamples=5).to_dict()
+    assert isinstance(stored["rows"], list)
+    rows = [{**stored["rows"][0], field: other}, *stored["rows"][1:]]
+    with pytest.raises(MetricError, match=r"all images|all of them"):
+        Evaluation.from_dict({**stored, "rows": rows})
+    with pytest.raises(MetricError, match="'other'"):
+        Evaluation.from_dict({**stored, "baseline": "other"})
+
+
 def test_tables_have_a_row_per_estimate_and_types_that_no_value_changes(preds: Predictions) -> None:
     result = evaluate(preds, ["msr", "bootstrap"], ["auroc", "ece"], resamples=20)
     table = result.to_arrow()

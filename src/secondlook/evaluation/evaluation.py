@@ -117,9 +117,18 @@ class Evaluation(EstimateTable):
     def from_dict(cls, values: Mapping[str, Any]) -> "Evaluation":
         """Return the evaluation from the values of `to_dict`; other keys are ignored."""
         try:
-            return TypeAdapter(cls).validate_python(values)
+            evaluation = TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             raise MetricError(f"invalid evaluation, {describe_invalid(error)}.") from None
+        if evaluation.baseline not in evaluation.methods:
+            raise MetricError(f"invalid evaluation, the baseline {evaluation.baseline!r} has no row; evaluate again.")
+        estimated: dict[str, set[tuple[str, str]]] = {}
+        for one in evaluation.rows:
+            estimated.setdefault(one.group, set()).add((one.method, one.metric))
+        for group, pairs in estimated.items():
+            if len(pairs) < len(evaluation.methods) * len({metric for _, metric in pairs}):
+                raise MetricError(f"invalid evaluation, a method lacks a metric in group {group!r}; evaluate again.")
+        return evaluation
 
     @property
     def second_look(self) -> str | None:
@@ -208,7 +217,9 @@ class Evaluation(EstimateTable):
         for one in self.rows:
             if one.metric == metric.metric and one.group in by_group:
                 by_group[one.group].append(one)
-        worst = sorted(by_group.items(), key=lambda item: -item[1][0].errors / item[1][0].images)
+        worst = sorted(
+            (item for item in by_group.items() if item[1]), key=lambda item: -item[1][0].errors / item[1][0].images
+        )
         rows = [["", "images", "wrong", "error rate", *self.methods]]
         for group, found in worst[:MAX_LISTED_GROUPS]:
             images, errors = found[0].images, found[0].errors
