@@ -316,7 +316,7 @@ class Reviewers(RuleBasedStateMachine):
         free = [one for one in free if self.holder(one) is None]
         done = sum(one.label is not None and one.owner == who.session for one in self.items)
         added = [one for one in self.order(mine + free, done) if one not in mine][: max(0, count - len(mine))]
-        expected = [one for one in self.order(mine + free, done) if one in mine or one in added]
+        expected = self.order(mine + added, done)
         for one in expected:
             one.owner, one.until = who.session, self.clock.now + LEASE
         found = self.queue.lease(who.session, count, only_audits=only_audits)

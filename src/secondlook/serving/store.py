@@ -274,12 +274,12 @@ class ReviewStore:
             for audit in (True,) if only_audits else (True, False):
                 free = columns.where(is_free, reviews.c.audit.is_(audit)).order_by(*QUEUE_ORDER).limit(missing)
                 rows += connection.execute(free)
-            ordered = _interleave(rows, connection.execute(done).scalar_one())
-            added = itertools.islice((number for number in ordered if number not in renewed), missing)
-            leased = renewed | set(added)
+            place = connection.execute(done).scalar_one()
+            added = (number for number in _interleave(rows, place) if number not in renewed)
+            leased = renewed | set(itertools.islice(added, missing))
             _update(connection, list(leased), lease_owner=owner, lease_until=now + self.lease_seconds)
             items = {item.number: item for item in _read_items(connection, list(leased))}
-        return [items[number] for number in ordered if number in leased]
+        return [items[number] for number in _interleave([row for row in rows if row.number in leased], place)]
 
     def label(self, number: int, label: int, principal: Principal) -> None:
         """Record the label of a reviewer; repeating it changes nothing, and a different one needs `undo` first.
