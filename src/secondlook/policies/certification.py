@@ -586,6 +586,7 @@ def _split_by_class(
 ) -> tuple[GroupThreshold, ...]:
     """Return the threshold of each class, which may be that of its group, with the counts of the class."""
     predicted, correct = scored.settings.find_first_classes(scored.preds), scored.correct()
+    n_classes = Counter(of_classes)
     thresholds = np.array([group.threshold for group in groups])[np.array(of_classes)]
     counts = ~(scored.is_copy & correct)
     accepts = counts & scored.is_familiar & (scored.confidence >= thresholds[predicted])
@@ -601,7 +602,7 @@ def _split_by_class(
                 "images": images[index],
                 "accepted": accepted[index],
                 "errors": errors[index],
-                "shared_by": groups[place].name if of_classes.count(place) > 1 else None,
+                "shared_by": groups[place].name if n_classes[place] > 1 else None,
             }
         )
         for index, place in enumerate(of_classes)
