@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from email import message_from_string
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -43,9 +43,10 @@ def url(running: Server, digits: Digits) -> Iterator[str]:
 
 
 @contextmanager
-def connect(url: str) -> Iterator[socket.socket]:
+def connect(url: str, address: str = "127.0.0.1") -> Iterator[socket.socket]:
+    """Connect from a loopback address."""
     place = urlsplit(url)
-    with socket.create_connection((place.hostname, place.port or 0), timeout=120) as connection:
+    with socket.create_connection((place.hostname, place.port or 0), 120, (address, 0)) as connection:
         yield connection
 
 
@@ -173,11 +174,37 @@ class TestConnections:
     ) -> None:
         monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
         with serve(digits.policy, tmp_path / "service") as (url, _):
-            with connect(url) as one, connect(url) as two, connect(url) as three:
-                for connection in (one, two, three):
-                    connection.sendall(HEADERS)
+            with ExitStack() as opened:
+                for number in (2, 3, 4):
+                    opened.enter_context(connect(url, f"127.0.0.{number}")).sendall(HEADERS)
                 wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 503)
             wait_for(lambda: send(f"{url}/healthz"), lambda reply: reply.status == 200)
+
+    def test_one_address_has_at_most_half_of_the_connections(
+        self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "MAX_CONNECTIONS", 4)
+        with serve(digits.policy, tmp_path / "service") as (url, _), ExitStack() as opened:
+            held = [opened.enter_context(connect(url, "127.0.0.2")) for _ in range(2)]
+            with connect(url, "127.0.0.2") as refused:
+                assert refused.recv(1) == b""
+            assert send(f"{url}/healthz").status == 200
+            held[0].close()
+
+            def is_admitted() -> bool:
+                with connect(url, "127.0.0.2") as connection, suppress(ConnectionResetError):
+                    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    return connection.recv(1) != b""
+                return False
+
+            wait_for(is_admitted)
+
+    def test_silent_connections_are_closed(
+        self, digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "IDLE_SECONDS", 0.2)
+        with serve(digits.policy, tmp_path / "service") as (url, _), connect(url) as silent:
+            assert silent.recv(1) == b""
 
     def test_connections_use_at_most_half_of_the_open_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resource = pytest.importorskip("resource")

@@ -1,5 +1,6 @@
 """The web application and its server, with a graceful shutdown that finishes pending requests."""
 
+import asyncio
 import errno
 import gc
 import ipaddress
@@ -16,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secondlook import __version__
 from secondlook.extension import ANY, Repair, SecondLookError, ServingError
@@ -28,6 +30,8 @@ from secondlook.serving.service import Service, open_service
 
 SUMMARY = "Decides whether to accept the predictions of an image classifier, and queues the others for review."
 MAX_CONNECTIONS = 512
+ADDRESS_SHARE = 2
+"""One address may have 1 / ADDRESS_SHARE of all connections."""
 IDLE_SECONDS = 75
 """How long an idle connection stays open; longer than in proxies, so that they close it first."""
 STOP_SECONDS = 60
@@ -125,7 +129,7 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
     """Return the web server of a service, not yet running."""
     config = uvicorn.Config(
         create_app(service),
-        http="h11",  # this parser limits headers, chunks and trailers
+        http=_Connection,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         limit_concurrency=count_connections(),
         timeout_keep_alive=IDLE_SECONDS,
@@ -139,6 +143,18 @@ def make_server(service: Service, *, certificate: Path | None = None, key: Path 
         ssl_keyfile=key,
     )
     return _Server(config, service)
+
+
+class _Connection(H11Protocol):
+    """A connection, closed if it stays silent or its address has too many; h11 limits headers, chunks and trailers."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        addresses = [(getattr(one, "client", None) or ("",))[0] for one in (self, *self.connections)]
+        if addresses.count(addresses[0]) > 1 + max(1, count_connections() // ADDRESS_SHARE):  # it is listed twice
+            transport.close()
+        else:  # ended by the first bytes
+            self.timeout_keep_alive_task = self.loop.call_later(IDLE_SECONDS, self.timeout_keep_alive_handler)
 
 
 class _Server(uvicorn.Server):
