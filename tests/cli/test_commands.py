@@ -13,7 +13,7 @@ import pytest
 
 import secondlook as sl
 from secondlook.progress import HUGGING_FACE_SWITCHES
-from tests.cli.conftest import Command, Here
+from tests.cli.conftest import Here
 
 LINE = "evaluate --model onnx:model.onnx --data folder:val/ --views digits --out run --resamples 40"
 EVALUATE = LINE.split()
@@ -103,17 +103,6 @@ def test_hidden_bars_include_those_of_hugging_face(here: Here, option: str) -> N
     assert not set(HUGGING_FACE_SWITCHES) & os.environ.keys()
     assert here("report", "missing", option).code == 2
     assert {os.environ[name] for name in HUGGING_FACE_SWITCHES} == {"1"}
-
-
-def test_quiet_hides_the_bars_of_hugging_face(digits: Path, tmp_path: Path, secondlook: Command) -> None:
-    datasets = pytest.importorskip("datasets")
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list("0123456789"))})
-    files = sorted((digits / "val").rglob("*.png"))[::8]
-    rows = {"image": [str(path) for path in files], "label": [int(path.parent.name) for path in files]}
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "val.parquet")
-    line = f"evaluate --model onnx:{digits}/model.onnx --data hf:val.parquet?cache=cache --views identity --out run"
-    done = secondlook(*line.split(), "--resamples", "2", "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -1,72 +1,68 @@
-"""Data sets of the Hugging Face library, from local files only."""
+"""Data sets of the Hugging Face library. The hub is replaced: `load_dataset` returns local data."""
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from secondlook.errors import MissingExtraError, SourceError
-from secondlook.sources import Source, open_source
-from tests.sources.conftest import labels_of, png_bytes, random_images, read_all, write_parquet, write_png
+from secondlook.sources import open_source
+from tests.sources.conftest import labels_of, png_bytes, random_images, read_all, write_png
 
 datasets = pytest.importorskip("datasets")
 
 IMAGES = random_images(4, 6, 5)
 CELLS = [{"bytes": png_bytes(image), "path": None} for image in IMAGES]
+PETS = datasets.Features({"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])})
 
 
-@pytest.fixture
-def open_local(tmp_path: Path) -> Callable[[str], Source]:
-    def open_with_cache(text: str) -> Source:
-        return open_source(f"hf:{tmp_path}/{text}{'&' if '?' in text else '?'}cache={tmp_path}/cache")
+def put_on_hub(monkeypatch: pytest.MonkeyPatch, features: Any = None, **columns: list[Any]) -> list[Any]:
+    """Let the hub have a data set with the splits train (empty) and test; returns the requests to come."""
+    data, requests = datasets.Dataset.from_dict(columns, features=features), []
 
-    return open_with_cache
+    def load_dataset(*arguments: Any, **options: Any) -> Any:
+        requests.append((arguments, options))
+        return datasets.DatasetDict({"train": data.select([]), "test": data})
 
-
-def test_local_image_folder(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
-    for number, image in enumerate(IMAGES):
-        place = tmp_path / "pets" / ("train", "test")[number % 2] / ("cat", "dog")[number // 2]
-        write_png(place / f"{number}.png", image)
-    source = open_local("pets?split=test")
-    assert (labels_of(source), source.class_names) == ([0, 1], ("cat", "dog"))
-    np.testing.assert_array_equal(source.read(1), IMAGES[3])
-    for options, found in (("?split=tset", r"'tset'.*train, test.*'test'\?"), ("", r"several splits.*train, test")):
-        with pytest.raises(SourceError, match=found):
-            open_local(f"pets{options}")
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return requests
 
 
-def test_parquet_file_written_by_datasets(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
-    features = datasets.Features({"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])})
-    data = datasets.Dataset.from_dict({"img": CELLS, "kind": [0, 1, 1, 0]}, features=features)
-    data.to_parquet(tmp_path / "a.parquet")
-    source = open_local("a.parquet")
+def test_split_with_class_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = put_on_hub(monkeypatch, PETS, img=CELLS, kind=[0, 1, 1, 0])
+    source = open_source("hf:org/pets?split=test&config=small&revision=v2&cache=here")
+    assert requests == [(("org/pets", "small"), {"revision": "v2", "cache_dir": "here"})]
     assert (labels_of(source), source.class_names) == ([0, 1, 1, 0], ("cat", "dog"))
     np.testing.assert_array_equal(read_all(source), IMAGES)
+    for options, found in (("?split=tset", r"'tset'.*train, test.*'test'\?"), ("", r"several splits.*train, test")):
+        with pytest.raises(SourceError, match=found):
+            open_source(f"hf:org/pets{options}")
 
 
-def test_parquet_file_written_by_pyarrow(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
-    write_parquet(tmp_path / "a.parquet", image=CELLS, label=[0, 1, 1, 0], n=[3, 3, 3, 3], hidden=[-1] * 4)
-    assert labels_of(open_local("a.parquet?image=image")) == [0, 1, 1, 0]
-    assert labels_of(open_local("a.parquet?image=image&label=n")) == [3, 3, 3, 3]
-    assert open_local("a.parquet?image=image&label=hidden").labels is None
+def test_columns_are_chosen_by_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_hub(monkeypatch, image=CELLS, label=[0, 1, 1, 0], n=[3, 3, 3, 3], hidden=[-1] * 4)
+    assert labels_of(open_source("hf:pets?split=test&image=image")) == [0, 1, 1, 0]
+    assert labels_of(open_source("hf:pets?split=test&image=image&label=n")) == [3, 3, 3, 3]
+    assert open_source("hf:pets?split=test&image=image&label=hidden").labels is None
     for options, found in (
         ("", r"0 columns .*image, label, n"),
-        ("?image=imag", r"'imag'.*image, label, n.*'image'\?"),
-        ("?image=n", "column 'n'"),
+        ("&image=imag", r"'imag'.*image, label, n.*'image'\?"),
+        ("&image=n", "column 'n'"),
     ):
         with pytest.raises(SourceError, match=found):
-            open_local(f"a.parquet{options}")
+            open_source(f"hf:pets?split=test{options}")
 
 
-def test_unreadable_cells_raise_or_are_skipped(tmp_path: Path, open_local: Callable[[str], Source]) -> None:
-    bad = [CELLS[0], {"bytes": b"nonsense", "path": None}, None, {"bytes": None, "path": "/nowhere/x.png"}]
-    write_parquet(tmp_path / "a.parquet", image=bad)
+def test_unreadable_cells_raise_or_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    missing = {"bytes": None, "path": str(tmp_path / "x.png")}
+    put_on_hub(monkeypatch, image=[CELLS[0], {"bytes": b"nonsense", "path": None}, None, missing])
+    spec = f"hf:pets?split=test&image=image&cache={tmp_path}"
     with pytest.raises(SourceError, match=r"image 000001 of hf:"):
-        list(open_local("a.parquet?image=image").batches(4))
-    source = open_local("a.parquet?image=image&on_error=skip")
+        list(open_source(spec).batches(4))
+    source = open_source(f"{spec}&on_error=skip")
     assert [batch.indices.tolist() for batch in source.batches(4)] == [[0]]
     reasons = [skipped.reason for skipped in source.skipped]
     assert reasons[1] == "its row is empty"
@@ -74,12 +70,45 @@ def test_unreadable_cells_raise_or_are_skipped(tmp_path: Path, open_local: Calla
     assert len(source.digest) == 64
 
 
-def test_data_set_that_cannot_be_loaded_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SourceError, match=re.escape("'hf:nobody/nothing'")):
+def test_rows_name_files_in_the_cache_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "private.png"
+    for place in (cache / "blobs" / "0.png", outside):
+        write_png(place, IMAGES[0])
+    (cache / "linked.png").symlink_to(cache / "blobs" / "0.png")
+    (cache / "leaving.png").symlink_to(outside)
+    paths = [
+        cache / "blobs" / "0.png",
+        cache / "linked.png",
+        outside,
+        cache / ".." / "private.png",
+        cache / "leaving.png",
+    ]
+    put_on_hub(monkeypatch, image=[{"bytes": None, "path": str(path)} for path in paths])
+    source = open_source(f"hf:pets?split=test&image=image&cache={cache}&on_error=skip")
+    np.testing.assert_array_equal(read_all(source), [IMAGES[0]] * 2)
+    assert [skipped.id for skipped in source.skipped] == [source.ids[row] for row in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("name", ["pets", "a.parquet"])
+def test_local_path_is_never_given_to_the_library(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would follow the addresses in a data card."""
+    requests = put_on_hub(monkeypatch, PETS, img=CELLS, kind=[0, 1, 1, 0])
+    write_png(tmp_path / "pets" / "cat" / "0.png", IMAGES[0])
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match=r"parquet:.*folder:"):
+        open_source(f"hf:{tmp_path}/{name}")
+    assert requests == []
+
+
+def test_data_set_that_cannot_be_loaded_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DamagedCardError(Exception): ...
+
+    def load_dataset(*_: Any, **__: Any) -> Any:
+        raise DamagedCardError("line 3")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(SourceError, match=re.escape("'hf:nobody/nothing'") + ".*line 3"):
         open_source("hf:nobody/nothing")
-    (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(SourceError, match=r"'\.txt'"):
-        open_source(f"hf:{tmp_path}/a.txt")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"'datasets'.*secondlook\[hf\]"):
         open_source("hf:mnist?split=test")

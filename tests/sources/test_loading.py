@@ -53,7 +53,7 @@ def test_spec_of_a_subset_opens_it_again_whatever_the_folder_name(name: str, pic
         ("test.npz", {}, "'npz:test.npz'"),
         ("list.csv", {}, "'csv:list.csv'"),
         ("list.tsv", {}, "'csv:list.tsv'"),
-        ("data.parquet", {}, "'hf:data.parquet'"),
+        ("data.parquet", {}, "'parquet:data.parquet'"),
         ("nothing", {}, "'folder:val/'"),
         ("/usr", {}, "'folder:/usr'"),
         ("a" * 5000, {}, "no scheme"),

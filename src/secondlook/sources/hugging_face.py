@@ -1,13 +1,13 @@
-"""`hf:NAME`: data sets of the Hugging Face hub, local Parquet files and local image folders, read by `datasets`."""
+"""`hf:NAME`: data sets of the Hugging Face hub, read by `datasets`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from secondlook.arrays import IntArray, default_ids
-from secondlook.errors import SourceError, shorten_reason
+from secondlook.errors import SourceError, reject_failures
 from secondlook.imports import import_extra
 from secondlook.registry import did_you_mean
 from secondlook.sources.encoded_sources import EncodedSource, Labeling
@@ -20,8 +20,8 @@ from secondlook.specs import Spec
 
 @source_scheme(
     "hf",
-    form="hf:NAME_OR_PATH?split=test",
-    summary="a Hugging Face data set: a hub name, a local Parquet file, or a local folder of Parquet files or images",
+    form="hf:NAME?split=test",
+    summary="a data set of the Hugging Face hub",
     options=("split", "config", "revision", "image", "label", "cache"),
     extra="hf",
 )
@@ -34,30 +34,42 @@ def open_hugging_face(spec: Spec, read_options: ReadOptions) -> "HuggingFaceSour
         fault = f"has no split {split!r}" if split else "has several splits"
         repair = f"choose one of {', '.join(splits)} with ?split=.{did_you_mean(split or '', splits)}"
         raise SourceError(f"{str(spec)!r} {fault}", repair=repair)
-    return HuggingFaceSource(spec, splits[split], read_options, Labeling())
+    return HuggingFaceSource(spec, splits[split], read_options, Labeling(), folders=_find_caches(spec))
 
 
 def _load_splits(spec: Spec) -> Any:
+    if spec.path.exists():  # `datasets` would follow the addresses and paths that local files name
+        repair = "use parquet:PATH for Parquet files, and folder:PATH for image files"
+        raise SourceError(f"{str(spec)!r} is a local path; hf: loads data sets of the hub by name", repair=repair)
     datasets = import_extra("datasets", feature=f"the source {str(spec)!r}", extra="hf")
-    path, options = spec.path, {name: spec.options.get(name) for name in ("config", "revision", "cache")}
-    if path.is_file() and path.suffix.lower() != ".parquet":
-        raise SourceError(f"{str(spec)!r} is a file of type {path.suffix!r}; hf: reads .parquet files and folders.")
-    try:
-        if path.is_file():
-            return datasets.load_dataset("parquet", data_files=str(path), cache_dir=options["cache"])
-        name, location = options["config"], str(path) if path.is_dir() else spec.location
-        return datasets.load_dataset(location, name, revision=options["revision"], cache_dir=options["cache"])
-    except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
-        fault = f"data set {str(spec)!r} cannot be loaded ({shorten_reason(error)})"
-        raise SourceError(f"{fault}; expected a name on the hub or an existing path.") from error
+    name, revision, cache = (spec.options.get(option) for option in ("config", "revision", "cache"))
+    with reject_failures(f"data set {str(spec)!r} cannot be loaded", "check its name and options", SourceError):
+        return datasets.load_dataset(spec.location, name, revision=revision, cache_dir=cache)
+
+
+def _find_caches(spec: Spec) -> list[Path]:
+    """Return the folders in which data sets of the hub are stored."""
+    from datasets import config
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return [Path(one).resolve() for one in (spec.options.get("cache"), config.HF_CACHE_HOME, HF_HUB_CACHE) if one]
 
 
 class HuggingFaceSource(EncodedSource):
     """One split of a data set, with one image per row."""
 
-    def __init__(self, spec: Spec, data: Any, read_options: ReadOptions, labeling: Labeling) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        data: Any,
+        read_options: ReadOptions,
+        labeling: Labeling,
+        folders: Sequence[Path] | None = None,
+    ) -> None:
         from datasets import Image
 
+        self.folders = folders
+        """Where rows may name image files; None for anywhere."""
         self.image, label = _find_image_column(spec, data), _find_label_column(spec, data)
         if label is not None:
             if labeling.labels is not None:
@@ -79,7 +91,10 @@ class HuggingFaceSource(EncodedSource):
             return bytes(cell["bytes"])
         if not cell.get("path"):
             raise UnreadableImageError(self._name_image(index), "its row is empty")
-        return read_image_file(Path(str(cell["path"])), self._name_image(index), self.max_bytes)
+        path = Path(str(cell["path"])).resolve()
+        if self.folders is not None and not any(path.is_relative_to(folder) for folder in self.folders):
+            raise UnreadableImageError(self._name_image(index), "its row names a file outside of the cache")
+        return read_image_file(path, self._name_image(index), self.max_bytes)
 
     def extract(self, positions: range | IntArray) -> "HuggingFaceSource":
         """Return a subset with its encoded images: other machines do not have the data set's cache."""

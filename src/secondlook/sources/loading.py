@@ -31,7 +31,7 @@ from secondlook.specs import Spec, expand_path, parse_spec
 SubsetName = Literal["experimental", "evaluation"]
 Options = TypeVar("Options")
 
-SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "hf", ".tar": "webdataset"}
+SCHEME_OF_SUFFIX = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".tar": "webdataset"}
 QUOTED = re.compile("'(.+?)'")
 
 
