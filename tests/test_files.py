@@ -12,7 +12,14 @@ from typing import BinaryIO
 import pytest
 
 from secondlook import files
-from secondlook.files import TEMPORARY_SUFFIX, exclusive_lock, shared_lock, write_atomically, write_bytes_atomically
+from secondlook.files import (
+    TEMPORARY_SUFFIX,
+    exclusive_lock,
+    read_regular_file,
+    shared_lock,
+    write_atomically,
+    write_bytes_atomically,
+)
 
 # Writes half of its content, and the other half when it is told to.
 WRITER = """
@@ -152,3 +159,15 @@ def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_any_valid_name_can_be_written(tmp_path: Path, name: str) -> None:
     write_bytes_atomically(tmp_path / name, b"content")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.posix
+def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_regular_file(tmp_path / "file", max_bytes=5) == b"12345"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name, limit in (("file", 4), ("pipe", 5), ("device", 5), (".", 5), ("absent", 5), ("a\0b", 5)):
+        with pytest.raises(OSError, match=r".") as caught:
+            read_regular_file(tmp_path / name, limit)
+        assert name == "absent" or str(tmp_path) in str(caught.value.filename)

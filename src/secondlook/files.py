@@ -2,8 +2,10 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +16,9 @@ from typing import Annotated, BinaryIO, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, model_validator
 from pydantic_core import from_json, to_jsonable_python
+
+MAX_RECORD_BYTES = 2**28
+"""Maximum size of a record, of a settings file and of a list of views."""
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME_LENGTH = 50
@@ -64,6 +69,30 @@ def describe_invalid(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the whole file"
     return f"{where}: {first['msg'].rstrip('.')}"
+
+
+def open_regular_file(path: str | Path, max_bytes: int | None = None) -> io.BufferedReader:
+    """Open a regular file of at most `max_bytes`, or raise `OSError`: reading a pipe or a device may never end."""
+    try:
+        # Without this flag, opening a pipe waits until another process writes to it.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except ValueError as reason:  # a null byte, or text that is not valid in a file name
+        raise OSError(errno.EINVAL, str(reason), str(path)) from reason
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and (max_bytes is None or status.st_size <= max_bytes):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
+
+
+def read_regular_file(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+    """Read a regular file of at most `max_bytes`, or raise `OSError`."""
+    with open_regular_file(path, max_bytes) as file:
+        return file.read(os.fstat(file.fileno()).st_size)  # the file may be growing
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, clean: bool = False) -> None:

@@ -3,7 +3,7 @@
 import io
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,21 @@ def write_png(path: Path, pixels: Array) -> None:
     path.write_bytes(png_bytes(pixels))
 
 
-def write_hub_folder(root: Path, images: Array) -> None:
-    for number, image in enumerate(images):
-        write_png(root / "pictures" / "test" / ("cat", "dog")[number % 2] / f"{number}.png", image)
+def put_on_hub(
+    monkeypatch: pytest.MonkeyPatch, splits: Sequence[str], features: Any = None, **columns: Any
+) -> list[Any]:
+    """Let the hub have a data set, whose last split has the rows; returns the requests to come."""
+    import datasets
+
+    data, requests = datasets.Dataset.from_dict(columns, features=features), []
+    found = datasets.DatasetDict({**dict.fromkeys(splits, data.select([])), splits[-1]: data})
+
+    def load_dataset(*arguments: Any, **options: Any) -> Any:
+        requests.append((arguments, options))
+        return found
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return requests
 
 
 def write_parquet(path: Path, row_group_size: int = 3, **columns: Any) -> str:
@@ -100,11 +112,15 @@ def samples(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], s
         rows = "".join(f"{number}.png,{label}\n" for number, label in enumerate(labels))
         (tmp_path / "list.csv").write_text("path,label\n" + rows)
 
+    def put_small_on_hub() -> None:
+        cells = [{"bytes": png_bytes(image), "path": None} for image in small]
+        put_on_hub(request.getfixturevalue("monkeypatch"), ["test"], image=cells, label=labels)
+
     writers: dict[str, tuple[str, Callable[[], Any]]] = {
         "npz": ("/a.npz", lambda: np.savez(tmp_path / "a.npz", images=small, labels=labels)),
         "folder": ("", write_folder),
         "csv": ("/list.csv", write_csv),
-        "hf": (f"/pictures?cache={tmp_path}/cache", lambda: write_hub_folder(tmp_path, small)),
+        "hf": ("/pets?image=image", put_small_on_hub),
         "parquet": (
             "/a.parquet",
             lambda: write_parquet(tmp_path / "a.parquet", 2, image=[png_bytes(image) for image in small], label=labels),

@@ -246,14 +246,14 @@ def test_image_must_be_a_regular_file(
 
 @pytest.mark.posix
 @pytest.mark.parametrize("option", ["", "?classes=c.txt", "?indices=i.txt", "?indices=i.npy"])
-def test_text_files_are_limited_to_a_gigabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+def test_size_of_text_files_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in {"list.csv": "path,label\na.png,cat\n", "c.txt": "cat\n", "i.txt": "0"}.items():
         Path(name).write_text(text)
     np.save("i.npy", np.array([0]))
     assert len(open_source(f"csv:list.csv{option}")) == 1
     os.truncate(option.partition("=")[2] or "list.csv", 10**9 + 1)  # a hole, which takes no space
-    with pytest.raises(SourceError, match="1000000001 bytes, above the limit of 1000000000"):
+    with pytest.raises(SourceError, match="1000000001 bytes, above the limit of "):
         open_source(f"csv:list.csv{option}")
 
 

@@ -10,29 +10,18 @@ import pytest
 
 from secondlook.errors import MissingExtraError, SourceError
 from secondlook.sources import open_source
-from tests.sources.conftest import labels_of, png_bytes, random_images, read_all, write_png
+from tests.sources.conftest import labels_of, png_bytes, put_on_hub, random_images, read_all, write_png
 
 datasets = pytest.importorskip("datasets")
 
 IMAGES = random_images(4, 6, 5)
 CELLS = [{"bytes": png_bytes(image), "path": None} for image in IMAGES]
+SPLITS = ("train", "test")
 PETS = datasets.Features({"img": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])})
 
 
-def put_on_hub(monkeypatch: pytest.MonkeyPatch, features: Any = None, **columns: list[Any]) -> list[Any]:
-    """Let the hub have a data set with the splits train (empty) and test; returns the requests to come."""
-    data, requests = datasets.Dataset.from_dict(columns, features=features), []
-
-    def load_dataset(*arguments: Any, **options: Any) -> Any:
-        requests.append((arguments, options))
-        return datasets.DatasetDict({"train": data.select([]), "test": data})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return requests
-
-
 def test_split_with_class_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = put_on_hub(monkeypatch, PETS, img=CELLS, kind=[0, 1, 1, 0])
+    requests = put_on_hub(monkeypatch, SPLITS, PETS, img=CELLS, kind=[0, 1, 1, 0])
     source = open_source("hf:org/pets?split=test&config=small&revision=v2&cache=here")
     assert requests == [(("org/pets", "small"), {"revision": "v2", "cache_dir": "here"})]
     assert (labels_of(source), source.class_names) == ([0, 1, 1, 0], ("cat", "dog"))
@@ -43,7 +32,7 @@ def test_split_with_class_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_columns_are_chosen_by_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_on_hub(monkeypatch, image=CELLS, label=[0, 1, 1, 0], n=[3, 3, 3, 3], hidden=[-1] * 4)
+    put_on_hub(monkeypatch, SPLITS, image=CELLS, label=[0, 1, 1, 0], n=[3, 3, 3, 3], hidden=[-1] * 4)
     assert labels_of(open_source("hf:pets?split=test&image=image")) == [0, 1, 1, 0]
     assert labels_of(open_source("hf:pets?split=test&image=image&label=n")) == [3, 3, 3, 3]
     assert open_source("hf:pets?split=test&image=image&label=hidden").labels is None
@@ -58,7 +47,7 @@ def test_columns_are_chosen_by_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unreadable_cells_raise_or_are_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     missing = {"bytes": None, "path": str(tmp_path / "x.png")}
-    put_on_hub(monkeypatch, image=[CELLS[0], {"bytes": b"nonsense", "path": None}, None, missing])
+    put_on_hub(monkeypatch, SPLITS, image=[CELLS[0], {"bytes": b"nonsense", "path": None}, None, missing])
     spec = f"hf:pets?split=test&image=image&cache={tmp_path}"
     with pytest.raises(SourceError, match=r"image 000001 of hf:"):
         list(open_source(spec).batches(4))
@@ -83,7 +72,7 @@ def test_rows_name_files_in_the_cache_only(monkeypatch: pytest.MonkeyPatch, tmp_
         cache / ".." / "private.png",
         cache / "leaving.png",
     ]
-    put_on_hub(monkeypatch, image=[{"bytes": None, "path": str(path)} for path in paths])
+    put_on_hub(monkeypatch, SPLITS, image=[{"bytes": None, "path": str(path)} for path in paths])
     source = open_source(f"hf:pets?split=test&image=image&cache={cache}&on_error=skip")
     np.testing.assert_array_equal(read_all(source), [IMAGES[0]] * 2)
     assert [skipped.id for skipped in source.skipped] == [source.ids[row] for row in (2, 3, 4)]
@@ -92,7 +81,7 @@ def test_rows_name_files_in_the_cache_only(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize("name", ["pets", "a.parquet"])
 def test_local_path_is_never_given_to_the_library(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would follow the addresses in a data card."""
-    requests = put_on_hub(monkeypatch, PETS, img=CELLS, kind=[0, 1, 1, 0])
+    requests = put_on_hub(monkeypatch, SPLITS, PETS, img=CELLS, kind=[0, 1, 1, 0])
     write_png(tmp_path / "pets" / "cat" / "0.png", IMAGES[0])
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(SourceError, match=r"parquet:.*folder:"):

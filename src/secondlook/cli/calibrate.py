@@ -13,6 +13,7 @@ from typer import Option
 from secondlook.cli import options
 from secondlook.cli.options import Printing
 from secondlook.errors import DecisionError
+from secondlook.files import read_regular_file
 from secondlook.policies import DEFAULT_DELTA, Familiarity, Ledger, Policy, Schedule, ShiftModel, read_policy
 from secondlook.predictions import Execution
 from secondlook.specs import MEMBER_SEPARATOR
@@ -298,7 +299,7 @@ def _choose_groups(
 
 def _read_class_groups(path: Path) -> dict[str, list[str | int]]:
     try:
-        return TypeAdapter(dict[str, list[str | int]]).validate_json(path.read_bytes(), strict=True)
+        return TypeAdapter(dict[str, list[str | int]]).validate_json(read_regular_file(path), strict=True)
     except (OSError, ValidationError):
         expected = 'expected a JSON file like {"vehicles": ["bus", "car"]}'
         raise DecisionError(f"--class-groups {str(path)!r} cannot be read; {expected}.") from None

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic_core import from_json
 from typer import Option
 
 from secondlook.classifiers import Classifier
@@ -19,7 +20,7 @@ from secondlook.cli.calibrate import describe_next_step
 from secondlook.cli.options import LocalExecution, ModelOptions, Printing
 from secondlook.decisions import LabelStudio, ReviewImage
 from secondlook.errors import DecisionError, Repair, SecondLookError
-from secondlook.files import write_bytes_atomically
+from secondlook.files import read_regular_file, write_bytes_atomically
 from secondlook.imports import import_extra
 from secondlook.policies import DEFAULT_DELTA, LabelingPlan, LabelingProgress, Policy, read_policy
 from secondlook.predictions import ClassifierRecord, Execution, Predictions, read_first_image
@@ -197,9 +198,9 @@ class LabelingJob:
         if not path.exists():
             return
         try:
-            known = json.loads(path.read_bytes())
+            known = from_json(read_regular_file(path))
             changed = [name for name, value in settings.items() if known[name] != value]
-        except (ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError):
             raise DecisionError(f"{str(path)!r} cannot be read; choose another --work-dir.") from None
         for name in changed:
             values = "" if name in ("model", "data") else f" ({known[name]}, now {settings[name]})"

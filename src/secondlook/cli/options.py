@@ -18,6 +18,7 @@ from secondlook.arrays import Output
 from secondlook.classifiers import MODELS, Classifier, load_classifier, split_credentials
 from secondlook.errors import CalibrationWarning, ClassifierError, ConfidenceError, DecisionError, SecondLookError
 from secondlook.estimators import METHODS
+from secondlook.files import read_regular_file
 from secondlook.metrics import METRICS
 from secondlook.predictions import Execution, PredictFrom
 from secondlook.progress import hide_hugging_face_bars
@@ -156,7 +157,7 @@ def use_config(context: typer.Context, path: Path | None) -> Path | None:
         return path
     command = context.command.name or ""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_regular_file(path).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SecondLookError(f"the settings file {str(path)!r} cannot be read: {error}.") from None
     if not isinstance(table.get(command), dict):

@@ -16,6 +16,7 @@ from secondlook.files import (
     compute_checksum,
     describe_invalid,
     exclusive_lock,
+    read_regular_file,
     write_bytes_atomically,
 )
 from secondlook.predictions import PredictFrom, Predictions
@@ -77,7 +78,7 @@ class Ledger(SealedRecord):
     def read(cls, path: Path) -> Self:
         """Read a ledger; it is empty before the first calibration."""
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_regular_file(path))
         except FileNotFoundError:
             return cls()
         except ValidationError as error:

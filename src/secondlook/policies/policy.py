@@ -29,7 +29,13 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray, as_array
 from secondlook.classifiers import Classifier, OnnxFile, Preprocessing
 from secondlook.errors import ANY, ClassifierError, DecisionError, Repair, SecondLookError, SecondLookWarning
 from secondlook.estimators import METHODS, CompiledMethod, compile_method, find_method, needs_fitting
-from secondlook.files import SealedRecord, compute_checksum, describe_invalid, write_bytes_atomically
+from secondlook.files import (
+    SealedRecord,
+    compute_checksum,
+    describe_invalid,
+    read_regular_file,
+    write_bytes_atomically,
+)
 from secondlook.policies.costs import Costs
 from secondlook.policies.familiarity import Familiarity, UnknownBound
 from secondlook.policies.guarantee import (
@@ -565,7 +571,7 @@ class Policy(SealedRecord):
         found = "something else than a policy"
         with warnings.catch_warnings(), contextlib.suppress(ValidationError):
             warnings.simplefilter("ignore", PolicyWarning)
-            existing = Policy.model_validate_json(path.read_bytes())
+            existing = Policy.model_validate_json(read_regular_file(path))
             if existing.decides_like(self):
                 return
             found = f"another policy ({existing.method} >= {existing.threshold:.6g}, made {existing.made!r})"
@@ -693,7 +699,7 @@ def select_schedule_views(preds: Predictions, schedule: Schedule) -> Predictions
 def _read_content(path: Path) -> bytes:
     """Return the JSON of a policy file, or of the policy in the metadata of an ONNX file."""
     if not OnnxFile.has_suffix(path):
-        return path.read_bytes()
+        return read_regular_file(path)
     try:
         metadata = OnnxFile(path, str(path)).read_metadata()
     except ClassifierError as error:

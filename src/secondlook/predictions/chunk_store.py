@@ -3,7 +3,6 @@
 It holds predictions, statistics and scores. A killed job resumes from its chunks.
 """
 
-import errno
 import hashlib
 import os
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secondlook.file_systems import Location
-from secondlook.files import write_atomically
+from secondlook.files import open_regular_file, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,10 +40,8 @@ class LocalStorage:
 
     def read_bytes(self, name: str) -> bytes:
         """Return the content of a file; a pipe is an error, because reading it could block."""
-        path = self._folder / name
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return path.read_bytes()
+        with open_regular_file(self._folder / name) as file:
+            return file.read()
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file, atomically."""

@@ -26,6 +26,7 @@ from secondlook.files import (
     SealedRecord,
     describe_invalid,
     exclusive_lock,
+    read_regular_file,
     remove_temporary_files,
     shared_lock,
     write_bytes_atomically,
@@ -204,7 +205,7 @@ def write_manifest(path: Path, manifest: Manifest | EnsembleManifest) -> None:
 def read_manifest(path: Path, kind: type[AnyManifest]) -> AnyManifest:
     """Read and validate a manifest."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(read_regular_file(path))
     except (OSError, ValidationError) as error:
         reason = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
         repair = "delete its folder and collect again, or open it with the version of secondlook that wrote it"

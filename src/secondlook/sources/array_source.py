@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, Float32Array, IntArray, default_ids, to_float32, validate_pixels
 from secondlook.errors import SourceError, reject_failures
+from secondlook.files import open_regular_file
 from secondlook.sources.labels import to_text
 from secondlook.sources.regular_files import (
     MAX_LOADED_BYTES,
@@ -21,7 +22,6 @@ from secondlook.sources.regular_files import (
     find_name,
     make_absolute,
     missing_root_error,
-    open_regular_file,
 )
 from secondlook.sources.source import OnError, ReadOptions, Source, as_index, check_image_bytes, source_scheme
 from secondlook.specs import Spec

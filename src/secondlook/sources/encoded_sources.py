@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError, reject_failures
 from secondlook.file_systems import LOCATION_OPTIONS, FileEntry, Location, find_broken_links, is_url, open_location
+from secondlook.files import open_regular_file
 from secondlook.sources.image_files import FORMATS, SUFFIXES, decode_image, read_image_file
 from secondlook.sources.labels import encode_labels, parse_labels, read_class_names
 from secondlook.sources.reading_threads import SharedCache
@@ -28,7 +29,6 @@ from secondlook.sources.regular_files import (
     find_column,
     make_absolute,
     missing_root_error,
-    open_regular_file,
     reject_url,
 )
 from secondlook.sources.source import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from secondlook.arrays import Array
-from secondlook.sources.regular_files import open_regular_file
+from secondlook.files import open_regular_file
 from secondlook.sources.source import MAX_BYTES, UnreadableImageError, check_image_bytes
 
 if TYPE_CHECKING:

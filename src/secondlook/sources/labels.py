@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from secondlook.arrays import Array, IntArray, is_text, to_host
 from secondlook.errors import SourceError, reject_failures
+from secondlook.files import read_regular_file
 from secondlook.registry import did_you_mean
-from secondlook.sources.regular_files import read_text_file
 from secondlook.specs import Spec, expand_path
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
@@ -129,7 +129,7 @@ def read_class_names(spec: Spec) -> tuple[str, ...] | None:
     path = expand_path(spec.options["classes"])
     what = f"class names file {str(path)!r} of {str(spec)!r} cannot be read"
     with reject_failures(what, "expected a UTF-8 text file with one name per line", SourceError):
-        lines = read_text_file(path, "utf-8-sig").splitlines()
+        lines = read_regular_file(path).decode("utf-8-sig").splitlines()
     return validate_class_names((line.strip() for line in lines if line.strip()), str(path))
 
 

@@ -17,6 +17,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, Validation
 from secondlook.arrays import IntArray
 from secondlook.errors import ANY, Repair, SourceError, reject_failures
 from secondlook.file_systems import is_url, reject_credentials
+from secondlook.files import open_regular_file, read_regular_file
 from secondlook.registry import did_you_mean
 
 # Importing the modules registers their schemes.
@@ -24,7 +25,7 @@ from secondlook.sources import hugging_face, sharded_files  # noqa: F401
 from secondlook.sources.encoded_sources import Labeling
 from secondlook.sources.image_files import SUFFIXES
 from secondlook.sources.object_sources import MEMORY_SCHEMES, find_kind, open_object
-from secondlook.sources.regular_files import MAX_TEXT_BYTES, open_regular_file, read_text_file
+from secondlook.sources.regular_files import MAX_TEXT_BYTES
 from secondlook.sources.source import SOURCES, OnError, ReadOptions, Source, Subset
 from secondlook.specs import Spec, expand_path, parse_spec
 
@@ -257,7 +258,7 @@ def _read_indices(path: Path, n_images: int) -> IntArray:
             with open_regular_file(path, MAX_TEXT_BYTES) as file:
                 indices = npy.read_array(file, allow_pickle=False)
         else:
-            indices = np.array([int(number) for number in read_text_file(path).split()], dtype=np.int64)
+            indices = np.array([int(number) for number in read_regular_file(path).split()], dtype=np.int64)
     if indices.ndim != 1 or not indices.size or not np.issubdtype(indices.dtype, np.integer):
         found = f"{indices.dtype} {list(indices.shape)}"
         raise SourceError(f"indices file {str(path)!r} holds {found}; expected integers [n], n >= 1.")

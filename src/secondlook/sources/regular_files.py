@@ -1,10 +1,7 @@
-"""Open files from users: only regular files, with size limits."""
+"""Limits and errors of files from users."""
 
-import errno
-import io
 import os
 import platform
-import stat
 from collections.abc import Collection
 from pathlib import Path
 
@@ -23,33 +20,9 @@ MAX_LOADED_ROWS = 20_000_000
 """Maximum number of rows of one file: each image, label and name takes a Python object."""
 
 
-def open_regular_file(path: Path, max_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file of at most `max_bytes`, or raise `OSError`: reading a pipe or a device may never end."""
-    try:
-        # Without this flag, opening a pipe waits until another process writes to it.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as reason:  # a null byte, or text that is not valid in a file name
-        raise OSError(errno.EINVAL, str(reason), str(path)) from reason
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and (max_bytes is None or status.st_size <= max_bytes):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    raise OSError(errno.EFBIG, f"{status.st_size} bytes, above the limit of {max_bytes}", str(path))
-
-
 def make_absolute(path: Path) -> Path:
     """Return the absolute path of a file, without resolving links."""
     return Path(os.path.abspath(path))  # noqa: PTH100
-
-
-def read_text_file(path: Path, encoding: str = "utf-8") -> str:
-    """Read a text file of at most `MAX_TEXT_BYTES`."""
-    with open_regular_file(path, MAX_TEXT_BYTES) as file:
-        return file.read(MAX_TEXT_BYTES).decode(encoding)
 
 
 def find_name(name: str, names: Collection[str], what: str, where: str, hint: str = "") -> str:

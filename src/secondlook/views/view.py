@@ -273,8 +273,10 @@ def _split_views(views: ViewsLike) -> list[View | str]:
     if isinstance(views, str) and len(views.split()) == 1 and views.strip().endswith(".txt"):
         views = Path(views.strip())
     if isinstance(views, Path):
+        from secondlook.files import read_regular_file  # loads pydantic
+
         try:
-            lines = views.read_text(encoding="utf-8").splitlines()
+            lines = read_regular_file(views).decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ViewError(f"view file {str(views)!r} cannot be read: {error}; expected a UTF-8 text file.") from None
         views = " ".join(line.partition("#")[0] for line in lines)
