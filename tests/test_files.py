@@ -15,6 +15,7 @@ from secondlook import files
 from secondlook.files import (
     TEMPORARY_SUFFIX,
     exclusive_lock,
+    lock_folder,
     read_regular_file,
     shared_lock,
     write_atomically,
@@ -171,3 +172,36 @@ def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r".") as caught:
             read_regular_file(tmp_path / name, limit)
         assert name == "absent" or str(tmp_path) in str(caught.value.filename)
+
+
+@pytest.mark.posix
+def test_only_own_temporary_files_are_removed(tmp_path: Path) -> None:
+    """Not those of other programs, folders, links and their targets."""
+    target, outside = tmp_path / "policy.json", tmp_path / "outside"
+    outside.write_bytes(b"mine")
+    prefix = f".{target.name}.{'0f' * 15}"
+    (tmp_path / f"{prefix}00.secondlook.tmp").symlink_to(outside)
+    (tmp_path / f"{prefix}01.secondlook.tmp").mkdir()
+    (tmp_path / f"{prefix}02.tmp").write_bytes(b"mine")
+    (tmp_path / f"x{prefix}03.secondlook.tmp").write_bytes(b"mine")
+    kept = set(tmp_path.iterdir())
+    (tmp_path / f"{prefix}04.secondlook.tmp").write_bytes(b"of a killed process")
+    write_bytes_atomically(target, b"content")
+    assert set(tmp_path.iterdir()) == {*kept, target}
+    assert outside.read_bytes() == b"mine"
+
+
+@pytest.mark.posix
+def test_locked_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "new"):
+        assert [path.name for path in (tmp_path / "new").iterdir()] == ["_lock"]
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "_lock").symlink_to(tmp_path / "outside")
+    with pytest.raises(OSError, match="_lock"), lock_folder(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["_lock"]
+    (tmp_path / "_lock").unlink()
+    (tmp_path / "_lock").write_bytes(b"mine")
+    with lock_folder(tmp_path):
+        pass
+    assert (tmp_path / "_lock").read_bytes() == b"mine"

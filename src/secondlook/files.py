@@ -9,7 +9,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Annotated, BinaryIO, cast
@@ -20,7 +20,10 @@ from pydantic_core import from_json, to_jsonable_python
 MAX_RECORD_BYTES = 2**28
 """Maximum size of a record, of a settings file and of a list of views."""
 
-TEMPORARY_SUFFIX = ".tmp"
+LOCK = "_lock"
+"""Name of the lock of a folder."""
+TEMPORARY_SUFFIX = ".secondlook.tmp"
+"""Suffix of temporary files, which no other program uses: files with it may be removed."""
 _NAME_LENGTH = 50
 """Characters of a name that its temporary file begins with: names have at most 255 bytes, up to 4 per character."""
 _UNIQUE = "[0-9a-f]" * 32
@@ -99,14 +102,12 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, clean: 
     """Let `write` fill a temporary file, flush it to disk, then rename it to `path` atomically.
 
     `clean` first removes temporary files of killed processes for the same path. It lists the folder, so omit it in
-    large folders, and clean these as a whole with `remove_temporary_files`.
+    large folders, and clean these with `remove_temporary_files`.
     """
     if not path.name:  # '.' or '/'
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if clean:  # only files of dead writers: other processes may be writing the same path
-        for left in path.parent.glob(f".{escape(path.name[:_NAME_LENGTH])}.{_UNIQUE}{TEMPORARY_SUFFIX}"):
-            with suppress(OSError):
-                _remove_if_abandoned(left)
+        remove_temporary_files(path.parent, escape(path.name[:_NAME_LENGTH]))
     file, temporary = _create_temporary_file(path)
     try:
         with file:
@@ -146,10 +147,12 @@ def is_same_file(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def remove_temporary_files(folder: Path) -> None:
-    """Remove temporary files of killed writers directly in `folder`; only safe if no other process writes there."""
-    for left in folder.glob(f".*.{_UNIQUE}{TEMPORARY_SUFFIX}"):
-        left.unlink(missing_ok=True)
+def remove_temporary_files(folder: Path, *names: str) -> None:
+    """Remove the temporary files of killed writers directly in `folder`, for files whose names match a pattern."""
+    for name in names:
+        for left in folder.glob(f".{name}.{_UNIQUE}{TEMPORARY_SUFFIX}"):
+            with suppress(OSError):
+                _remove_if_abandoned(left)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -179,9 +182,40 @@ def shared_lock(path: Path) -> Iterator[bool]:
         yield was_alone
 
 
+@contextmanager
+def lock_folder(folder: Path, *, is_temporary: bool = False) -> Iterator[None]:
+    """Wait for the exclusive lock of a folder, which is created if missing, and hold it until the end of the block.
+
+    Nothing of the lock is left. A created folder, or one that `is_temporary`, is removed if it ends up empty.
+    """
+    path, is_temporary = folder / LOCK, is_temporary or not folder.exists()
+    with ExitStack() as stack:
+        while not _take_lock(path, stack):
+            stack.close()
+        try:
+            yield
+        finally:
+            # Windows cannot remove a held lock, and another process may be waiting for it.
+            with suppress(OSError):
+                if not path.stat().st_size:
+                    path.unlink()
+                if is_temporary:
+                    folder.rmdir()
+
+
+def _take_lock(path: Path, stack: ExitStack) -> bool:
+    """Lock a folder; return False if the previous holder removed the lock or the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        held = stack.enter_context(exclusive_lock(path))
+    except FileNotFoundError:
+        return False
+    return is_same_file(held, path)
+
+
 def _open_without_waiting(path: Path, mode: str) -> BinaryIO:
-    """Open a file; a pipe is an error, instead of a wait for its other end."""
-    flags = getattr(os, "O_NONBLOCK", 0)
+    """Open a file; a pipe is an error, instead of a wait for its other end, and so is a link."""
+    flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     return cast(BinaryIO, open(path, mode, opener=lambda name, others: os.open(name, others | flags, 0o666)))
 
 

@@ -76,6 +76,15 @@ def test_demo_does_not_touch_a_folder_that_is_not_its_own(here: Here) -> None:
     assert [path.name for path in Path("mine").rglob("*")] == ["rejected", "thesis.txt"]
 
 
+def test_files_among_its_rejected_images_are_kept(here: Here, shown: Path) -> None:
+    shutil.copytree(shown / "demo", "demo")
+    rejected = Path("demo/rejected")
+    assert len(list(rejected.rglob("*.png"))) == len((rejected / "rejected.csv").read_text().splitlines()) - 1
+    (rejected / "notes.txt").write_text("mine")
+    here.refuse("demo", "--quiet", told="'demo/rejected'")
+    assert list(rejected.iterdir()) == [rejected / "notes.txt"]
+
+
 def test_numbers_of_the_demo_are_correct(shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shown)
     images, labels = digit_images()

@@ -229,7 +229,7 @@ def test_other_folders_are_rejected_and_temporary_files_removed(score_into: Scor
     other.touch()
     names = ["scores.csv", "tasks-config.xml", "tasks.json"]
     for name in names:
-        (tmp_path / f".{name}.{'0f' * 16}.tmp").touch()
+        (tmp_path / f".{name}.{'0f' * 16}.secondlook.tmp").touch()
     score_into(
         "scores.csv", exports=[f"label-studio:{tmp_path / 'tasks.json'}"], image_prefix="https://images.example/"
     )

@@ -347,7 +347,7 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
 def test_files_of_users_are_not_touched(policy: Policy, classifier: Classifier, images: Array, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     names = ["sub/.notes.tmp", "sub/deep/.part-000000.0123456789abcdef0123456789abcdef.tmp", ".notes.tmp", "notes.txt"]
-    names.append("part-000000.parquet")
+    names += ["part-000000.parquet", ".part-000000-0123456789abcdef.parquet.0123456789abcdef0123456789abcdef.tmp"]
     mine = dict.fromkeys(names, b"mine")
 
     def write() -> None:

@@ -78,7 +78,7 @@ def test_missing_chunk_is_computed_and_temporary_files_are_kept_in_use(collect_a
     assert Predictions.open(store, views="identity").n_views == 1
     collect_again()
     assert chunk_path(store).read_bytes() == content
-    temporary = path.with_name(".part-000001.parquet." + "01" * 16 + ".tmp")
+    temporary = path.with_name(".part-000001.parquet." + "01" * 16 + ".secondlook.tmp")
     temporary.write_bytes(b"incomplete")
     with shared_lock(path.parents[1] / "collecting.lock"):
         collect_again()

@@ -1,6 +1,8 @@
 """`secondlook demo`: from a model to decisions, with a small included network and the digits of scikit-learn."""
 
 import csv
+import filecmp
+import os
 import shlex
 import shutil
 import sys
@@ -28,6 +30,7 @@ TRAINING_IMAGES = 200
 RISK, DELTA = 0.02, 0.05
 """The guaranteed error rate among accepted digits, and the failure probability."""
 MODEL = Path(__file__).parent / "demo_data" / "digits.onnx"
+_OUTPUTS = ("labeled.npz", "new.npz", "run", "policy.json", "scores.csv", "rejected")
 
 OPENING = f"""\
 A small network reads handwritten digits. It was trained on only {TRAINING_IMAGES}, so it makes mistakes.
@@ -60,7 +63,7 @@ def demo(
 
     policy = out / "policy.json"
     earlier = policy.read_bytes() if serve and policy.is_file() else None
-    _clear_rejected(out / "rejected")
+    _clear_demo(out)
     write_digits(out)
     if not quiet:
         typer.echo(OPENING)
@@ -157,12 +160,20 @@ def commands(out: Path) -> list[list[str]]:
     ]
 
 
-def _clear_rejected(folder: Path) -> None:
-    """Remove the rejected images of an earlier demo, but no other folder."""
-    if (folder / Review.LIST).is_file():
-        shutil.rmtree(folder)
-    elif folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ReportError(f"{str(folder)!r} was not written by the demo; move it or choose another --out.")
+def _clear_demo(out: Path) -> None:
+    """Remove the rejected images of an earlier demo; raise an error for files that the demo did not write."""
+    model, listed = out / MODEL.name, out / "rejected" / Review.LIST
+    if not (model.is_file() and filecmp.cmp(model, MODEL, shallow=False)):
+        for path in (model, *(out / name for name in _OUTPUTS)):
+            if os.path.lexists(path):
+                raise ReportError(f"{str(path)!r} was not written by the demo; move it or choose another --out.")
+    elif listed.is_file():  # other files are kept, and `score` raises an error for them
+        with listed.open(newline="", encoding="utf-8") as file:
+            paths = [*(listed.parent / row["file"] for row in csv.DictReader(file)), listed]
+        for path in paths:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.parent.rmdir()
 
 
 def write_digits(out: Path) -> None:
@@ -171,7 +182,7 @@ def write_digits(out: Path) -> None:
     labeled, new = split_unseen()
     names = np.array([str(digit) for digit in range(10)])
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(MODEL, out / MODEL.name)
+    write_bytes_atomically(out / MODEL.name, MODEL.read_bytes())  # first: it marks the folder of a demo
     np.savez(out / "labeled.npz", images=images[labeled], labels=labels[labeled], class_names=names)
     np.savez(out / "new.npz", images=images[new], class_names=names)
 

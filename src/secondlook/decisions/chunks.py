@@ -3,9 +3,10 @@
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,12 +23,12 @@ from secondlook.decisions.formats import (
 from secondlook.errors import DecisionError
 from secondlook.file_systems import Location, is_url, open_location
 from secondlook.files import (
+    LOCK,
     TEMPORARY_SUFFIX,
     Count,
     FrozenRecord,
     PositiveCount,
-    exclusive_lock,
-    is_same_file,
+    lock_folder,
     remove_temporary_files,
 )
 from secondlook.policies import Ledger
@@ -40,7 +41,6 @@ Storage = LocalStorage | Location
 
 # Readers of a folder of Parquet files ignore names that begin with an underscore.
 RECORD = "_job.json"
-LOCK = "_lock"
 REJECTED_MARK = "_handed-over.txt"
 """File with the path of the folder for rejected images, written before the first image is stored there."""
 
@@ -150,22 +150,36 @@ class Totals:
 class ScoreChunks:
     """The finished chunks of a scoring job, in a folder or at a URL: one row per image, in source order."""
 
-    def __init__(self, destination: Destination, record: JobRecord, metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self, destination: Destination, record: JobRecord, metadata: Mapping[str, str], *, replaces: bool = False
+    ) -> None:
         self.record, self.metadata = record, metadata
+        self._replaces = replaces
         self.chunking = Chunking(record.images, record.rows)
         self.totals = Totals()
         self._destination, self._storage = destination, destination.storage
-        self._store = ChunkStore(self._storage, record.digest)
+
+    @cached_property
+    def _store(self) -> ChunkStore:
+        """The chunks; first used after those of a replaced job are removed."""
+        return ChunkStore(self._storage, self.record.digest)
 
     @classmethod
     @contextmanager
     def open(
-        cls, destination: Destination, record: JobRecord, metadata: Mapping[str, str], *, overwrite: bool = False
+        cls,
+        destination: Destination,
+        record: JobRecord,
+        metadata: Mapping[str, str],
+        *,
+        overwrite: bool = False,
+        check: Callable[["ScoreChunks"], None] = lambda chunks: None,
     ) -> Iterator["ScoreChunks"]:
         """Lock the chunks of a new or interrupted job.
 
         `metadata` is the policy, the data and the options of the job, for its files. `overwrite` replaces the chunks of
-        another job in a folder of scores, but never the chunks of an unfinished file.
+        another job in a folder of scores, but never the chunks of an unfinished file. `check` may raise an error before
+        anything is changed.
         """
         storage, folder = destination.storage, destination.folder
         with ExitStack() as stack:
@@ -173,12 +187,17 @@ class ScoreChunks:
                 if folder is not None:
                     if folder.is_dir():  # before changing anything: it may be any folder of the user
                         _check_is_job(storage)
-                    while not _take_lock(folder, stack):
-                        stack.close()
-                    remove_temporary_files(folder)
-                record = _resume_record(storage, record, overwrite=overwrite and destination.file is None)
-                chunks = cls(destination, record, metadata)
-                storage.write_bytes(RECORD, record.encode())
+                    stack.enter_context(lock_folder(folder, is_temporary=destination.file is not None))
+                found = _find_record(storage, record, overwrite=overwrite and destination.file is None)
+                replaces = found is None and RECORD in storage.list_names()
+            chunks = cls(destination, found or record, metadata, replaces=replaces)
+            check(chunks)
+            with translate_write_errors("the chunks of the scores", storage):
+                if replaces:
+                    _remove_job(storage)
+                if folder is not None:
+                    remove_temporary_files(folder, "part-*", RECORD, REJECTED_MARK)
+                storage.write_bytes(RECORD, chunks.record.encode())
                 chunks._count_finished()
             try:
                 yield chunks
@@ -186,7 +205,7 @@ class ScoreChunks:
                 # A job that failed before anything was saved leaves nothing behind.
                 with suppress(OSError, DecisionError):
                     if not chunks._store.numbers and REJECTED_MARK not in storage.list_names():
-                        chunks._remove_files()
+                        _remove_job(storage)
                 raise
 
     @property
@@ -235,7 +254,8 @@ class ScoreChunks:
     def has_rejected_mark(self, rejected: Path) -> bool:
         """Whether this job stored rejected images in that folder before it was interrupted."""
         path, names = os.fsencode(rejected.absolute()), self._storage.list_names()
-        return REJECTED_MARK in names and self._storage.read_bytes(REJECTED_MARK) == path
+        is_marked = REJECTED_MARK in names and not self._replaces
+        return is_marked and self._storage.read_bytes(REJECTED_MARK) == path
 
     def write_rejected_mark(self, rejected: Path) -> None:
         """Record the folder for rejected images, before the first image is stored there."""
@@ -245,26 +265,12 @@ class ScoreChunks:
         """Remove files that only an unfinished job needs; warn if that fails, since all results are written."""
         if self._destination.file is None:
             self._storage.delete(REJECTED_MARK)
-            self._remove_lock()
             return
         try:
-            self._remove_files()
+            _remove_job(self._storage)
         except OSError as error:
             fault = f"the scores are complete, but their chunks cannot be removed: {os.strerror(error.errno or 0)}"
             warnings.warn(f"{fault}; remove {str(self._storage)!r}.", stacklevel=2)
-
-    def _remove_files(self) -> None:
-        _remove_job(self._storage)
-        self._remove_lock()
-        if self._destination.folder is not None:
-            with suppress(OSError):
-                self._destination.folder.rmdir()
-
-    def _remove_lock(self) -> None:
-        # Windows cannot remove a held lock, and another process may be waiting for it.
-        if self._destination.folder is not None:
-            with suppress(OSError):
-                (self._destination.folder / LOCK).unlink()
 
 
 def _remove_job(storage: Storage) -> None:
@@ -282,16 +288,6 @@ def _remove_job(storage: Storage) -> None:
             storage.delete(name)
 
 
-def _take_lock(folder: Path, stack: ExitStack) -> bool:
-    """Lock a folder; return False if the previous holder of the lock removed the folder."""
-    folder.mkdir(exist_ok=True)
-    try:
-        held = stack.enter_context(exclusive_lock(folder / LOCK))
-    except FileNotFoundError:
-        return False
-    return is_same_file(held, folder / LOCK)
-
-
 def _check_is_job(storage: Storage) -> None:
     """Raise an error if the storage has files that do not belong to a scoring job."""
     names = storage.list_names()
@@ -301,14 +297,14 @@ def _check_is_job(storage: Storage) -> None:
         raise DecisionError(f"the folder {str(storage)!r} exists and is not a scoring job; {_REPAIR}.")
 
 
-def _resume_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> JobRecord:
-    """Return the record of a job; a resumed job keeps its chunk size, even on another device.
+def _find_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> JobRecord | None:
+    """Return the record of an interrupted job, which keeps its chunk size, even on another device.
 
-    Another job in the storage is an error, or is replaced if `overwrite` is set.
+    Another job in the storage is an error, or None if `overwrite` is set.
     """
     _check_is_job(storage)
     if RECORD not in storage.list_names():
-        return record
+        return None
     try:
         found = JobRecord.model_validate_json(storage.read_bytes(RECORD))
     except ValidationError:
@@ -322,5 +318,4 @@ def _resume_record(storage: Storage, record: JobRecord, *, overwrite: bool) -> J
     if not overwrite:
         fault = f"the folder {str(storage)!r} holds a scoring job with different {', '.join(different)}"
         raise DecisionError(fault, repair=_REPAIR)
-    _remove_job(storage)
-    return record
+    return None

@@ -281,8 +281,8 @@ def score(
             check_replaceable(destination.file, job.metadata, source.ids)
         for export in () if destination.has_scores() else exports:
             export.check_new(destination.name)
-    with ScoreChunks.open(destination, job.record, job.metadata, overwrite=overwrite) as chunks:
-        locations.check_folder(chunks)
+    opened = ScoreChunks.open(destination, job.record, job.metadata, overwrite=overwrite, check=locations.check_folder)
+    with opened as chunks:
         use = job.compute_chunks(chunks, on_first_predictions)
         destination.write(chunks, make_row_table(job.options.columns, {}, 0).schema, overwrite=overwrite)
         job.write_review(chunks, locations, exports)

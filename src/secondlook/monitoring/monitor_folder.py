@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from secondlook.errors import ANY, MonitoringError, Repair
-from secondlook.files import exclusive_lock
+from secondlook.files import lock_folder
 from secondlook.monitoring.monitor import Monitor, write_text
 from secondlook.monitoring.scores import ScoreFile, collect_labels, find_class, list_score_files
 from secondlook.monitoring.status import MonitorStatus
@@ -96,11 +97,11 @@ def monitor_scores(
     if reviewed is not None and Path(reviewed).absolute() == (folder / QUEUE).absolute():
         fault = f"reviewed labels {str(reviewed)!r} would be overwritten by the new list of audits to review"
         raise MonitoringError(fault, repair="save them under another name, such as labels.csv")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MonitoringError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another path.") from None
-    with exclusive_lock(folder / "_lock"):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_folder(folder))
+        except OSError as error:
+            raise MonitoringError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another path.") from None
         monitor = _open_monitor(folder, loaded, {"alpha": alpha, "window": window, "burn_in": burn_in, "seed": seed})
         new_files = _read_new_files(monitor, found, folder, shuffle, execution.progress)
         new_labels, ignored = _add_labels(monitor, labels, found)

@@ -303,8 +303,10 @@ class StoreEntry:
                 if held.enter_context(shared_lock(self.folder / _WRITERS_LOCK)):  # the only writer
                     # A process opening the entry writes the manifest without the writers' lock.
                     with exclusive_lock(self.folder / _MANIFEST_LOCK):
-                        for folder in (self.folder, *filter(Path.is_dir, self.folder.iterdir())):
-                            remove_temporary_files(folder)
+                        remove_temporary_files(self.folder, ENTRY_FILE)
+                        for name in (_IMAGES_FOLDER, *map(view_key, self.manifest.views)):
+                            if not (self.folder / name).is_symlink():
+                                remove_temporary_files(self.folder / name, "part-*")
             yield
 
     @property

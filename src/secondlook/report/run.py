@@ -45,7 +45,7 @@ from secondlook.policies import (
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions, collect
 from secondlook.report.study import EvaluationSettings, build_study
 from secondlook.report.unknown import AcceptedUnknowns, describe_accepted_unknowns
-from secondlook.report.writer import check_page_path, write_study
+from secondlook.report.writer import check_page_path, list_artifacts, write_study
 from secondlook.sources import OnError, Source, open_source
 from secondlook.specs import short_name
 from secondlook.tables import format_html
@@ -632,9 +632,8 @@ def _remove_report(folder: Path) -> None:
     """Remove the report of a run, the page first: it must never exist without its files."""
     (folder / Run.REPORT).unlink(missing_ok=True)
     files = folder / REPORT_FILES
-    if files.is_dir():
-        for path in files.iterdir():
-            if path.suffix in (".csv", ".png", ".svg"):
-                path.unlink()
+    if files.is_dir() and not files.is_symlink():
+        for name in list_artifacts():
+            (files / name).unlink(missing_ok=True)
         if not any(files.iterdir()):
             files.rmdir()

@@ -20,7 +20,7 @@ from secondlook.progress import progress_bar
 from secondlook.report.findings import RESAMPLES, Findings, compute_findings
 from secondlook.report.operating_points import NOTHING_ACCEPTED, point_at_risk
 from secondlook.report.page import read_images, render_report_page, write_file
-from secondlook.report.plots import N_PLOTS, has_matplotlib, render_plots
+from secondlook.report.plots import FORMATS, N_PLOTS, PLOTS, has_matplotlib, render_plots
 from secondlook.report.study import Study, build_study
 from secondlook.tables import format_csv_row
 
@@ -184,6 +184,11 @@ def _describe_tuning(study: Study) -> str:
         values = (f"{one}={value:.4g}" if isinstance(value, float) else f"{one}={value}" for one, value in options)
         parts.append(f"{name}: {', '.join(values)}")
     return "; ".join(parts)
+
+
+def list_artifacts() -> list[str]:
+    """Return the file names of all tables and plots."""
+    return [f"{name}.csv" for name in (*TABLES, "facts")] + [f"{name}.{suffix}" for name in PLOTS for suffix in FORMATS]
 
 
 def render_tables(findings: Findings, facts: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:

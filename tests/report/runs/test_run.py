@@ -128,12 +128,12 @@ def test_outdated_report_is_removed_but_no_user_file(
     run: sl.Run, classifier: sl.Classifier, archive: str, change: dict[str, Any]
 ) -> None:
     (run.path / "report-files").mkdir()
-    for name in ("report.html", "other.html", "report-files/metrics.csv", "report-files/notes.txt"):
+    for name in ("report.html", "other.html", "report-files/methods.csv", "report-files/notes.csv"):
         (run.path / name).write_text("...")
     options = {"views": VIEWS, "resamples": 20, **change}
     sl.create_run(classifier, archive + options.pop("data", ""), out=run.path, execution=QUIET, **options)
     left = {path.name for path in [*run.path.glob("*.html"), *run.path.glob("report-files/*")]}
-    assert left == {"other.html", "notes.txt"}
+    assert left == {"other.html", "notes.csv"}
 
 
 def test_page_in_a_folder_without_a_run_is_kept(classifier: sl.Classifier, archive: str, tmp_path: Path) -> None:
