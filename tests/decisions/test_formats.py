@@ -90,7 +90,7 @@ def test_other_files_are_noticed_before_the_work(
     score_into: Score, image_files: str, tmp_path: Path, suffix: str
 ) -> None:
     out = tmp_path / f"labels{suffix}"
-    for content in (b"file,person\na.png,Ann\n", b'{"id": 1}\n', b"[1, 2]\n", b"\xff\xfe\x00", b"\n"):
+    for content in (b"file,person\na.png,Ann\n", b'{"id": 1}\n', b"[1, 2]\n", b"[" * 100_000, b"\xff\xfe\x00", b"\n"):
         out.write_bytes(content)
         with pytest.raises(DecisionError, match="overwrite=True"):
             score_into(out.name, on_first_predictions=lambda _: pytest.fail("too late"))

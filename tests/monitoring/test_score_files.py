@@ -158,6 +158,7 @@ def test_changed_and_broken_files_are_errors(folder: Path, change: Callable[[], 
         ("scores.txt", "is not a score file"),
         ("scores.csv", "'label'"),
         ("scores.jsonl", "scores.jsonl'"),
+        ("deep.jsonl", "deep.jsonl'"),
         ("missing.parquet", "missing"),
     ],
 )
@@ -165,6 +166,7 @@ def test_invalid_score_files_are_errors(folder: Path, pattern: str, offending: s
     Path("scores.txt").write_text("id,label")
     Path("scores.csv").write_text("id\n1")
     Path("scores.jsonl").write_text("id,label")
+    Path("deep.jsonl").write_text('{"id": "a", "label": ' + "[" * 100_000 + "]" * 100_000 + "}")
     with pytest.raises(MonitoringError, match=offending):
         monitor(pattern)
 

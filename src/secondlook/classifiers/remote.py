@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import numpy as np
+from pydantic_core import from_json
 
 from secondlook.arrays import Array
 from secondlook.classifiers.classifier import Classifier, digest_values, split_batches, split_padded
@@ -360,7 +361,7 @@ def _load_json(content: bytes) -> Any:
     if content.count(b",") >= MAX_JSON_VALUES:
         fault = f"the server sent more than {MAX_JSON_VALUES:,} values as JSON for one request"
         raise ClassifierError(fault, repair=Repair("lower {rows_per_request}", rows_per_request=ANY))
-    return json.loads(content)
+    return from_json(content)
 
 
 def _describe_status(response: "BaseHTTPResponse") -> str:

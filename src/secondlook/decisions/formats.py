@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from pydantic_core import from_json
+
 from secondlook.errors import DecisionError, Repair
 from secondlook.files import write_atomically
 from secondlook.registry import NamedRecord, Registry
@@ -80,7 +82,7 @@ def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[s
         return
     try:
         first_id, stored = peek(path)
-        found = {key: dict(json.loads(stored[key])) for key in metadata if stored}
+        found = {key: dict(from_json(stored[key])) for key in metadata if stored}
     except OSError:
         return  # writing will raise the reason
     except (ValueError, KeyError, TypeError, csv.Error):
@@ -88,7 +90,7 @@ def check_replaceable(path: Path, metadata: Mapping[str, str], ids: Collection[s
     if first_id is not None and first_id not in ids:
         fault = f"{_describe_existing(path)} holds scores of other images, for example {first_id!r}"
         raise DecisionError(fault, repair=REPLACE)
-    given = {key: json.loads(metadata[key]) for key in found}
+    given = {key: from_json(metadata[key]) for key in found}
     different = [name for key in given for name in given[key] if given[key][name] != found[key].get(name)]
     if different:
         fault = f"{_describe_existing(path)} holds scores with another {', '.join(different)}"
@@ -193,7 +195,7 @@ def _peek_csv(path: Path) -> tuple[str | None, Mapping[str, str]]:
 
 
 def _peek_json_lines(path: Path) -> tuple[str | None, Mapping[str, str]]:
-    first = json.loads(_read_beginning(path).partition("\n")[0])
+    first = from_json(_read_beginning(path).partition("\n")[0])
     if not set(first) >= SCORE_COLUMNS:
         raise ValueError("other columns")
     return str(first["id"]), {}
@@ -227,7 +229,7 @@ def _read_csv(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.Table
         ),
     )
     for place, field in enumerate(table.schema):
-        parse: Callable[[str], object] = json.loads if field.name in lists else unescape_formula
+        parse: Callable[[str], object] = from_json if field.name in lists else unescape_formula
         if pa.types.is_string(field.type):
             texts = (None if text is None else parse(text) for text in table[field.name].to_pylist())
             table = table.set_column(place, field.name, pa.array(texts, columns[field.name]))
@@ -237,7 +239,7 @@ def _read_csv(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.Table
 def _read_json_lines(content: bytes, columns: Mapping[str, "pa.DataType"]) -> "pa.Table":
     import pyarrow as pa
 
-    rows = [json.loads(line) for line in content.splitlines()]
+    rows = [from_json(line) for line in content.splitlines()]
     present = [name for name in columns if all(name in row for row in rows)]
     return pa.table({name: pa.array([row[name] for row in rows], columns[name]) for name in present})
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 import secondlook
 from secondlook.arrays import Array, Float32Array, Float64Array, IntArray, Output, round_down_to_power_of_two, softmax
@@ -368,7 +369,7 @@ class StoreEntry:
             kind, schema = self.manifest.classifier.output, file.schema_arrow
             if kind not in schema.names:
                 raise BrokenChunkError(f"it has no {kind}")
-            skipped = tuple(SkippedImage(**image) for image in json.loads(schema.metadata[_SKIPPED.encode()]))
+            skipped = tuple(SkippedImage(**image) for image in from_json(schema.metadata[_SKIPPED.encode()]))
             return schema.field(kind).type.list_size if file.metadata.num_rows else None, skipped
 
     def remove_damaged_chunks(self, views: Sequence[str]) -> None:

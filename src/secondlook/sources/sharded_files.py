@@ -1,7 +1,6 @@
 """Files with many images: `parquet:LOCATION` and the tar files of `webdataset:LOCATION`."""
 
 import io
-import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic_core import from_json
 
 from secondlook.arrays import Array, IntArray
 from secondlook.errors import SourceError, reject_failures
@@ -141,7 +141,7 @@ def _is_image_struct(kind: Any) -> bool:
 def _find_class_names(schema: Any, label: str | None) -> tuple[str, ...] | None:
     """Return the class names written by the datasets library, if any."""
     try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = from_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(str(name) for name in features[label]["names"])
     except (KeyError, TypeError, ValueError):
         return None
