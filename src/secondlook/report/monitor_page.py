@@ -55,7 +55,7 @@ def write_monitor_page(
     plots = describe_monitor_plots(monitor, status)
     page = render_template(
         "monitor.html",
-        styles="report monitor",
+        styles="design monitor",
         scripts="arrays chart tables timeline monitor",
         data=plots["timeline"],
         filters={

@@ -10,6 +10,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def render_report_page(
     study = findings.study
     return render_template(
         "report.html",
-        styles="report",
+        styles="design report",
         scripts=SCRIPTS,
         data=describe_page_data(findings, images, unknown_images),
         filters={
@@ -363,6 +364,7 @@ def render_template(
     return environment.get_template(name).render(
         style=Markup(style),
         script=Markup(script),
+        logo=f"data:image/svg+xml,{quote((folder / 'logo.svg').read_text(encoding='utf-8'))}",
         # A class name like "</script>" must not end the element.
         data=Markup(json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
         # Allow only this script and this style, and no requests, for any data.

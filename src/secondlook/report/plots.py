@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 CORRECT, WRONG, REFERENCE = "#6c88a8", "#c8553d", "#888888"
 DOTTED: dict[str, Any] = {"color": REFERENCE, "lw": 1.2, "ls": ":"}
-STATUS_MARKERS = {"usable": (CORRECT, "o"), "weak": ("#e69f00", "s"), "harmful": (WRONG, "X")}
+STATUS_MARKERS = {"usable": (CORRECT, "o"), "weak": ("#b37a00", "s"), "harmful": (WRONG, "X")}
 """Color and marker of each status; each is distinguishable without the other."""
 ROW_HEIGHT = 0.28
-COLORS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#56b4e9", "#e69f00", "#332288", "#777777")
+COLORS = ("#d55e00", "#0072b2", "#009e73", "#882255", "#2f8fc9", "#b37a00", "#332288", "#777777")
 """Colorblind-safe; the page uses the same colors."""
 LINE_STYLES = ("-", "--", "-.", (0, (1, 1.2)))
 MARKERS = ("o", "s", "^", "D", "v")
