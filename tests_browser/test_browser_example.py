@@ -329,7 +329,7 @@ def test_names_of_classes_and_files_are_texts(browser: Browser, site: Site, resi
                 break
         assert HOSTILE in page.inner_text("#class")
         assert HOSTILE in page.inner_text("#likely")
-        assert page.locator("img:not(#picture), b:not(#legend b, #invitation b)").count() == 0
+        assert page.locator("img:not(#picture, .brand img), b:not(#legend b, #invitation b)").count() == 0
 
 
 def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits, digits_page: str) -> None:

@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts import draw_landing
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, CLUSTER, MONITORING = (
     ROOT / "docs" / f"{name}.md" for name in ("background/benchmarks", "cluster", "monitoring")
@@ -135,6 +137,19 @@ def test_readme_is_short_and_its_result_is_measured() -> None:
     expected = [(auroc["MSR(x)"], auroc["MSR(D)"]), (coverage["msr"], coverage["mean"])]
     documented = [[cell.strip("* %") for cell in row[1:]] for row in read_table("What it gains", README)[1:]]
     assert documented == [[f"{100 * value:.1f}" for value in pair] for pair in expected]
+
+
+def test_picture_of_the_home_page_is_measured() -> None:
+    picture = draw_landing.OUTPUT.read_text(encoding="utf-8")
+    assert picture == draw_landing.draw_picture()
+    rows = read_results("guarantee_cifar10.csv")
+    accepted = {name: [float(row["coverage"]) for row in rows if row["method"] == name] for name in ("msr", "mean")}
+    shares = [sum(values) / len(values) for values in accepted.values()]
+    expected = [f"{100 * one:.0f}" for share in shares for one in (share, 1 - share)]
+    assert re.findall(r'class="inside"[^>]*>(\d+) %', picture) == expected
+    assert f">{100 * (1 - (1 - shares[1]) / (1 - shares[0])):.0f} % fewer" in picture
+    assert {len(values) for values in accepted.values()} == {50}
+    assert {(row["risk"], row["delta"]) for row in rows} == {("0.01", "0.001")}
 
 
 def test_arithmetic_for_a_billion_images() -> None:
