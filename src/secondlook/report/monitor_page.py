@@ -56,7 +56,7 @@ def write_monitor_page(
     page = render_template(
         "monitor.html",
         styles="design monitor",
-        scripts="arrays chart tables timeline monitor",
+        scripts="arrays chart tables timeline risk_scale monitor",
         data=plots["timeline"],
         filters={
             "classes": lambda classes: ", ".join(name_label(one, names) for one in classes),
@@ -110,6 +110,7 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
             "disagreement": None if compared is None else _mean(compared.edges, compared.counts),
             "unknown": None,
         },
+        "scale": _describe_scale(status),
         "shift": {"raised_at": status.shift.raised_at, "limit": status.shift.log10_limit},
         "audit": _describe_audit_path(monitor),
         "windows": [
@@ -123,6 +124,18 @@ def describe_monitor_plots(monitor: Monitor, status: MonitorStatus) -> dict[str,
         ],
     }
     return {"captions": _write_captions(status), "timeline": timeline}
+
+
+def _describe_scale(status: MonitorStatus) -> dict[str, Any]:
+    """Return the guaranteed, audited and estimated risk as JSON values for the script `risk_scale.js`."""
+    guaranteed, audit, recent = status.guarantee and status.guarantee.risk, status.audit, status.recent
+    estimated = None if recent is None or recent.risk is None else recent
+    return {
+        "limit": guaranteed,
+        "guaranteed": guaranteed,
+        "audited": audit and {name: getattr(audit, name) for name in ("low", "high", "estimate", "labels")},
+        "estimated": estimated and {"value": estimated.risk, "low": estimated.risk_low, "high": estimated.risk_high},
+    }
 
 
 def _read_pictures(images: Sequence[Any], source: Source, policy: Policy) -> dict[str, str]:

@@ -62,7 +62,7 @@ function ticks(min, max, maxTicks) {
   return values;
 }
 
-// `spec`: {height, x: {min, max, label, format}, y: {...}, draw(chart)}; `draw` adds to chart.area.
+// `spec`: {height, left, x: {min, max, label, format}, y: {...}, draw(chart)}; `draw` adds to chart.area; `left` is optional.
 class Chart {
   constructor(figure, spec) {
     this.figure = figure;
@@ -88,7 +88,7 @@ class Chart {
     this.width = width;
     this.root.setAttribute("height", height);
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.left = MARGIN.left;
+    this.left = this.spec.left ?? MARGIN.left;
     this.right = width - MARGIN.right;
     this.top = MARGIN.top;
     this.bottom = height - MARGIN.bottom;

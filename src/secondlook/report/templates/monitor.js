@@ -1,3 +1,5 @@
 // The page of a monitor.
-startTimeline(JSON.parse(byId("data").textContent));
+const page = JSON.parse(byId("data").textContent);
+drawRiskScale(byId("risk-scale"), page.scale);
+startTimeline(page);
 document.querySelectorAll(".scroll").forEach(markOverflow);
