@@ -210,6 +210,16 @@ def _read_model() -> str:
     return _digest(classifier.digest, classifier(images))
 
 
+def _read_exported_file() -> str:
+    from secondlook.decisions import ExportedFile, compile_policy, load_policy
+    from secondlook.predictions import Execution
+
+    opened = compile_policy(load_policy("decide.onnx", execution=Execution(device="cpu")))
+    assert isinstance(opened, ExportedFile), "its policy came from the file"
+    images = np.arange(2 * 16 * 16, dtype=np.uint32).reshape(2, 16, 16, 1).astype(np.uint8)
+    return _digest(opened.policy.model_dump_json(), *filter(None.__ne__, opened.decide_images(images)))
+
+
 def _ask_server() -> str:
     """Classify with a server that sends the bytes of two files."""
     from secondlook.classifiers import load_classifier
@@ -319,6 +329,7 @@ def find_stored(workspace: Path) -> list[Reader]:
     images = next((entry / "images").iterdir()).relative_to(workspace)
     scores = next((workspace / JOB_FOLDER).glob("part-000001-*")).relative_to(workspace)
     return [
+        Reader("exported file", "decide.onnx", _read_exported_file, stored=True),
         Reader("policy", "policy.json", _read_policy("policy.json"), stored=True),
         Reader("adaptive policy", "adaptive.json", _read_policy("adaptive.json"), stored=True),
         Reader("run record", "run/run.json", _read_run, stored=True),

@@ -125,6 +125,7 @@ def make_workspace() -> Path:
     for policy in ("--risk 0.3 --delta 0.2 --out certified.json", "--coverage 0.7 --out policy.json"):
         _run_checked(folder, _command(f"calibrate --run run {policy}"))
     _run_checked(folder, write_adaptive_policy)
+    _run_checked(folder, _command("export --policy policy.json --out decide.onnx"))
     for job in JOBS:
         copy_workspace(folder, trial)
         _import_modules_of(trial, job)

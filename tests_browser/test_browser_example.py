@@ -332,6 +332,21 @@ def test_names_of_classes_and_files_are_texts(browser: Browser, site: Site, resi
         assert page.locator("img:not(#picture, .brand img), b:not(#legend b, #invitation b)").count() == 0
 
 
+COUNT_INTACT = """async ([address, bits]) => {
+  const { isIntact } = await import("/metadata.js");
+  const bytes = new Uint8Array(await (await fetch(address)).arrayBuffer());
+  const before = await isIntact(bytes);
+  let accepted = 0;
+  for (const bit of bits) {
+    bytes[bit >> 3] ^= 1 << (bit & 7);
+    accepted += await isIntact(bytes).catch(() => false);
+    bytes[bit >> 3] ^= 1 << (bit & 7);
+  }
+  return [before, accepted];
+}"""
+"""Whether a file is intact, and how many of its copies with one flipped bit are."""
+
+
 def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits, digits_page: str) -> None:
     with open_example(browser, digits_page) as page:
         right = decide(page, digits.files[0])
@@ -347,6 +362,9 @@ def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits,
         flipped[len(flipped) // 2] ^= 1
         page.set_input_files("#decider", FilePayload(name="flipped.onnx", mimeType="", buffer=bytes(flipped)))
         expect(page.locator("#problem")).to_contain_text("“flipped.onnx” is damaged")
+        places = np.random.default_rng(0).integers(0, 8 * len(flipped), 300).tolist()
+        last = range(8 * (len(flipped) - 89), 8 * len(flipped))  # the checksum and its framing
+        assert page.evaluate(COUNT_INTACT, ["digits.onnx", [*places, *last]]) == [True, 0]
         assert decide(page, digits.files[0], "again.png") == right, "the decider before is still there"
         expect(page.locator("#problem")).to_be_hidden()
 

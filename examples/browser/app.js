@@ -133,7 +133,7 @@ function showDecider() {
     Method: policy.method,
     Calibration: calibration && `${calibration.images.toLocaleString("en")} labeled images, ${calibration.accepted.toLocaleString("en")} accepted`,
     Made: policy.made,
-    Checksum: policy.checksum,
+    Checksum: `${policy.checksum} (it detects damage, not forgery)`,
   };
   const rows = Object.entries(facts).filter(([, fact]) => fact).flatMap(([name, fact]) => [element("dt", name), element("dd", String(fact))]);
   find("provenance").replaceChildren(...rows);

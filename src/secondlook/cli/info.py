@@ -105,7 +105,9 @@ def _describe_policy(policy: Policy) -> dict[str, object]:
     shifts = "" if policy.shifts is None else f", and estimates from {len(policy.shifts.shifts)} kinds of shifts"
     return {
         "what": "policy",
-        "file": "changed after it was written" if policy.was_changed else "as it was written",
+        "file": "changed after it was written"
+        if policy.was_changed
+        else "not damaged; a checksum does not detect forgery",
         "guarantee": policy.guarantee_text,
         "options": [f"{name} = {value}" for name, value in policy.options.items()],
         "prediction": describe_prediction(policy.predict_from, policy.top_k),

@@ -708,8 +708,9 @@ def _read_content(path: Path) -> bytes:
         repair = "export a policy with this classifier, or pass a policy file (.json)"
         raise DecisionError(f"{str(path)!r} contains no policy, only a classifier", repair=repair)
     if not OnnxFile(path, str(path)).is_sealed():
-        fault = f"the exported file {str(path)!r} was changed after it was exported (wrong or missing checksum)"
-        raise DecisionError(fault, repair="export the policy again")
+        fault = f"the exported file {str(path)!r} is damaged, or another program changed it (wrong or missing checksum)"
+        repair = "export the policy again; to optimize or quantize the model, do so before you evaluate and calibrate"
+        raise DecisionError(fault, repair=repair)
     return metadata[Policy.METADATA].encode()
 
 
