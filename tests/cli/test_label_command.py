@@ -138,7 +138,7 @@ def test_page_resumes_after_an_interruption_and_stops_when_finished(
         assert service.labeling is not None
         ready("http://127.0.0.1:1")
         for _ in range(patience.pop(0)):
-            items = service.reviews.lease(PERSON.session, 1)
+            items = service.reviews.lease(PERSON, 1)
             if not items:
                 return
             service.reviews.label(items[0].number, int(true_class(items[0].id)), PERSON)

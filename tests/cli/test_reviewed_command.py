@@ -142,7 +142,7 @@ def test_too_few_reviews_say_what_would_be_needed(here: Here, tmp_path: Path, da
     here.refuse(*CALIBRATE, told="service.db")  # which has no policy
     service = FakeService(database, tmp_path / "service", make_policy(), audit=1.0)
     service.add(make_stream(500, audit=1.0))
-    for item in service.reviews.lease(REVIEWER.session, 20):
+    for item in service.reviews.lease(REVIEWER, 20):
         service.reviews.label(item.number, item.label, REVIEWER)
     here.refuse(*CALIBRATE, told=("no threshold guarantees", "not reviewed yet"))
     assert not (tmp_path / "next.json").exists()

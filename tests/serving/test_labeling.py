@@ -120,7 +120,7 @@ def test_labeling_has_only_a_page_without_predictions(desk: Desk) -> None:
         shown = send(f"{desk.url}/v1/review/{item['number']}/image")
         assert shown.body == (desk.folder / "pool" / plan.ids[0]).read_bytes()
         page = send(f"{desk.url}/", Accept="text/html").body.decode()
-        assert set(item) == {"id", "number", "name", "image", "skips"}
+        assert set(item) == {"id", "number", "name", "image", "skips", "second", "asked"}
         assert "Dashboard" not in page
         assert "queue=audits" not in page
         decided = send(f"{desk.url}/v1/decide", shown.body, Content_Type="image/png")

@@ -84,7 +84,7 @@ class TestRoutes:
         answer = team.post("anna", "lease", count=2).json
         first, second = answer.pop("items")
         assert answer == {
-            "counts": {"waiting": 3, "audits": 0, "leased": 2, "done": 0, "expired": 0},
+            "counts": {"waiting": 3, "audits": 0, "leased": 2, "disputed": 0, "done": 0, "expired": 0},
             "pace": {"own": None, "everyone": None},
             "lease_seconds": 300,
             "last": None,
@@ -113,7 +113,7 @@ class TestRoutes:
             json_ = {"Content_Type": "application/json"}
             body = send(f"{url}/v1/review/lease", b'{"count": 6}', **json_).json
             assert [item["id"] in found for item in body["items"]] == [False, False, True] * 2
-            shown = {"id", "number", "name", "image", "skips"}
+            shown = {"id", "number", "name", "image", "skips", "second", "asked"}
             assert [set(item) == shown for item in body["items"]] == [False, False, True] * 2
             body = send(f"{url}/v1/review/lease", b'{"count": 50, "audits": true}', **json_).json
             assert [item["id"] for item in body["items"]] == list(found), "in stream order"
@@ -274,8 +274,8 @@ class TestLabelFiles:
         ids=["csv", "parquet indices", "parquet names", "parquet floats", "answers", "label studio"],
     )  # fmt: skip
     def test_labels_are_read_by_name_or_index(self, content: bytes, expected: list[tuple[str, str, int]]) -> None:
-        assert [tuple(one) for one in parse_label_file(content, CLASSES)] == expected
-        assert [tuple(one) for one in parse_label_file(b"id,label\na,17\n", None)] == [("line 2", "a", 17)]
+        assert [tuple(one) for one in parse_label_file(content, CLASSES)] == [(*one, None) for one in expected]
+        assert [tuple(one) for one in parse_label_file(b"id,label\na,17\n", None)] == [("line 2", "a", 17, None)]
 
     @given(
         st.dictionaries(

@@ -151,7 +151,7 @@ class WatchedStream(RuleBasedStateMachine):
 
     @rule(wrong=st.booleans())
     def label(self, wrong: bool) -> None:
-        for item in self.service.reviews.lease(REVIEWER.session, 1):
+        for item in self.service.reviews.lease(REVIEWER, 1):
             self.service.reviews.label(item.number, (item.label + wrong) % 4, REVIEWER)
 
     @rule()

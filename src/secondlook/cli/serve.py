@@ -41,6 +41,17 @@ def serve(
         float | None,
         Option(metavar="FRACTION", help=options.AUDIT_HELP),
     ] = None,
+    double_review: Annotated[
+        float,
+        Option(metavar="FRACTION", help="Fraction of the images to review that two reviewers label independently."),
+    ] = 0.0,
+    reviewer_error: Annotated[
+        float,
+        Option(
+            metavar="BOUND",
+            help="Largest error rate of reviewers. Above 0, a second reviewer must confirm that an audit is wrong.",
+        ),
+    ] = 0.0,
     keep: Annotated[
         str | None,
         Option(
@@ -76,6 +87,8 @@ def serve(
         "host": host,
         "port": port,
         "audit": audit,
+        "double_review": double_review,
+        "reviewer_error": reviewer_error,
         "keep": None if keep is None else parse_duration(keep),
         "store_images": not no_store,
         "lease_seconds": parse_duration(lease),

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from secondlook.extension import MissingExtraError, ServingError
 
 DATABASE_FILE = "service.db"
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 BUSY_SECONDS = 30
 """Timeout for the write lock, which another process may hold."""
 POOL_SECONDS = 10
@@ -38,6 +38,8 @@ BUSY_STATES = ("08", "53300", "55P03", "57")
 """SQLSTATE codes of a PostgreSQL server that is starting, stopping or busy."""
 WRITE_LOCK = 7_305_461_903
 """Key of the PostgreSQL lock that serializes the transactions of all instances."""
+MAX_IDS = 500
+"""Maximum number of ids in one query; databases limit it."""
 
 Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 """SQLite numbers rows only if the column type is INTEGER."""
@@ -59,9 +61,12 @@ deployments = sa.Table(
     sa.Column("checksum", sa.Text, nullable=False),
     sa.Column("policy", sa.Text, nullable=False),
     sa.Column("audit", sa.Double),
+    sa.Column("reviewer_error", sa.Double, nullable=False, default=0.0),
+    sa.Column("double_review", sa.Double, nullable=False, default=0.0),
     sa.Column("deployed_at", sa.Double, nullable=False),
 )
-"""All policies that were ever in force, as JSON, oldest first; `audit` is the fraction of accepted images to review."""
+"""All policies that were ever in force, as JSON, oldest first; `audit` is the fraction of accepted images to review,
+`reviewer_error` the largest error rate of reviewers, `double_review` the fraction of images for two reviewers."""
 
 decisions = sa.Table(
     "decisions",
@@ -105,14 +110,45 @@ reviews = sa.Table(
     sa.Column("label", sa.Integer),
     sa.Column("reviewer", sa.Text),
     sa.Column("reviewed_at", sa.Double),
-    sa.Index("waiting_reviews", "label", "expired", "audit", "skips", "place", "number"),
-    sa.Index("done_reviews", "reviewed_at"),
-    sa.Index("owned_reviews", "lease_owner", "label", "reviewed_at"),
+    sa.Column("comment", sa.Text),
+    sa.Column("double", sa.Boolean, nullable=False, default=False),
+    sa.Column("wanted", sa.Integer, nullable=False, default=1),
+    sa.Column("urgent", sa.Boolean, nullable=False, default=False),
+    sa.Column("label_count", sa.Integer, nullable=False, default=0),
+    sa.Column("latest", Number, nullable=False, default=0, index=True),
+    sa.Index("waiting_reviews", "label", "expired", "audit", "skips", sa.desc("urgent"), "place", "number"),
+    sa.Index("owned_reviews", "lease_owner", "label"),
     sa.Index("leased_reviews", "lease_until"),
 )
 """One row per image to review. `likely` are the likeliest classes as [class, probability], `views` the view, predicted
-class and probability of each look; `place` orders the queue. `label` is the class that the reviewer chose, or an
-`Answer`, which is negative. `expired` images were removed before their review, or need no label."""
+class and probability of each look; `place` orders the queue. `expired` images were removed before their review, or need
+no label.
+
+`label` is the label in force: a class, or an `Answer`, which is negative. It and the columns up to `latest` follow from
+the events: `comment` is the last one, `wanted` the number of labels wanted, `label_count` that of active labels, and
+`latest` the number of the last active event. `double` images were drawn for two reviewers; `urgent` ones wait for
+another reviewer because of an escalation or of different labels."""
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("number", Number, primary_key=True),
+    sa.Column("image", sa.ForeignKey("reviews.number"), nullable=False, index=True),
+    sa.Column("at", sa.Double, nullable=False, index=True),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("session", sa.Text),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("label", sa.Integer),
+    sa.Column("before", sa.Integer),
+    sa.Column("comment", sa.Text),
+    sa.Column("seconds", sa.Double),
+    sa.Column("ended", sa.Text),
+    sa.Index("events_of_reviewers", "by", "ended", "image"),
+    sa.Index("events_of_sessions", "session", "ended", "number"),
+)
+"""Everything that reviewers did, never removed: who, from which session, and the action (`Action`) with its label.
+`before` is the label that it replaced, `seconds` how long the image was on the screen. `ended` is the action that ended
+it; null for active labels, escalations and decisions."""
 
 images = sa.Table(
     "images",

@@ -27,6 +27,7 @@ from secondlook.serving.responses import RequestError
 from secondlook.serving.service_metrics import ServiceMetrics
 from secondlook.serving.store import DecisionStore, Deployment, NewDecision, StoredImage, StoredOutcome
 from secondlook.serving.tokens import TokenFileError
+from secondlook.serving.trail import is_drawn
 
 SMOOTHING = 0.1
 """Weight of the latest images in the average time per image."""
@@ -48,6 +49,10 @@ class LiveDeployment:
         outputs = np.stack([image.outputs for image in images])
         preds = self.plan.make_predictions(outputs, [image.key.id for image in images])
         return self.options.detail(preds, audit_seed=self.audit_seed)
+
+    def is_double(self, id_: str) -> bool:
+        """Whether two reviewers label an image if it needs a review."""
+        return is_drawn(id_, self.audit_seed, self.deployment.double_review)
 
 
 _Result = StoredOutcome | Exception
@@ -242,7 +247,13 @@ class DecisionWorker:
         jobs = [image.key for group in by_looks.values() for image in group]
         decisions = [decision for group in by_looks.values() for decision in live.decide(group)]
         new = [
-            NewDecision(decision, job.digest, job.image.name, self._choose_image(job.image.content, decision))
+            NewDecision(
+                decision,
+                job.digest,
+                job.image.name,
+                self._choose_image(job.image.content, decision),
+                double=live.is_double(decision.id),
+            )
             for job, decision in zip(jobs, decisions, strict=True)
         ]
         self._resolve(jobs, self._store.add(new, live.deployment.number))

@@ -20,12 +20,17 @@ class NewLabel(NamedTuple):
     id: str
     label: int
     """A class, or an `Answer`."""
+    reviewer: str | None = None
+    """Name of the reviewer, if the file has it."""
 
 
-def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> list[NewLabel]:
+def parse_label_file(
+    content: bytes, class_names: tuple[str, ...] | None, *, by_reviewer: bool = False
+) -> list[NewLabel]:
     """Read labels from a file: CSV or Parquet with the columns id and label, or an export of Label Studio as JSON.
 
-    Images without a label are skipped. Labels are class names or indices, or the texts of an `Answer`.
+    Images without a label are skipped. Labels are class names or indices, or the texts of an `Answer`. With
+    `by_reviewer`, a column reviewer is read too, and an image may have labels of several reviewers.
     """
     if content.startswith(b"PAR1"):
         found = _read_parquet(content)
@@ -33,15 +38,18 @@ def parse_label_file(content: bytes, class_names: tuple[str, ...] | None) -> lis
         found = _read_label_studio(content)
     else:
         found = _read_csv(content)
-    labels: dict[str, NewLabel] = {}
-    for where, id_, label in found:
+    labels: dict[tuple[str, str | None], NewLabel] = {}
+    for where, id_, label, named in found:
+        reviewer = (named or None) if by_reviewer else None
         if not is_id(id_):  # databases reject some strings
             raise RequestError(422, "unknown_id", f"{where}: {id_!r} is not a valid id; remove the row.")
+        if reviewer is not None and not is_id(reviewer):
+            raise _make_error(f"{where}: {reviewer!r} is not a valid name of a reviewer; correct it.")
         try:
-            new = NewLabel(where, id_, find_class(label, class_names, id_))
+            new = NewLabel(where, id_, find_class(label, class_names, id_), reviewer)
         except MonitoringError as error:
             raise RequestError(422, "unknown_class", f"{where}: {error}") from None
-        known = labels.setdefault(id_, new)
+        known = labels.setdefault((id_, reviewer), new)
         if known.label != new.label:
             raise _make_error(f"{where}: image {id_!r} has another label at {known.where}; keep the correct one.")
     return list(labels.values())
@@ -57,8 +65,8 @@ def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
         raise ServingError(f"the labels {str(path)!r}: {error}") from None
 
 
-_Found = tuple[str, str, object]
-"""Place in the file, image id, and label."""
+_Found = tuple[str, str, object, str | None]
+"""Place in the file, image id, label, and reviewer."""
 
 
 def _read_csv(content: bytes) -> Iterator[_Found]:
@@ -68,7 +76,8 @@ def _read_csv(content: bytes) -> Iterator[_Found]:
         for row in rows:
             label = unescape_formula((row["label"] or "").strip())
             if label:
-                yield f"line {rows.line_num}", unescape_formula(row["id"] or ""), label
+                reviewer = unescape_formula((row.get("reviewer") or "").strip())
+                yield f"line {rows.line_num}", unescape_formula(row["id"] or ""), label, reviewer
     except (UnicodeDecodeError, csv.Error) as error:
         raise _make_error(f"the file cannot be read: {error}; expected CSV in UTF-8.") from None
 
@@ -81,12 +90,18 @@ def _read_parquet(content: bytes) -> Iterator[_Found]:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
             _check_columns(file.schema_arrow.names)
             row = 0
-            for batch in file.iter_batches(columns=["id", "label"]):
-                for id_, label in zip(batch["id"].to_pylist(), batch["label"].to_pylist(), strict=True):
-                    row += 1
+            columns = [name for name in ("id", "label", "reviewer") if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=columns):
+                for one in batch.to_pylist():
+                    row, label = row + 1, one["label"]
                     if label not in (None, "") and label == label:  # pandas writes missing numbers as NaN
                         is_whole = isinstance(label, float) and label.is_integer()
-                        yield f"row {row}", str(id_), int(label) if is_whole else label
+                        yield (
+                            f"row {row}",
+                            str(one["id"]),
+                            int(label) if is_whole else label,
+                            str(one.get("reviewer") or ""),
+                        )
     except (pa.ArrowException, OSError) as error:
         raise _make_error(f"the Parquet file cannot be read: {error}; export it again.") from None
 
@@ -104,7 +119,7 @@ def _read_label_studio(content: bytes) -> Iterator[_Found]:
         for choices in _list_choices(task):
             if len(choices) != 1:
                 raise _make_error(f"{where}: image {data['id']!r} has {len(choices)} classes; choose one.")
-            yield where, data["id"], choices[0]
+            yield where, data["id"], choices[0], None
 
 
 def _list_choices(task: dict[str, Any]) -> Iterator[list[object]]:

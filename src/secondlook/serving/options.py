@@ -5,9 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from secondlook.extension import ServingError, is_number
+
 if TYPE_CHECKING:
     from secondlook.serving.store import ReviewedService
     from secondlook.serving.tokens import TokenFile
+
+MAX_REVIEWER_ERROR = 0.4
+"""Reviewers who err more often than this say almost nothing."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,10 @@ class ServiceOptions:
     port: int = 8000
     audit: float | None = None
     """Fraction of the accepted images to review; None for none."""
+    double_review: float = 0.0
+    """Fraction of the images to review that two reviewers label without seeing each other's labels."""
+    reviewer_error: float = 0.0
+    """Largest error rate of reviewers. Above 0, an audit is only wrong if two reviewers say so."""
     keep: float | None = None
     """Seconds after which stored images are removed, reviewed or not; None for never."""
     store_images: bool = True
@@ -42,6 +51,13 @@ class ServiceOptions:
     """Seconds for which an image is reserved for an inactive reviewer."""
     level: float = 0.95
     """Confidence level of the intervals."""
+
+    def __post_init__(self) -> None:
+        for name, limit in (("double_review", 1.0), ("reviewer_error", MAX_REVIEWER_ERROR)):
+            value = getattr(self, name)
+            if not is_number(value) or not 0 <= value <= limit:
+                fault = f"is out of range; expected a number from 0 to {limit:g}"
+                raise ServingError(fault, argument=name, value=value)
 
     @property
     def max_request_images(self) -> int:

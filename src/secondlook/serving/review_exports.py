@@ -91,6 +91,7 @@ class ReviewExport:
             address = f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
         about = (item.id, item.label, self._name(item.label), "", item.confidence, get_interval(item), item.accept)
         task = LabelStudio.make_task(ReviewImage(item.number, *about), address)
+        task["meta"] = {"comment": item.comment, "label_count": item.label_count}
         if item.reviewed_label is not None:
             task["annotations"] = [{"result": [LabelStudio.make_choice(self._name(item.reviewed_label))]}]
         return task
@@ -117,7 +118,8 @@ def _make_schema() -> "pa.Schema":
     types = {"id": text, "label": text, "name": text, "predicted": text, "confidence": number}
     types |= {"low": number, "high": number, "accept": flag, "familiarity": number, "rejection": text, "audit": flag}
     types |= {"looks": pa.int64(), "disagreement": number}
-    types |= {"state": text, "reviewer": text, "reviewed_at": time, "decided_at": time, "policy": text}
+    types |= {"state": text, "reviewer": text, "reviewed_at": time, "comment": text, "label_count": pa.int64()}
+    types |= {"decided_at": time, "policy": text}
     return pa.schema(list(types.items()))
 
 

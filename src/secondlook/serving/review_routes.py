@@ -1,5 +1,6 @@
 """Routes of the review queue: data and images of the review page, and files for labeling tools."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
@@ -21,6 +22,7 @@ from secondlook.serving.store import (
     ReviewCounts,
     ReviewPace,
     StoredDecision,
+    StoredEvent,
     StoredImage,
     make_unknown_error,
 )
@@ -54,6 +56,13 @@ class LookBody(ClassBody):
     view: str = Field(description="The view, e.g. `hflip`.")
 
 
+class EscalationBody(BaseModel, frozen=True):
+    """The question of a reviewer who wants a second opinion."""
+
+    by: str = Field(description="Name of the reviewer.")
+    comment: str | None
+
+
 class BlindBody(BaseModel, frozen=True):
     """An image to label without its prediction: an audit, or an image labeled for a policy."""
 
@@ -62,6 +71,10 @@ class BlindBody(BaseModel, frozen=True):
     name: str | None = Field(description="File name of the image, if it was sent.")
     image: bool = Field(description="Whether the image is stored and can be displayed.")
     skips: int = Field(description="Number of times the image was skipped.")
+    second: bool = Field(
+        description="Whether a second opinion is wanted: others escalated or disagree about the image."
+    )
+    asked: EscalationBody | None = Field(description="The last escalation, if any.")
 
 
 class ReviewBody(BlindBody, ServedDecision, frozen=True):
@@ -111,6 +124,13 @@ async def check_number(number: int) -> int:
 
 
 Number = Annotated[int, Depends(check_number)]
+Label = Annotated[
+    StrictInt | StrictStr, Body(embed=True, description="Index or name of the class, or an answer like `bad image`.")
+]
+COMMENT = {"max_length": 1000, "pattern": r"^[^\x00]*$"}
+"""Databases reject null characters."""
+Comment = Annotated[str | None, Body(**COMMENT)]
+CommentOnly = Annotated[str | None, Body(embed=True, **COMMENT)]
 
 
 @router.get("/v1/review/classes", dependencies=[check_reviewer])
@@ -128,9 +148,9 @@ def lease(
     audits: Annotated[bool, Body(description="Whether to lease audits only.")] = False,
 ) -> LeaseBody:
     """Lease images to review, and renew existing leases. Audits come without their predictions."""
-    items = service.reviews.lease(reviewer.session, count, only_audits=audits)
+    items = service.reviews.lease(reviewer, count, only_audits=audits)
     return LeaseBody(
-        items=[describe_item(item, service) for item in items],
+        items=describe_items(items, service),
         last=service.reviews.find_last(reviewer.session, only_audits=audits),
         lease_seconds=service.reviews.lease_seconds,
         **dict(describe_progress(service, reviewer)),
@@ -149,16 +169,23 @@ def label_image(
     reviewer: Reviewer,
     number: Number,
     service: CurrentService,
-    label: Annotated[
-        StrictInt | StrictStr,
-        Body(embed=True, description="Index or name of the class, or another answer like `none of these`."),
-    ],
+    label: Label,
+    comment: Comment = None,
+    seconds: Annotated[float | None, Body(ge=0, le=1e6, description="Time that the image was on the screen.")] = None,
 ) -> ProgressBody:
     """Label an image. Idempotent."""
-    found = find_class(label, find_class_names(service), str(number))
-    if found >= 2**31:
-        raise RequestError(422, "invalid", f"label {found} is not a class; expected the index of a class.")
-    service.reviews.label(number, found, reviewer)
+    service.reviews.label(
+        number, find_label(label, service, number), reviewer, comment=comment or None, seconds=seconds
+    )
+    return describe_progress(service, reviewer)
+
+
+@router.post("/v1/review/{number}/escalate")
+def escalate(reviewer: Reviewer, number: Number, service: CurrentService, comment: CommentOnly = None) -> ProgressBody:
+    """Hand an image to another reviewer, for a second opinion. Idempotent."""
+    if service.labeling is not None:
+        raise RequestError(409, "labeling", "there is no second opinion while labeling for a policy.")
+    service.reviews.escalate(number, reviewer, comment=comment or None)
     return describe_progress(service, reviewer)
 
 
@@ -171,8 +198,8 @@ def skip(reviewer: Reviewer, number: Number, service: CurrentService) -> Progres
 
 @router.post("/v1/review/{number}/undo")
 def undo(reviewer: Reviewer, number: Number, service: CurrentService) -> UndoBody:
-    """Undo your own label or skip. Idempotent."""
-    item = describe_item(service.reviews.undo(number, reviewer), service)
+    """Undo your own label, escalation or skip. Idempotent."""
+    (item,) = describe_items([service.reviews.undo(number, reviewer)], service)
     return UndoBody(item=item, **dict(describe_progress(service, reviewer)))
 
 
@@ -220,8 +247,9 @@ def export_reviews(
 async def import_reviews(request: Request, service: CurrentService, reviewer: Reviewer) -> dict[str, int]:
     """Import labels from a CSV or Parquet file, or from Label Studio."""
     content = await request.body()
-    labels = await run_in_threadpool(parse_label_file, content, find_class_names(service))
-    new = await run_in_threadpool(service.reviews.add_labels, labels, reviewer.name)
+    by_reviewer, for_others = service.labeling is None, reviewer.may("administer")
+    labels = await run_in_threadpool(parse_label_file, content, find_class_names(service), by_reviewer=by_reviewer)
+    new = await run_in_threadpool(service.reviews.add_labels, labels, reviewer.name, for_others=for_others)
     if service.labeling is not None:
         await run_in_threadpool(service.labeling.update)
     return {"labels": len(labels), "new": new}
@@ -243,10 +271,27 @@ def find_class_names(service: Service) -> tuple[str, ...] | None:
     return known[0] if known else None
 
 
-def describe_item(item: StoredDecision, service: Service) -> ReviewBody | BlindBody:
+def find_label(label: int | str, service: Service, number: int) -> int:
+    """Return the class or `Answer` of a label in a request."""
+    found = find_class(label, find_class_names(service), str(number))
+    if found >= 2**31:
+        raise RequestError(422, "invalid", f"label {found} is not a class; expected the index of a class.")
+    return found
+
+
+def describe_items(items: Sequence[StoredDecision], service: Service) -> list[ReviewBody | BlindBody]:
+    """Return images of the queue as response bodies."""
+    asked = service.reviews.find_events([item.number for item in items if item.urgent], action="escalate")
+    return [describe_item(item, service, asked.get(item.number)) for item in items]
+
+
+def describe_item(item: StoredDecision, service: Service, asked: StoredEvent | None) -> ReviewBody | BlindBody:
     """Return an image of the queue as a response body."""
+    about = {"id": item.id, "number": item.number, "name": item.name, "image": item.has_image, "skips": item.skips}
+    escalation = None if asked is None else EscalationBody(by=asked.by, comment=asked.comment)
+    about |= {"second": item.urgent, "asked": escalation}
     if item.audit or service.labeling is not None:
-        return BlindBody(id=item.id, number=item.number, name=item.name, image=item.has_image, skips=item.skips)
+        return BlindBody(**about)
     names = find_class_names(service)
 
     def describe_class(label: int, probability: float) -> dict[str, Any]:
@@ -256,9 +301,8 @@ def describe_item(item: StoredDecision, service: Service) -> ReviewBody | BlindB
         "class_name": None if names is None else names[item.label],
         "likely": [describe_class(*one) for one in item.likely],
         "views": [{"view": view, **describe_class(*one)} for view, *one in item.views],
-        "image": item.has_image,
     }
-    return ReviewBody(**values)
+    return ReviewBody(**values | about)
 
 
 def find_image(service: Service, number: int) -> StoredImage:

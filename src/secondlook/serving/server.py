@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secondlook import __version__
 from secondlook.extension import ANY, Repair, SecondLookError, ServingError
-from secondlook.serving import decide_routes, inference_routes, pages, review_routes, watch_routes
+from secondlook.serving import decide_routes, inference_routes, pages, review_routes, trail_routes, watch_routes
 from secondlook.serving.decision_worker import make_request_error
 from secondlook.serving.middleware import MAX_HEADER_BYTES, RequestLimits, RequestLog, configure_logging
 from secondlook.serving.options import ServiceOptions
@@ -101,7 +101,7 @@ def create_app(service: Service) -> FastAPI:
         title="secondlook", summary=SUMMARY, version=__version__, responses=ERRORS, docs_url=None, redoc_url=None
     )
     app.state.service = service
-    only_services = (decide_routes, inference_routes, watch_routes) if service.labeling is None else ()
+    only_services = (decide_routes, inference_routes, trail_routes, watch_routes) if service.labeling is None else ()
     for routes in (*only_services, review_routes, pages):
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):

@@ -71,7 +71,7 @@ class Service:
             policy.check(self._resolved.classifier)
             with self._deploy_lock:
                 plan = Plan(policy, self._resolved, self._execution)
-                deployment = self.decisions.deploy(policy, self.options.audit)
+                deployment = self._deploy(policy)
                 self.live = self._make_live(deployment, plan)
         except (RequestError, StorageError):
             raise
@@ -93,7 +93,12 @@ class Service:
         if latest is not None and latest.checksum != policy.checksum and self.decisions.find_audits(policy):
             latest.policy.check(self._resolved.classifier)
             policy = latest.policy
-        return self.decisions.deploy(policy, self.options.audit)
+        return self._deploy(policy)
+
+    def _deploy(self, policy: Policy) -> Deployment:
+        options = self.options
+        shares = {"reviewer_error": options.reviewer_error, "double_review": options.double_review}
+        return self.decisions.deploy(policy, options.audit, **shares)
 
     def _make_live(self, deployment: Deployment, plan: Plan | None = None) -> LiveDeployment:
         plan = plan or Plan(deployment.policy, self._resolved, self._execution)

@@ -15,11 +15,21 @@ from pydantic import BaseModel, Field
 
 from secondlook import Decision
 from secondlook.extension import SCORE_METADATA, Answer, Policy, Repair, RowOptions, ServingError, make_row_table
-from secondlook.serving.database import Database, decisions, deployments, images, open_database, reviews
+from secondlook.serving.database import (
+    MAX_IDS,
+    Database,
+    decisions,
+    deployments,
+    events,
+    images,
+    open_database,
+    reviews,
+)
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
+from secondlook.serving.trail import IS_ACTIVE, Action, add_event, end_event, find_active, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +40,11 @@ IN_STATE: dict[QueueState, sa.ColumnElement[bool]] = {
     "done": reviews.c.label.is_not(None),
     "expired": reviews.c.label.is_(None) & reviews.c.expired.is_(True),
 }
-QUEUE_ORDER = (reviews.c.skips, reviews.c.place, reviews.c.number)
-"""Least confident first, audits in stream order; skipped images come after all others."""
+IS_DISPUTED = IN_STATE["waiting"] & ((reviews.c.label_count > 0) | reviews.c.urgent)
+"""The images that wait for a second or third reviewer."""
+QUEUE_COLUMNS = (reviews.c.skips, reviews.c.urgent, reviews.c.place)
+QUEUE_ORDER = (reviews.c.skips, reviews.c.urgent.desc(), reviews.c.place, reviews.c.number)
+"""Urgent images first, then the least confident ones, audits in stream order; skipped images come after all others."""
 AUDIT_EVERY = 3
 """Every third image of a reviewer is an audit while any waits."""
 PACE_SECONDS = 600.0
@@ -45,6 +58,9 @@ SELECT_DECISION = (
         reviews.c.label.label("reviewed_label"),
         reviews.c.reviewer,
         reviews.c.reviewed_at,
+        reviews.c.comment,
+        reviews.c.urgent,
+        reviews.c.label_count,
         sa.case(*((condition, state) for state, condition in IN_STATE.items()), else_="none").label("state"),
         images.c.number.is_not(None).label("has_image"),
     )
@@ -53,8 +69,6 @@ SELECT_DECISION = (
 )
 """Decisions joined with their reviews. `state` is `none` if the image needs no review, otherwise `waiting`, `done`, or
 `expired` if the image was removed before its review; `has_image` is whether it is stored."""
-MAX_IDS = 500
-"""Maximum number of ids in one query; databases limit it."""
 BLOCK_ROWS = 10_000
 BLOCK_BYTES = 8 * 2**20
 """Size of the image files in one query; a larger file is read alone."""
@@ -62,11 +76,13 @@ BLOCK_BYTES = 8 * 2**20
 
 @dataclass(frozen=True)
 class Deployment:
-    """A policy put in force, with the fraction of accepted images to audit."""
+    """A policy put in force, with the fraction of accepted images to audit, and the settings of the review."""
 
     number: int
     policy: Policy
     audit: float | None
+    reviewer_error: float
+    double_review: float
     deployed_at: float
 
     @cached_property
@@ -93,10 +109,15 @@ class NewDecision(NamedTuple):
     """The image, if it must be stored for a review."""
     place: float | None = None
     """Position in the review queue, smallest first; None for the default order."""
+    double: bool = False
+    """Whether two reviewers label the image."""
 
 
 StoredDecision = sa.Row[Any]
 """A decision in the database, with its review: the columns of `SELECT_DECISION`."""
+
+StoredEvent = sa.Row[Any]
+"""An event of the trail."""
 
 
 class StoredOutcome(NamedTuple):
@@ -133,6 +154,7 @@ class DecisionStore:
                     shown = {name: getattr(one.decision, name) for name in ("audit", "likely", "views")}
                     # Ordering audits by confidence would bias the audited risk until all have labels.
                     place = 0.0 if one.decision.audit else one.decision.confidence
+                    shown |= {"double": one.double, "wanted": 2 if one.double else 1}
                     rows[reviews].append(
                         {"number": number, "place": place if one.place is None else one.place, **shown}
                     )
@@ -149,17 +171,26 @@ class DecisionStore:
         with self._database.read(urgent=urgent) as connection:
             return fetch_by_id(connection, SELECT_DECISION, ids)
 
-    def deploy(self, policy: Policy, audit: float | None) -> Deployment:
-        """Put a policy in force, and return its deployment: the current one if nothing changes."""
-        checksum = policy.checksum
-        values = {"checksum": checksum, "policy": policy.model_dump_json(), "audit": audit, "deployed_at": time.time()}
+    def deploy(
+        self, policy: Policy, audit: float | None, *, reviewer_error: float = 0.0, double_review: float = 0.0
+    ) -> Deployment:
+        """Put a policy in force, and return its deployment: the current one if nothing changes.
+
+        If reviewers begin to err, or no longer do, the labels in force of all audits follow.
+        """
+        settings = {"checksum": policy.checksum, "audit": audit}
+        settings |= {"reviewer_error": reviewer_error, "double_review": double_review}
         latest = sa.select(deployments).order_by(deployments.c.number.desc()).limit(1)
         with self._database.write() as connection:
             row = connection.execute(latest).first()
-            if row is not None and (row.checksum, row.audit) == (checksum, audit):
+            if row is not None and all(getattr(row, name) == value for name, value in settings.items()):
                 number = row.number
             else:
+                values = {**settings, "policy": policy.model_dump_json(), "deployed_at": time.time()}
                 (number,) = connection.execute(sa.insert(deployments).values(values)).inserted_primary_key or (0,)
+                if row is not None and bool(row.reviewer_error) != bool(reviewer_error):
+                    labeled = sa.select(reviews.c.number).where(reviews.c.audit, reviews.c.label_count > 0)
+                    settle(connection, connection.execute(labeled).scalars().all())
         return self.find_deployment(number)
 
     def latest_deployment(self) -> Deployment | None:
@@ -172,7 +203,8 @@ class DecisionStore:
         if number not in self._deployments:
             (row,) = self._database.fetch(sa.select(deployments).where(deployments.c.number == number))
             policy = Policy.model_validate_json(row.policy)
-            self._deployments[number] = Deployment(number, policy, row.audit, row.deployed_at)
+            columns = (row.audit, row.reviewer_error, row.double_review, row.deployed_at)
+            self._deployments[number] = Deployment(number, policy, *columns)
         return self._deployments[number]
 
     def list_deployments(self) -> list[Deployment]:
@@ -231,10 +263,11 @@ def _make_score_table(part: Sequence[sa.Row[Any]], policy: Policy, audit: float 
 class ReviewCounts(BaseModel):
     """Numbers of images."""
 
-    waiting: int = Field(description="Images without a label, including leased ones.")
-    audits: int = Field(description="Audits without a label, part of the waiting images.")
+    waiting: int = Field(description="Images without a label in force, including leased ones.")
+    audits: int = Field(description="Audits among the waiting images.")
     leased: int = Field(description="Images leased to reviewers.")
-    done: int = Field(description="Images with a label.")
+    disputed: int = Field(description="Images that wait for a second or third reviewer, part of the waiting images.")
+    done: int = Field(description="Images with a label in force.")
     expired: int = Field(description="Images removed before their review.")
 
 
@@ -249,24 +282,27 @@ class ReviewStore:
     """The review queue. Each image has at most one owner, until its lease expires.
 
     Changes are serialized, so no image is leased to two reviewers. They are idempotent: a client that did not receive
-    the response can retry.
+    the response can retry. Leases belong to a session, opinions to a reviewer, by name.
     """
 
     def __init__(self, database: Database, lease_seconds: float, *, clock: Callable[[], float] = time.time) -> None:
         self._database, self.lease_seconds, self._clock = database, lease_seconds, clock
 
-    def lease(self, owner: str, count: int, *, only_audits: bool = False) -> list[StoredDecision]:
-        """Renew the leases of an owner, add images up to `count`, and return them all in review order.
+    def lease(self, principal: Principal, count: int, *, only_audits: bool = False) -> list[StoredDecision]:
+        """Renew the leases of a session, add images up to `count`, and return them all in review order.
 
-        Every `AUDIT_EVERY`-th image is an audit, counted from the first label of the owner, while any waits. With
-        `only_audits`, other images are neither renewed nor returned.
+        Every `AUDIT_EVERY`-th image is an audit, counted from the first label of the session, while any waits. With
+        `only_audits`, other images are neither renewed nor returned. Images that the reviewer labeled or escalated
+        before are left to others.
         """
-        now = self._clock()
-        columns: sa.Select[Any] = sa.select(reviews.c.number, reviews.c.audit, *QUEUE_ORDER[:2])
+        now, owner = self._clock(), principal.session
+        columns: sa.Select[Any] = sa.select(reviews.c.number, reviews.c.audit, *QUEUE_COLUMNS)
         held = columns.where(reviews.c.lease_owner == owner, reviews.c.label.is_(None))
         is_expired = reviews.c.lease_until.is_(None) | (reviews.c.lease_until <= now)
+        is_known = sa.exists().where(events.c.image == reviews.c.number, events.c.by == principal.name, IS_ACTIVE)
         is_free = IN_STATE["waiting"] & is_expired & reviews.c.lease_owner.is_distinct_from(owner)
-        done = sa.select(sa.func.count()).where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None))
+        is_free &= (reviews.c.latest == 0) | ~is_known
+        done = sa.select(sa.func.count()).where(_is_label_of(owner))
         with self._database.write() as connection:
             rows = [row for row in connection.execute(held) if row.audit or not only_audits]
             renewed = {row.number for row in rows}
@@ -281,39 +317,100 @@ class ReviewStore:
             items = {item.number: item for item in _read_items(connection, list(leased))}
         return [items[number] for number in _interleave([row for row in rows if row.number in leased], place)]
 
-    def label(self, number: int, label: int, principal: Principal) -> None:
+    def label(
+        self,
+        number: int,
+        label: int,
+        principal: Principal,
+        *,
+        comment: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
         """Record the label of a reviewer; repeating it changes nothing, and a different one needs `undo` first.
 
         Two tabs of one browser share an owner and may show the same image: the second does not overwrite the first.
+        `seconds` is the time that the image was on the screen.
         """
+        self._add_opinion(number, "label", principal, label=label, comment=comment, seconds=seconds)
+
+    def escalate(self, number: int, principal: Principal, *, comment: str | None = None) -> None:
+        """Hand an image to another reviewer, for a second opinion; repeating it changes nothing."""
+        self._add_opinion(number, "escalate", principal, label=None, comment=comment)
+
+    def _add_opinion(
+        self, number: int, action: Action, principal: Principal, *, label: int | None, **about: Any
+    ) -> None:
         now = self._clock()
         with self._database.write() as connection:
             row = _read_state(connection, number)
-            if row.label == label:
-                return
-            if row.label is not None:
+            own = _find_own(connection, number, principal)
+            if own is not None or row.label is not None:
+                if label == (row if own is None else own).label:
+                    return
                 raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, principal.session, now)
-            values = {"label": label, "reviewer": principal.name, "reviewed_at": now}
-            # Keep the owner: only the browser that sent a label may undo it.
-            _update(connection, [number], **values, lease_owner=principal.session, lease_until=None)
+            add_event(connection, number, action, principal, now, label=label, **about)
+            _update(connection, [number], lease_owner=None, lease_until=None)
+            settle(connection, [number])
 
     def undo(self, number: int, principal: Principal) -> StoredDecision:
-        """Undo a label or skip of the same reviewer, and lease the image to them again."""
+        """Undo a label, escalation or skip from the same session, and lease the image to it again.
+
+        A label can be undone until another reviewer labels the image, too.
+        """
         now, owner = self._clock(), principal.session
         with self._database.write() as connection:
             row = _read_state(connection, number)
-            if row.label is not None and row.lease_owner != owner:
+            own = _find_own(connection, number, principal)
+            if row.label is not None if own is None else not _is_undoable(connection, own, owner):
                 raise _make_reviewed_error(f"image {number}", row)
             self._check_lease(row, owner, now)
-            values: dict[str, Any] = {"lease_owner": owner, "lease_until": now + self.lease_seconds}
-            if row.label is not None:
-                values |= {"label": None, "reviewer": None, "reviewed_at": None}
+            if own is not None:
+                end_event(connection, own, "undo")
+                add_event(connection, number, "undo", principal, now, before=own.label, ended="undo")
+                settle(connection, [number])
             elif row.lease_owner != owner:
-                values["skips"] = max(row.skips - 1, 0)
-            _update(connection, [number], **values)
+                _update(connection, [number], skips=max(row.skips - 1, 0))
+            _update(connection, [number], lease_owner=owner, lease_until=now + self.lease_seconds)
             (item,) = _read_items(connection, [number])
         return item
+
+    def correct(self, number: int, label: int, principal: Principal, *, comment: str | None = None) -> None:
+        """Replace the label of a reviewer; an administrator decides the label for everyone. Idempotent."""
+        now, decides = self._clock(), principal.may("administer")
+        action: Action = "decide" if decides else "correct"
+        with self._database.write() as connection:
+            row = _read_state(connection, number)
+            of_all = [one for one in find_active(connection, number) if one.action == "decide"]
+            own = next(iter(of_all), None) if decides else _find_own(connection, number, principal)
+            if own is None and not decides:
+                raise RequestError(409, "not_labeled", f"image {number} has no label of yours to correct.")
+            if own is not None:
+                if own.label == label:
+                    return
+                end_event(connection, own, action)
+            before = row.label if own is None else own.label
+            add_event(connection, number, action, principal, now, label=label, before=before, comment=comment)
+            settle(connection, [number])
+
+    def withdraw(self, name: str, principal: Principal) -> int:
+        """Withdraw all labels, escalations and decisions of a reviewer, and return their number.
+
+        This takes several transactions, since a long one would block decisions; repeating it finishes the rest.
+        """
+        query = sa.select(events).where(events.c.by == name, IS_ACTIVE).limit(MAX_IDS)
+        withdrawn = 0
+        while True:
+            with self._database.write() as connection:
+                found = connection.execute(query).all()
+                if not found:
+                    return withdrawn
+                withdrawn += len(found)
+                for event in found:
+                    end_event(connection, event, "withdraw")
+                    about = {"before": event.label, "comment": f"of {name}", "ended": "withdraw"}
+                    add_event(connection, event.image, "withdraw", principal, self._clock(), **about)
+                settle(connection, list({event.image for event in found}))
 
     def skip(self, number: int, owner: str) -> None:
         """Release an image, to be reviewed after all images without a skip."""
@@ -329,12 +426,13 @@ class ReviewStore:
             connection.execute(sa.update(reviews).where(held).values(lease_owner=None, lease_until=None))
 
     def find_last(self, owner: str, *, only_audits: bool = False) -> int | None:
-        """Return the number of the image, or of the audit, that an owner labeled last; None if there is none."""
+        """Return the number of the image, or of the audit, that a session labeled last; None if there is none."""
         kinds = (True,) if only_audits else (True, False)
         query = (
-            sa.select(reviews.c.number)
-            .where(reviews.c.lease_owner == owner, reviews.c.label.is_not(None), reviews.c.audit.in_(kinds))
-            .order_by(reviews.c.reviewed_at.desc(), reviews.c.number.desc())
+            sa.select(events.c.image)
+            .join(reviews, reviews.c.number == events.c.image)
+            .where(_is_label_of(owner), reviews.c.audit.in_(kinds))
+            .order_by(events.c.number.desc())
             .limit(1)
         )
         return next((number for (number,) in self._database.fetch(query)), None)
@@ -345,7 +443,12 @@ class ReviewStore:
         is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
         totals = [
             sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
-            for name, condition in [*IN_STATE.items(), ("audits", is_audit), ("leased", is_leased)]
+            for name, condition in [
+                *IN_STATE.items(),
+                ("audits", is_audit),
+                ("leased", is_leased),
+                ("disputed", IS_DISPUTED),
+            ]
         ]
         (row,) = self._database.fetch(sa.select(*totals))
         return ReviewCounts(**row._mapping)
@@ -357,11 +460,11 @@ class ReviewStore:
         return int(count)
 
     def pace(self, owner: str) -> ReviewPace:
-        """Return the review pace of an owner and of everyone together."""
-        recent = reviews.c.label.is_not(None) & (reviews.c.reviewed_at > self._clock() - PACE_SECONDS)
-        # Imported labels have no owner, and do not measure review time.
-        owned = reviews.c.lease_owner.is_not(None)
-        found = self._database.fetch(sa.select(reviews.c.lease_owner, reviews.c.reviewed_at).where(recent, owned))
+        """Return the review pace of a session and of everyone together."""
+        # Imported labels have no session, and do not measure review time.
+        recent = (events.c.at > self._clock() - PACE_SECONDS) & events.c.session.is_not(None)
+        is_label = events.c.label.is_not(None) & IS_ACTIVE
+        found = self._database.fetch(sa.select(events.c.session, events.c.at).where(recent, is_label))
         own = compute_pace([at for by, at in found if by == owner])
         return ReviewPace(own=own, everyone=compute_pace([at for _, at in found]))
 
@@ -401,19 +504,74 @@ class ReviewStore:
                 found = {item.number: item for item in _read_items(connection, wanted)}
             yield [found[number] for number in wanted]
 
-    def add_labels(self, labels: Sequence[NewLabel], reviewer: str) -> int:
-        """Import labels, all or none, and return the number of new ones."""
+    def find_items(
+        self, conditions: Sequence[sa.ColumnElement[bool]], *, before: int | None = None, limit: int = 50
+    ) -> tuple[list[StoredDecision], int | None]:
+        """Return a page of the images that meet some conditions on reviews and decisions, and `before` of the next one.
+
+        Images with the newest labels and escalations come first, then all others in review order.
+        """
+        chosen = sa.select(reviews.c.number, reviews.c.latest)
+        chosen = chosen.join(decisions, decisions.c.number == reviews.c.number).where(*conditions)
+        is_newer = reviews.c.latest > 0 if before is None else (reviews.c.latest > 0) & (reviews.c.latest < before)
+        start = max(0, -(before or 0))
+        with self._database.read() as connection:
+            rows = list(connection.execute(chosen.where(is_newer).order_by(reviews.c.latest.desc()).limit(limit + 1)))
+            if (known := len(rows)) <= limit:
+                rest = chosen.where(reviews.c.latest == 0).order_by(reviews.c.expired, *QUEUE_ORDER)
+                rows += connection.execute(rest.offset(start).limit(limit + 1 - known))
+            numbers = [row.number for row in rows[:limit]]
+            items = {item.number: item for item in _read_items(connection, numbers)}
+        following = rows[limit - 1].latest if known > limit else known - start - limit
+        return [items[number] for number in numbers], following if len(rows) > limit else None
+
+    def find_events(
+        self, numbers: Sequence[int], *, by: str | None = None, action: Action | None = None
+    ) -> dict[int, StoredEvent]:
+        """Return the last active event of each of some images, of one reviewer or one action only."""
+        is_wanted = IS_ACTIVE & events.c.image.in_(numbers)
+        is_wanted &= sa.true() if by is None else (events.c.by == by) & (events.c.action != "decide")
+        is_wanted &= sa.true() if action is None else events.c.action == action
+        rows = self._database.fetch(sa.select(events).where(is_wanted).order_by(events.c.number)) if numbers else ()
+        return {row.image: row for row in rows}
+
+    def read_history(self, number: int) -> Sequence[StoredEvent]:
+        """Return all events of an image, oldest first."""
+        return self._database.fetch(sa.select(events).where(events.c.image == number).order_by(events.c.number))
+
+    def read_opinions(self) -> Sequence[StoredEvent]:
+        """Return all labels that reviewers gave and did not undo, oldest first, with `double` of the image."""
+        is_given = events.c.action.in_(("label", "import")) & (IS_ACTIVE | (events.c.ended == "correct"))
+        query = sa.select(events, reviews.c.double).join(reviews, reviews.c.number == events.c.image)
+        return self._database.fetch(query.where(is_given).order_by(events.c.number))
+
+    def add_labels(self, labels: Sequence[NewLabel], reviewer: str, *, for_others: bool = True) -> int:
+        """Import labels, all or none, and return the number of new ones.
+
+        They belong to `reviewer`, except those that name another one, which are an error without `for_others`.
+        """
         now = self._clock()
         with self._database.write() as connection:
             rows = fetch_by_id(connection, SELECT_STATE, [one.id for one in labels])
-            changed = [one for one in labels if _is_new(one, rows.get(one.id))]
-            if changed:
-                values = {"reviewer": reviewer, "reviewed_at": now, "lease_owner": None, "lease_until": None}
-                row = reviews.c.number == sa.bindparam("of_number")
-                update = sa.update(reviews).where(row).values(label=sa.bindparam("of_label"), **values)
-                numbered = [{"of_number": rows[one.id].number, "of_label": one.label} for one in changed]
-                connection.execute(update, numbered)
-        return len(changed)
+            known = _find_opinions(connection, [row.number for row in rows.values()])
+            new: list[dict[str, Any]] = []
+            for one in labels:
+                by = one.reviewer or reviewer
+                if _is_new(one, rows.get(one.id), by, known):
+                    if by != reviewer and not for_others:
+                        fault = f"{one.where}: {by!r} is not you; only an administrator imports labels of others."
+                        raise RequestError(403, "permission", fault)
+                    number = rows[one.id].number
+                    known[number, by] = one.label
+                    comment = None if by == reviewer else f"imported by {reviewer}"
+                    about = {"image": number, "at": now, "by": by, "action": "import"}
+                    new.append({**about, "label": one.label, "comment": comment})
+            if new:
+                changed = list({one["image"] for one in new})
+                connection.execute(sa.insert(events), new)
+                _update(connection, changed, lease_owner=None, lease_until=None)
+                settle(connection, changed)
+        return len(new)
 
     def offer(self, ids: Sequence[str]) -> None:
         """Replace the waiting images with these, except labeled ones; leases of all others end."""
@@ -445,8 +603,7 @@ class ReviewStore:
                 if not numbers:
                     return removed
                 removed += len(numbers)
-                is_lost = reviews.c.number.in_(numbers) & reviews.c.label.is_(None)
-                connection.execute(sa.update(reviews).where(is_lost).values(expired=True))
+                _update(connection, numbers, expired=True)  # in effect while there is no label in force
                 connection.execute(sa.delete(images).where(images.c.number.in_(numbers)))
 
     def _check_lease(self, row: sa.Row[Any], owner: str, now: float) -> None:
@@ -467,12 +624,12 @@ def compute_pace(times: Sequence[float]) -> float | None:
 
 def _interleave(rows: Sequence[sa.Row[Any]], place: int) -> list[int]:
     """Return the numbers of images in review order, where the first one has a place in the sequence of a reviewer."""
-    ordered = sorted(rows, key=lambda row: (row.skips, row.place, row.number))
+    ordered = sorted(rows, key=lambda row: (row.skips, not row.urgent, row.place, row.number))
     queues = [deque(row for row in ordered if bool(row.audit) is audit) for audit in (True, False)]
     numbers: list[int] = []
     while waiting := [queue for queue in queues if queue]:
         is_due = (place + len(numbers)) % AUDIT_EVERY == AUDIT_EVERY - 1
-        chosen = min(waiting, key=lambda queue: (queue[0].skips, bool(queue[0].audit) is not is_due))
+        chosen = min(waiting, key=lambda one: (one[0].skips, not one[0].urgent, bool(one[0].audit) is not is_due))
         numbers.append(chosen.popleft().number)
     return numbers
 
@@ -492,17 +649,48 @@ def _read_state(connection: sa.Connection, number: int) -> sa.Row[Any]:
     return row
 
 
-def _is_new(new: NewLabel, row: sa.Row[Any] | None) -> bool:
-    """Whether an imported label is new; raise an error if it cannot be recorded."""
+def _is_label_of(owner: str) -> sa.ColumnElement[bool]:
+    """Whether an event is an active label from a session."""
+    return (events.c.session == owner) & IS_ACTIVE & events.c.label.is_not(None) & (events.c.action != "decide")
+
+
+def _find_own(connection: sa.Connection, number: int, principal: Principal) -> sa.Row[Any] | None:
+    """Return the active label or escalation of a reviewer."""
+    own = (one for one in find_active(connection, number) if one.by == principal.name and one.action != "decide")
+    return next(own, None)
+
+
+def _is_undoable(connection: sa.Connection, own: sa.Row[Any], owner: str) -> bool:
+    """Whether an active event is from a session, and nobody has labeled the image since."""
+    later = (one for one in find_active(connection, own.image) if one.number > own.number)
+    return own.session == owner and all(one.label is None for one in later)
+
+
+def _find_opinions(connection: sa.Connection, numbers: Sequence[int]) -> dict[tuple[int, str], int | None]:
+    """Return the active labels and escalations of images, by image and reviewer."""
+    found: dict[tuple[int, str], int | None] = {}
+    query = sa.select(events.c.image, events.c.by, events.c.label).where(IS_ACTIVE, events.c.action != "decide")
+    for start in range(0, len(numbers), MAX_IDS):
+        block = query.where(events.c.image.in_(numbers[start : start + MAX_IDS]))
+        found |= {(row.image, row.by): row.label for row in connection.execute(block)}
+    return found
+
+
+def _is_new(new: NewLabel, row: sa.Row[Any] | None, by: str, known: Mapping[tuple[int, str], int | None]) -> bool:
+    """Whether an imported label of a reviewer is new; raise an error if it cannot be recorded."""
     if row is None:
         raise RequestError(422, "unknown_id", f"{new.where}: image {new.id!r} is not in the queue; remove the row.")
-    if row.label not in (None, new.label):
+    if new.reviewer in (None, row.reviewer) and row.label == new.label:
+        return False  # exported before
+    is_conflict = row.label is not None and new.reviewer is None
+    if is_conflict or known.get((row.number, by), new.label) != new.label:
         raise _make_reviewed_error(f"{new.where}: image {new.id!r}", row)
-    return row.label is None
+    return (row.number, by) not in known
 
 
 def _make_reviewed_error(image: str, row: sa.Row[Any]) -> RequestError:
-    return RequestError(409, "already_reviewed", f"{image} has a different label by {row.reviewer!r}, which is kept.")
+    by = "you or another reviewer" if row.reviewer is None else repr(row.reviewer)
+    return RequestError(409, "already_reviewed", f"{image} has a different label by {by}, which is kept.")
 
 
 @dataclass(frozen=True, eq=False)
