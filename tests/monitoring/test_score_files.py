@@ -243,7 +243,8 @@ def test_result_has_windows_images_and_files(folder: Path) -> None:
     content = json.loads(Path("monitor/monitor.json").read_text())
     assert content["format"] == "secondlook monitor result"
     assert content["policy"] == POLICY.checksum
-    assert content["options"] == {"alpha": 0.05, "window": 200, "burn_in": 100, "seed": 0}
+    options = {"alpha": 0.05, "window": 200, "burn_in": 100, "seed": 0, "reviewer_error": 0.0, "agreeing": 1}
+    assert content["options"] == options
     assert [window["images"] for window in content["windows"]] == [200, 200, 200, 200, 82]
     assert {"coverage", "confidence", "disagreement", "estimated_risk", "log10_evidence"} <= set(content["windows"][0])
     assert len(content["worst_images"]) == 24

@@ -109,6 +109,9 @@ def calibrate(
             "fewer labels if all accepted images are reviewed.",
         ),
     ] = None,
+    reviewer_error: Annotated[
+        float | None, Option(help=f"With --reviewed: {options.REVIEWER_ERROR_HELP}", show_default="0")
+    ] = None,
     shifts: Annotated[
         bool,
         Option("--shifts", help="Also learn from corrupted images, to estimate the accuracy when images change."),
@@ -150,7 +153,8 @@ def calibrate(
         running = {"--model": model, "--batch-size": batch_size, "--device": device if device != "auto" else None}
         options.refuse(running, "without --shifts or --unknown")
     if run is not None:
-        options.refuse({"--policy": policy, "--scores": scores, "--planned-looks": planned_looks}, "without --reviewed")
+        needs_reviews = {"--planned-looks": planned_looks, "--reviewer-error": reviewer_error}
+        options.refuse({"--policy": policy, "--scores": scores, **needs_reviews}, "without --reviewed")
         opened = open_run(run)
         settings = _choose_target(risk, delta, method, average_risk, coverage, cost_error, cost_review)
         settings |= _choose_looks(adaptive, tolerance, max_looks) | _choose_groups(
@@ -193,6 +197,7 @@ def calibrate(
         }
         options.refuse(kept, "with --reviewed, which keeps that of the policy")
         terms: dict[str, Any] = {"risk": risk, "delta": delta, "planned_looks": planned_looks}
+        terms["reviewer_error"] = reviewer_error or 0.0
         terms["execution"] = Execution(progress=printing.progress)
         calibrated, changes = _recertify(str(reviewed), policy, scores, **terms)
     try:

@@ -59,6 +59,7 @@ Views = Annotated[
 RISK_HELP = "Maximum error rate among accepted images, such as 0.01."
 DELTA_HELP = "Failure probability of the guarantee (0.001 means 99.9 % confidence)."
 SCORES_HELP = "Score files, such as 'scores/*.parquet', or a folder or URL of parts; may be repeated."
+REVIEWER_ERROR_HELP = "Largest probability that a reviewer gives a wrong label; results are valid up to it."
 REVIEWED_HELP = "Reviewed images: a CSV file with the columns id and label."
 AUDIT_HELP = "Mark about this fraction of the accepted images for review, such as 0.01."
 HOST_HELP = "Address to listen on."

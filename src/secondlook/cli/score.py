@@ -145,6 +145,9 @@ def monitor(
         Option(min=0, help="Number of images before the status can be good.", show_default="100, or as before"),
     ] = None,
     seed: Annotated[int | None, Option(min=0, help="Random seed.", show_default="0, or as before")] = None,
+    reviewer_error: Annotated[
+        float | None, Option(help=options.REVIEWER_ERROR_HELP, show_default="0, or as before")
+    ] = None,
     shuffle: Annotated[
         bool, Option("--shuffle", help="Read each file in random order, for images that are not in the order of time.")
     ] = False,
@@ -171,6 +174,7 @@ def monitor(
         window=window,
         burn_in=burn_in,
         seed=seed,
+        reviewer_error=reviewer_error,
         shuffle=shuffle,
         execution=Execution(progress=printing.progress),
     )

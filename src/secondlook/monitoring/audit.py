@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field
 
-from secondlook.arrays import BoolArray, Float64Array, IntArray
+from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number, is_whole_number
+from secondlook.errors import MonitoringError
 from secondlook.files import Count, FrozenRecord
 
 # Stakes and start times were chosen on CIFAR-10 and resnet20; validity does not depend on them.
@@ -25,6 +27,8 @@ LATER_SHARE = 0.1
 START_SPAN, START_DECAY = 30.0, 0.25
 """After j audits, (1 + j / START_SPAN) ** -START_DECAY of that share is still reserved."""
 PATH_POINTS = 30
+MOST_AGREEING = 3
+"""Largest number of reviewers who must agree that a prediction is wrong."""
 
 
 class AuditedImage(NamedTuple):
@@ -38,16 +42,66 @@ class AuditedImage(NamedTuple):
     """Whether the prediction is wrong; None without a review, or for 'cannot tell'."""
 
 
+class LabelErrors(NamedTuple):
+    """Largest probabilities that reviewers' errors change whether an audit counts as wrong."""
+
+    false: float = 0.0
+    """Probability that a correct prediction counts as wrong."""
+    missed: float = 0.0
+    """Probability that a wrong prediction counts as correct."""
+
+    @classmethod
+    def bound(cls, reviewer_error: float, agreeing: int = 1) -> Self:
+        """Return bounds for reviewers who each err with a probability of at most `reviewer_error`.
+
+        A prediction counts as wrong once `agreeing` reviewers gave the same label that contradicts it. It counts as
+        correct after a first label that confirms it, or once two reviewers gave such a label. After `agreeing` + 1
+        labels without either, it counts as not reviewed. More reviews, such as blind double reviews, change nothing.
+        """
+        if not is_number(reviewer_error) or not 0 <= reviewer_error < 0.5:
+            fault = "is invalid; expected a number from 0 to less than 0.5, such as 0.03 for 3 %"
+            raise MonitoringError(fault, argument="reviewer_error", value=reviewer_error)
+        if not is_whole_number(agreeing) or not 1 <= agreeing <= MOST_AGREEING:
+            fault = f"is invalid; expected a whole number from 1 to {MOST_AGREEING}"
+            raise MonitoringError(fault, argument="agreeing", value=agreeing)
+        false = reviewer_error if agreeing == 1 else _compute_tail(agreeing + 1, agreeing, reviewer_error)
+        # For any number of agreeing reviewers: the first errs, or two of the others do.
+        missed = reviewer_error + (1 - reviewer_error) * _compute_tail(MOST_AGREEING, 2, reviewer_error)
+        return cls(false, missed)
+
+    def raise_risk(self, risk: float) -> float:
+        """Return the largest probability that an image counts as wrong if it is wrong with probability `risk`."""
+        return risk + (1 - risk) * self.false
+
+    def lower_risk(self, risk: float) -> float:
+        """Return the smallest probability that an image counts as wrong if it is wrong with probability `risk`."""
+        return risk * (1 - self.missed)
+
+
+NO_ERRORS = LabelErrors()
+
+
+def _compute_tail(n: int, least: int, probability: float) -> float:
+    """Return the probability of at least that many successes in n independent trials."""
+    chances = (math.comb(n, k) * probability**k * (1 - probability) ** (n - k) for k in range(least, n + 1))
+    return math.fsum(chances)
+
+
 class AuditVerdict(FrozenRecord):
     """Verdict of the audits on the error rate among accepted images."""
 
     verdict: Literal["holds", "broken", "undecided"] = "undecided"
     """*broken* stays broken: the error rate was above the guaranteed risk at some time of the stream."""
     estimate: float | None = None
-    """Error rate of the reviewed audits, weighted by their probabilities; None without any."""
+    """Error rate of the reviewed audits, weighted by their probabilities; None without any.
+
+    Errors of reviewers are included: with them, the expected estimate may be anywhere between the bounds.
+    """
     low: float = 0.0
     high: float = 1.0
     """Bounds of the error rate over the stream so far, valid at every moment if it stays the same."""
+    reviewer_error: float = Field(default=0.0, ge=0, lt=0.5)
+    """Verdict and bounds are valid if each reviewer errs with a probability of at most this."""
     labels: Count = 0
     """Reviewed audits."""
     pending: Count
@@ -63,7 +117,13 @@ class AuditVerdict(FrozenRecord):
 
 
 def judge_audits(
-    accepted: int, audited: Sequence[AuditedImage], *, risk: float, smallest: float, alpha: float = 0.05
+    accepted: int,
+    audited: Sequence[AuditedImage],
+    *,
+    risk: float,
+    smallest: float,
+    alpha: float = 0.05,
+    errors: LabelErrors = NO_ERRORS,
 ) -> AuditVerdict:
     """Test whether the error rate among accepted images is at most `risk`, at any moment of a stream.
 
@@ -73,7 +133,7 @@ def judge_audits(
 
     `accepted` is the number of auditable images, `audited` is in the order of the stream, and `smallest` is the
     smallest audit probability by design. Do not pass the minimum over `audited`: rarely drawn images may hide the
-    errors.
+    errors. `errors` bounds the errors of the labels.
     """
     labels = sum(image.wrong is not None for image in audited)
     if not labels:
@@ -89,14 +149,17 @@ def judge_audits(
     limit = math.log(2 / alpha)
     low, _ = _bisect(lambda tried: _average(_bet_above(found, smallest, tried)) < limit, len(moments))
     _, high = _bisect(lambda tried: _average(_bet_below(possible, smallest, tried)) >= limit, len(moments))
-    excess = _test_break(positions, probabilities, is_wrong, risk)
+    low, high = np.maximum(0, (low - errors.false) / (1 - errors.false)), np.minimum(1, high / (1 - errors.missed))
+    raised, lowered = errors.raise_risk(risk), errors.lower_risk(risk)
+    excess = _test_break(positions, probabilities, is_wrong, raised)
     reached = np.flatnonzero(excess >= log_limit)
-    shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], smallest, risk)
+    shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], smallest, lowered)
     is_decided, more_labels = len(reached) > 0 or shortfall >= log_limit, None
     if not is_decided:
         # Assumes that the best bet so far keeps growing at the same rate.
-        total, at = _count_errors(positions, probabilities, is_wrong, np.array([accepted])), np.array([risk])
-        above, below = (float(bet(total, smallest, at).max()) for bet in (_bet_above, _bet_below))
+        total = _count_errors(positions, probabilities, is_wrong, np.array([accepted]))
+        above = float(_bet_above(total, smallest, np.array([raised])).max())
+        below = float(_bet_below(total, smallest, np.array([lowered])).max())
         growth, log_capital = max((above, float(excess[-1])), (below, shortfall))
         more_labels = math.ceil(labels * (log_limit - log_capital) / growth) if growth > 0 else None
     return AuditVerdict(

@@ -15,7 +15,7 @@ from secondlook.decisions import Answer
 from secondlook.errors import ANY, MonitoringError, Repair
 from secondlook.files import Count, FrozenRecord, PositiveCount, SealedRecord, describe_invalid, write_bytes_atomically
 from secondlook.monitoring.alarm import AlarmState, ShiftAlarm
-from secondlook.monitoring.audit import AuditedImage, AuditVerdict, judge_audits
+from secondlook.monitoring.audit import AuditedImage, AuditVerdict, LabelErrors, judge_audits
 from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator, get_reference
 from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, name_label
 from secondlook.monitoring.status import MonitorStatus, ShiftStatus, TimelineWindow
@@ -128,13 +128,15 @@ class MonitorState(SealedRecord):
     """State of a monitor, as stored in a file."""
 
     format: Literal["secondlook monitor"] = "secondlook monitor"
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     policy: str
     """Checksum of the policy."""
     alpha: float = Field(gt=0, lt=1)
     window: PositiveCount
     burn_in: Count
     seed: Count
+    reviewer_error: float
+    agreeing: PositiveCount
     skipped: Count
     smallest_probability: float | None = Field(gt=0, le=1)
     """Smallest probability of an audit; None without audits."""
@@ -168,10 +170,26 @@ class Monitor:
         Images per window of the timeline. Windows are merged in pairs when there are more than 400.
     burn_in, seed
         Minimum number of images for a `status` without an alarm, and random seed of the shift alarm.
+    reviewer_error
+        Largest probability that a reviewer gives a wrong label; audits are valid up to it. With 0, labels are taken as
+        the truth.
+    agreeing
+        Number of reviewers, 1 to 3, who gave the same label wherever the label of an audit contradicts the prediction.
+        The more, the fewer labels audits need despite reviewer errors.
     """
 
+    OPTIONS = ("alpha", "window", "burn_in", "seed", "reviewer_error", "agreeing")
+
     def __init__(
-        self, policy: Policy, *, alpha: float = 0.05, window: int = 500, burn_in: int = 100, seed: int = 0
+        self,
+        policy: Policy,
+        *,
+        alpha: float = 0.05,
+        window: int = 500,
+        burn_in: int = 100,
+        seed: int = 0,
+        reviewer_error: float = 0.0,
+        agreeing: int = 1,
     ) -> None:
         reference = get_reference(policy)
         if not is_number(alpha) or not 0 < alpha < 1:
@@ -180,8 +198,10 @@ class Monitor:
             if not is_whole_number(value) or value < least:
                 fault = f"is invalid; expected a whole number of at least {least}"
                 raise MonitoringError(fault, argument=name, value=value)
+        self._errors = LabelErrors.bound(reviewer_error, agreeing)
         self.policy, self.skipped = policy, 0
         self.alpha, self.window, self.burn_in, self.seed = alpha, window, burn_in, seed
+        self.reviewer_error, self.agreeing = reviewer_error, agreeing
         self.files: tuple[ReadFile, ...] = ()
         """Score files that were read, if the stream comes from files."""
         self._shift = ShiftAlarm(reference, is_adaptive=policy.schedule is not None, alpha=alpha, seed=seed)
@@ -197,7 +217,7 @@ class Monitor:
     @property
     def options(self) -> dict[str, Any]:
         """The options of the monitor by name."""
-        return {name: getattr(self, name) for name in ("alpha", "window", "burn_in", "seed")}
+        return {name: getattr(self, name) for name in self.OPTIONS}
 
     @property
     def images(self) -> int:
@@ -379,9 +399,12 @@ class Monitor:
         if not auditable or guarantee is None or smallest is None:
             return None
         audited = [AuditedImage(one.accepted, one.probability, one.wrong) for one in self._audited.values()]
-        verdict = judge_audits(auditable, audited, risk=guarantee.risk, alpha=self.alpha, smallest=smallest)
+        limits: dict[str, Any] = {"risk": guarantee.risk, "alpha": self.alpha, "smallest": smallest}
+        verdict = judge_audits(auditable, audited, **limits, errors=self._errors)
         cannot_tell = sum(one.label == Answer.CANNOT_TELL for one in self._audited.values())
-        return verdict.model_copy(update={"cannot_tell": cannot_tell, "pending": verdict.pending - cannot_tell})
+        pending = verdict.pending - cannot_tell
+        changes = {"cannot_tell": cannot_tell, "pending": pending, "reviewer_error": self.reviewer_error}
+        return verdict.model_copy(update=changes)
 
     def _judge_unknown(self) -> UnknownShare | None:
         """Return the share of unknown images among the reviewed ones; None without any label."""
@@ -472,7 +495,7 @@ class Monitor:
             if state.policy != policy.checksum:
                 fault = f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]})"
                 raise MonitoringError(fault, repair="pass the policy it was created with, or start a new monitor")
-            monitor = cls(policy, alpha=state.alpha, window=state.window, burn_in=state.burn_in, seed=state.seed)
+            monitor = cls(policy, **{name: getattr(state, name) for name in cls.OPTIONS})
             monitor._shift.resume(state.shift)
         except OSError as error:
             raise MonitoringError(f"cannot read the state {str(path)!r}: {error.strerror}; check the path.") from None

@@ -61,6 +61,7 @@ def monitor_scores(
     window: int | None = None,
     burn_in: int | None = None,
     seed: int | None = None,
+    reviewer_error: float | None = None,
     shuffle: bool = False,
     execution: Execution = DEFAULT_EXECUTION,
 ) -> MonitoredScores:
@@ -82,7 +83,7 @@ def monitor_scores(
     reviewed
         A CSV file with the columns id and label, for reviewed audits and rejected images. A label is a class, 'none of
         these', 'bad image' or 'cannot tell'.
-    alpha, window, burn_in, seed
+    alpha, window, burn_in, seed, reviewer_error
         Options of `Monitor`; by default those of the folder, or the defaults of `Monitor`.
     shuffle
         Whether to read each file in random order. Use it for images without a time order, such as a folder sorted by
@@ -102,7 +103,8 @@ def monitor_scores(
             stack.enter_context(lock_folder(folder))
         except OSError as error:
             raise MonitoringError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another path.") from None
-        monitor = _open_monitor(folder, loaded, {"alpha": alpha, "window": window, "burn_in": burn_in, "seed": seed})
+        options = {"alpha": alpha, "window": window, "burn_in": burn_in, "seed": seed, "reviewer_error": reviewer_error}
+        monitor = _open_monitor(folder, loaded, options)
         new_files = _read_new_files(monitor, found, folder, shuffle, execution.progress)
         new_labels, ignored = _add_labels(monitor, labels, found)
         monitor.save(folder / STATE)

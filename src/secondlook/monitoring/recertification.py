@@ -18,7 +18,7 @@ from secondlook.arrays import BoolArray, Float64Array, is_whole_number
 from secondlook.decisions import Answer
 from secondlook.errors import ANY, DecisionError, MonitoringError, Repair
 from secondlook.file_systems import is_url
-from secondlook.monitoring.audit import log_capital_below
+from secondlook.monitoring.audit import MOST_AGREEING, LabelErrors, log_capital_below
 from secondlook.monitoring.scores import Labels, ScoreRows, collect_labels, find_class, list_score_files
 from secondlook.policies import Calibration, Guarantee, Ledger, Policy, Reference
 from secondlook.predictions import DEFAULT_EXECUTION, Execution
@@ -77,6 +77,7 @@ def recertify(
     risk: float | None = None,
     delta: float | None = None,
     planned_looks: int | None = None,
+    reviewer_error: float = 0.0,
     data: str = "",
     ledger: str | Path | None = None,
     execution: Execution = DEFAULT_EXECUTION,
@@ -104,6 +105,8 @@ def recertify(
         Number of calls on the stream, if number and times are fixed before any label is known. Each call is an exact
         binomial test with an equal share of `delta`, and takes a third to half fewer labels than bets. All accepted
         images need the same audit probability, such as 1. By default, bets, which are valid for any number of calls.
+    reviewer_error
+        Largest probability that a reviewer gives a wrong label. The guarantee is valid up to it, and takes more labels.
     ledger
         The file that records calibrations on the stream; by default '_calibrations.json' in the folder of the first
         score file. Without it, calibrations from tables or URLs are not recorded.
@@ -114,13 +117,14 @@ def recertify(
     if planned_looks is not None and (not is_whole_number(planned_looks) or planned_looks < 1):
         fault = "is invalid; expected a whole number of at least 1"
         raise DecisionError(fault, argument="planned_looks", value=planned_looks)
+    limit = LabelErrors.bound(reviewer_error, MOST_AGREEING).lower_risk(guarantee.risk)
     tables, place = _read_tables(scores, execution)
     ledger = place if ledger is None else Path(ledger)
     stream = _read_stream(policy, tables, labels)
     rows, errors = stream.rows, stream.is_reviewed & stream.is_wrong
     thresholds, starts = list_thresholds(policy)
     compute_p_value = stream.compute_p_value if planned_looks is None else stream.compute_exact_p_value
-    p_values = np.array([compute_p_value(threshold, guarantee.risk) for threshold in thresholds])
+    p_values = np.array([compute_p_value(threshold, limit) for threshold in thresholds])
     share = guarantee.delta / (planned_looks or 1)
     passing = find_last_passing(p_values, starts, share)
     content = "\n".join(f"{id_},{int(wrong)}" for id_, wrong in zip(rows.ids, stream.is_wrong, strict=True))
@@ -147,12 +151,13 @@ def recertify(
             delta=share,
         )
     if passing is None:
-        raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee))
+        raise DecisionError(_describe_shortfall(stream, [thresholds[place] for place in starts], guarantee, limit))
     above = stream.is_above(thresholds[passing])
     calibration = Calibration(
         images=len(rows),
         accepted=int(above.sum()),
         reviewed=int(np.sum(above & stream.is_reviewed)),
+        reviewer_error=reviewer_error,
         estimated_risk=min(1.0, float(np.sum(1 / stream.probability[above & errors]) / max(1, above.sum()))),
         joint_delta=joint_delta,
         data=data,
@@ -320,8 +325,8 @@ def find_last_passing(p_values: Float64Array, starts: Sequence[int], delta: floa
     return last
 
 
-def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Guarantee) -> str:
-    """Return the message that no test passed, with the number of reviews needed at the closest start."""
+def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Guarantee, limit: float) -> str:
+    """Return the message that no test at `limit` passed, with the number of reviews needed at the closest start."""
     prospects = []
     for threshold in starts:
         above = stream.is_above(threshold)
@@ -329,7 +334,7 @@ def _describe_shortfall(stream: _Stream, starts: Sequence[float], guarantee: Gua
         labels, wrong = int(reviewed.sum()), reviewed & stream.is_wrong
         accepted = int(np.sum(above & (stream.is_reviewed | ~stream.is_due)))
         # Labels that certify the threshold if the error rate stays the same.
-        capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, guarantee.risk)
+        capital = log_capital_below(accepted, stream.probability[wrong], stream.smallest, limit)
         level = math.log(len(starts) / guarantee.delta)
         needed = math.ceil(labels * level / capital) if capital > 0 and labels else math.inf
         prospects.append((needed, labels, int(wrong.sum())))

@@ -244,8 +244,9 @@ class MonitorStatus:
         if audit is None:
             return f"{self.audited:,} marked for review, but the policy has no guarantee to confirm"
         unclear = f", {audit.cannot_tell:,} 'cannot tell'" if audit.cannot_tell else ""
+        valid = f"; valid for reviewer errors up to {format_rate(audit.reviewer_error)}" if audit.reviewer_error else ""
         more = "" if audit.more_labels is None else f", about {audit.more_labels:,} more labels"
         return (
             f"{audit.verdict}{more}; error rate among accepted {format_rate(audit.low)} to "
-            f"{format_rate(audit.high)}; {audit.labels:,} reviewed, {audit.pending:,} to review{unclear}"
+            f"{format_rate(audit.high)}; {audit.labels:,} reviewed, {audit.pending:,} to review{unclear}{valid}"
         )

@@ -84,6 +84,8 @@ class Calibration(FrozenRecord):
     """Number of accepted images that were drawn and reviewed; None if all were labeled."""
     estimated_risk: Fraction | None = None
     """Error rate among accepted images, estimated from reviewed ones, weighted by their sampling probability."""
+    reviewer_error: Fraction = 0.0
+    """The guarantee is valid if each reviewer errs with a probability of at most this."""
     data: str = ""
     """Spec of the images."""
     digest: str = ""
@@ -105,7 +107,8 @@ class Calibration(FrozenRecord):
         """Describe what is known about errors among the accepted images."""
         if self.reviewed is not None and self.estimated_risk is not None:
             rate = 100 * self.estimated_risk
-            return f"{self.reviewed:,} of them reviewed, estimated {rate:.2g} % errors"
+            valid = f", valid for reviewer errors up to {100 * self.reviewer_error:g} %" if self.reviewer_error else ""
+            return f"{self.reviewed:,} of them reviewed, estimated {rate:.2g} % errors{valid}"
         return "no labels" if self.errors is None else f"{self.errors:,} of them wrong"
 
 
