@@ -73,10 +73,13 @@ def test_bad_input_and_other_options_name_the_repair(scored: Here) -> None:
         ("--reviewed none.csv", "none.csv"),
         ("--scores elsewhere", "elsewhere"),
         ("--alpha 2", "--alpha"),
+        ("--reviewer-error 0.5", "--reviewer-error 0.5"),
         ("--data folder:nowhere", "nowhere"),
     ):
         scored.refuse(*MONITOR, "--out", "bad", *words.split(), told=told)
-    scored.ok(*MONITOR, "--window", "100")
+    scored.ok(*MONITOR, "--window", "100", "--reviewer-error", "0.03")
+    assert scored.ok(*MONITOR, "--json").json["options"]["reviewer_error"] == 0.03
+    scored.refuse(*MONITOR, "--reviewer-error", "0", told="--reviewer-error 0.03")
     scored.refuse(*MONITOR, "--window", "50", told="--window 100")
     Path("scores/day0.parquet").rename("scores/other.parquet")
     scored.ok(*MONITOR)  # a file is known by its content

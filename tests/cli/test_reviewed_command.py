@@ -49,6 +49,8 @@ def test_fresh_policy_from_reviewed_images(here: Here, run: Path, tmp_path: Path
     assert "of them reviewed" in facts["summary"]
     assert "reference of 320 images" in facts["monitoring"]
     here.ok("score", "--policy", "fresh.json", "--data", "folder:new/", "--out", "new.parquet", "--json")
+    careful = here.ok("calibrate", *AGAIN, "--reviewer-error", "0.03", "--out", "careful.json")
+    assert "valid for reviewer errors up to 3 %" in careful.out
     stricter = here("calibrate", *AGAIN, "--risk", "0.3", "--delta", "0.2", "--out", "other.json", "--json")
     assert stricter.json["guarantee"]["delta"] == 0.2
     assert stricter.json["calibration"]["joint_delta"] == pytest.approx(0.1 + 0.2)
@@ -60,6 +62,7 @@ def test_too_many_errors_or_missing_files_are_named(here: Here, run: Path, tmp_p
     here.refuse("calibrate", *AGAIN, "--out", "fresh.json", told="no threshold guarantees")
     assert not (tmp_path / "fresh.json").exists()
     here.refuse("calibrate", *AGAIN, "--reviewed", "none.csv", told="'none.csv'")
+    here.refuse("calibrate", *AGAIN, "--reviewer-error", "-1", told="--reviewer-error")
     here.refuse("calibrate", *AGAIN[:4], "--scores", "none/*.parquet", told="'none/*.parquet'")
     with (tmp_path / "labels.csv").open("a") as file:
         file.write("unknown.png,3\n")
@@ -156,6 +159,7 @@ def test_too_few_reviews_say_what_would_be_needed(here: Here, tmp_path: Path, da
         (("--reviewed", "labels.csv", "--scores", "scores"), "--policy"),
         (("--reviewed", "labels.csv", "--policy", "policy.json"), "--scores"),
         (("--run", "run", "--risk", "0.2", "--policy", "policy.json"), "--reviewed"),
+        (("--run", "run", "--risk", "0.2", "--reviewer-error", "0.03"), "--reviewed"),
         ((*AGAIN, "--coverage", "0.5"), "--coverage"),
         ((*AGAIN, "--method", "mean"), "--method"),
         ((*AGAIN, "--adaptive"), "--adaptive"),

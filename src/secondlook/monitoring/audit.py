@@ -93,10 +93,7 @@ class AuditVerdict(FrozenRecord):
     verdict: Literal["holds", "broken", "undecided"] = "undecided"
     """*broken* stays broken: the error rate was above the guaranteed risk at some time of the stream."""
     estimate: float | None = None
-    """Error rate of the reviewed audits, weighted by their probabilities; None without any.
-
-    Errors of reviewers are included: with them, the expected estimate may be anywhere between the bounds.
-    """
+    """Error rate of the reviewed audits, weighted by their probabilities, as labeled; None without any."""
     low: float = 0.0
     high: float = 1.0
     """Bounds of the error rate over the stream so far, valid at every moment if it stays the same."""
