@@ -60,6 +60,7 @@ bench: $(VENV)/ready-dev
 	for name in views ranking metrics collect latency guarantee peers gpu cluster monitoring_groups service export; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 	for name in simulated audits; do $(BIN)/python benchmarks/monitoring.py $$name || exit 1; done
+	$(BIN)/python benchmarks/reviewers.py
 
 # Kills, failing disks, mutated files, bit flips, simulated calibrations and peak memory, in about an hour
 # (docs/background/reliability.md). `python -m stress NAME --count N` runs one of them; tests/stress has short forms.

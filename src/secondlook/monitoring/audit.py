@@ -148,7 +148,7 @@ def judge_audits(
     _, high = _bisect(lambda tried: _average(_bet_below(possible, smallest, tried)) >= limit, len(moments))
     low, high = np.maximum(0, (low - errors.false) / (1 - errors.false)), np.minimum(1, high / (1 - errors.missed))
     raised, lowered = errors.raise_risk(risk), errors.lower_risk(risk)
-    excess = _test_break(positions, probabilities, is_wrong, raised)
+    excess = log_capital_above(positions, probabilities, is_wrong, raised)
     reached = np.flatnonzero(excess >= log_limit)
     shortfall = log_capital_below(accepted, probabilities[is_wrong | ~is_reviewed], smallest, lowered)
     is_decided, more_labels = len(reached) > 0 or shortfall >= log_limit, None
@@ -229,7 +229,9 @@ def log_capital_below(accepted: int, errors: Float64Array, smallest: float, risk
     return float(_average(_bet_below(found, smallest, np.array([risk])))[0])
 
 
-def _test_break(positions: IntArray, probabilities: Float64Array, is_wrong: BoolArray, risk: float) -> Float64Array:
+def log_capital_above(
+    positions: IntArray, probabilities: Float64Array, is_wrong: BoolArray, risk: float
+) -> Float64Array:
     """Return the log of the capital of bets that the risk is above `risk` at some time, after each audit. [n]
 
     Part of the capital is bet only from later audits on, to detect a risk that grows late. Between audits capital can
