@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Cells that spreadsheets run as formulas (OWASP list), and texts that look as if they were escaped already.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
 def format_csv_row(cells: Iterable[object]) -> str:
@@ -30,6 +31,11 @@ def format_csv_row(cells: Iterable[object]) -> str:
 def escape_formula(cell: object) -> object:
     """Escape a cell of a CSV file for spreadsheets: a text like '=A1' gets a single quote in front."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def escape_controls(text: str) -> str:
+    """Escape the control characters of a text for a terminal, which could hide or replace other texts."""
+    return text.translate(_CONTROLS)
 
 
 def unescape_formula(text: str) -> str:

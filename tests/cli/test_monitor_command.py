@@ -29,6 +29,19 @@ def test_a_csv_file_of_scores_is_monitored(scored: Here) -> None:
     assert (done.json["new_files"], done.json["images"]) == (1, 260)
 
 
+def test_escape_sequences_do_not_reach_the_terminal(scored: Here) -> None:
+    hostile, policy = "\x1b[2J\x9b1m\r", Path("policy.json")
+    words = (*MONITOR, "--out", f"out{hostile}")
+    assert "out\\x1b[2J\\x9b1m\\x0d/monitor.html" in scored.ok(*words).out
+    content = json.loads(policy.read_text())
+    content["classifier"]["name"] = f"onnx:{hostile}.onnx"
+    content["calibration"]["data"] = f"folder:{hostile}"
+    policy.write_text(json.dumps(content))
+    for done in (scored.ok("info", "policy.json"), scored.fail(*words)):
+        assert "\\x1b[2J" in done.out + done.err
+        assert not {"\x1b", "\x9b", "\r"} & set(done.out + done.err)
+
+
 def score_digits(here: Here, name: str, places: slice, noise: float = 0.0) -> None:
     """Score unseen digits; their ids end in the class."""
     digits, labels = digit_images()

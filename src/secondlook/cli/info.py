@@ -22,7 +22,7 @@ from secondlook.policies import Policy, read_policy
 from secondlook.predictions import Execution
 from secondlook.registry import Registry
 from secondlook.sources import SOURCES, UnreadableImageError, read_image
-from secondlook.tables import describe_prediction
+from secondlook.tables import describe_prediction, escape_controls
 from secondlook.views import PRESETS, STEPS, ViewSet, contact_sheet
 
 REGISTRIES: Mapping[str, Mapping[str, Registry[Any]]] = {
@@ -59,10 +59,11 @@ def info(
     table.add_column(overflow="fold")
     for name, value in facts.items():
         if name != "summary":
-            table.add_row(name, "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value))
+            text = "\n".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+            table.add_row(name, escape_controls(text))
     Console(highlight=False, markup=False).print(table)
     if "summary" in facts:  # below, so that its tables have room
-        typer.echo(f"\n{facts['summary']}")
+        typer.echo(escape_controls(f"\n{facts['summary']}"))
 
 
 def describe(what: str) -> dict[str, object]:

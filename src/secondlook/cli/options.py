@@ -25,6 +25,7 @@ from secondlook.progress import hide_hugging_face_bars
 from secondlook.registry import did_you_mean
 from secondlook.sources import SOURCES, OnError
 from secondlook.specs import MEMBER_SEPARATOR, parse_spec
+from secondlook.tables import escape_controls
 from secondlook.views import PRESETS, ViewWarning
 
 TYPES: dict[object, str] = {bool: "", int: "N", float: "NUMBER", str: "TEXT"}
@@ -216,7 +217,7 @@ class Printing:
     def print(self, content: Any, text: object) -> None:
         """Print the content as JSON, or the text, or nothing."""
         if self.as_json or not self.quiet:
-            typer.echo(json.dumps(content) if self.as_json else str(text))
+            typer.echo(json.dumps(content) if self.as_json else escape_controls(str(text)))
 
 
 @dataclass(frozen=True)
