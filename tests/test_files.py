@@ -175,6 +175,22 @@ def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.posix
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o444])
+def test_mode_of_a_replaced_file_is_kept(tmp_path: Path, mode: int) -> None:
+    path, modes = tmp_path / "policy.json", []
+    path.touch()
+    path.chmod(mode)
+
+    def write(file: BinaryIO) -> None:
+        modes.append(os.fstat(file.fileno()).st_mode & 0o777)
+        file.write(b"new")
+
+    write_atomically(path, write)
+    assert [*modes, path.stat().st_mode & 0o777] == [mode, mode]
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.posix
 def test_only_own_temporary_files_are_removed(tmp_path: Path) -> None:
     """Not those of other programs, folders, links and their targets."""
     target, outside = tmp_path / "policy.json", tmp_path / "outside"

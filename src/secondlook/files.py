@@ -99,7 +99,7 @@ def read_regular_file(path: str | Path, max_bytes: int = MAX_RECORD_BYTES) -> by
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, clean: bool = False) -> None:
-    """Let `write` fill a temporary file, flush it to disk, then rename it to `path` atomically.
+    """Let `write` fill a temporary file, flush it to disk, then rename it to `path` atomically, keeping its mode.
 
     `clean` first removes temporary files of killed processes for the same path. It lists the folder, so omit it in
     large folders, and clean these with `remove_temporary_files`.
@@ -111,6 +111,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, clean: 
     file, temporary = _create_temporary_file(path)
     try:
         with file:
+            with suppress(OSError):  # a new file, or a file system without modes
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode))
             write(file)
             file.flush()
             os.fsync(file.fileno())
