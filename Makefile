@@ -22,10 +22,12 @@ demo-browser: $(VENV)/ready-export
 	test -e demo/policy.json || $(BIN)/secondlook demo --quiet
 	$(BIN)/secondlook export --policy demo/policy.json --out examples/browser/decide.onnx --force --quiet
 	cd examples/browser && npm ci --no-audit --no-fund
-	mkdir -p demo/pictures
-	$(BIN)/python -c 'import numpy; from PIL import Image; [Image.fromarray(digit[:, :, 0]).save(f"demo/pictures/{number}.png") \
-		for number, digit in enumerate(numpy.load("demo/new.npz")["images"][:40])]'
-	@echo "Open http://127.0.0.1:$(DEMO_BROWSER_PORT)/ and drop digits of demo/pictures/ on it. Stop with Ctrl-C."
+	mkdir -p examples/browser/samples
+	$(BIN)/python -c 'import json, numpy; from pathlib import Path; from PIL import Image; page = Path("examples/browser"); \
+		names = [f"samples/{number}.png" for number in range(40)]; \
+		[Image.fromarray(digit[:, :, 0]).save(page / name) for name, digit in zip(names, numpy.load("demo/new.npz")["images"])]; \
+		(page / "samples.json").write_text(json.dumps(names))'
+	@echo "Open http://127.0.0.1:$(DEMO_BROWSER_PORT)/ and choose a sample. Stop with Ctrl-C."
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory examples/browser $(DEMO_BROWSER_PORT)
 
 # Every room's laws, references, properties and the command line, all within the test process.

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, expe
 import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.classifiers import Ensemble
+from secondlook.views import apply_view
 from tests.cli.conftest import write_color_model
 from tests.policy_maker import attach, limit_familiarity
 from tests.serving.running import VIEWS, Digits, make_digits, make_png
@@ -79,6 +81,7 @@ def site(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     folder = tmp_path_factory.mktemp("site")
     for name in ("index.html", "style.css", "app.js", "decider.js", "metadata.js", "pictures.js"):
         shutil.copy(EXAMPLE / name, folder)
+    (folder / "samples.json").write_text("[]")
     (folder / "node_modules").symlink_to(runtime)
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
@@ -250,6 +253,46 @@ def test_tiles_show_what_each_look_predicted(browser: Browser, site: Site, digit
             assert page.locator("#views li").all_inner_texts() == expected
 
 
+READ_VIEWS = """canvases => canvases.map(canvas => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return [canvas.height, canvas.width, Array.from(data)];
+})"""
+
+
+@pytest.mark.parametrize("pixels", ["uint8", "float32"])
+def test_views_are_shown_as_pictures(browser: Browser, site: Site, resizing_policy: Path, pixels: str) -> None:
+    photo = make_photo(20, 20, 0)
+    views, fitted = sl.load_policy(resizing_policy).views, photo[2:18, 2:18]
+    with open_example(browser, site.export(resizing_policy, f"views-{pixels}.onnx", pixels=pixels)) as page:
+        decide(page, make_png(photo))
+        shown = page.locator("#views canvas").evaluate_all(READ_VIEWS)
+        assert len(shown) == len(views) == 4
+        for view, (height, width, values) in zip(views, shown, strict=True):
+            expected = apply_view(fitted[None], view)[0].astype(int)
+            found = np.array(values).reshape(height, width, 4)
+            np.testing.assert_allclose(found[..., :3], expected, atol=1, err_msg=view)
+            assert (found[..., 3] == 255).all()
+
+
+def test_samples_are_offered_and_work_offline(browser: Browser, site: Site, digits: Digits, digits_page: str) -> None:
+    names = [f"samples/{number}.png" for number in range(3)]
+    (site.folder / "samples").mkdir()
+    for name, file in zip(names, digits.files, strict=False):
+        (site.folder / name).write_bytes(file)
+    with open_example(browser, digits_page) as page:
+        expect(page.locator("#samples")).to_be_hidden()
+    (site.folder / "samples.json").write_text(json.dumps(names))
+    with open_example(browser, digits_page) as page:
+        samples = page.get_by_role("button", name="sample")
+        expect(samples).to_have_count(3)
+        samples.nth(1).click()
+        chosen = read_decision(page, names[1])
+        assert chosen == decide(page, digits.files[1], "same.png")
+        if folder := os.environ.get("SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / "browser-samples.png", full_page=True)
+    (site.folder / "samples.json").write_text("[]")
+
+
 @pytest.fixture(scope="module")
 def resizing_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy whose classifier resizes color images of any size, with a hostile class name."""
@@ -352,6 +395,8 @@ def test_wrong_files_are_explained(browser: Browser, site: Site, digits: Digits,
         right = decide(page, digits.files[0])
         page.set_input_files("#file", FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"buy milk"))
         expect(page.locator("#problem")).to_contain_text("“notes.txt” cannot be read")
+        for place in ("#result", "#details", "#facts", "#picture"):
+            expect(page.locator(place)).to_be_hidden()
         expect(page.locator("body")).not_to_have_class("busy")
         cut = (site.folder / "digits.onnx").read_bytes()[:-9]
         model = digits.policy.with_name("digits.onnx").read_bytes()
@@ -427,5 +472,9 @@ def test_page_fits_the_width_with_enough_contrast(
             box = page.locator("#meter").bounding_box()
             assert box is not None
             assert box["y"] + box["height"] <= size["height"], "the decision is on the first screen"
+            verdict, picture = (page.locator(place).bounding_box() for place in ("#verdict", "#drop"))
+            assert verdict is not None
+            assert picture is not None
+            assert size is DESKTOP or verdict["y"] < picture["y"], "on a phone, the verdict is first"
             if folder := os.environ.get("SCREENSHOTS"):
                 page.screenshot(path=Path(folder) / f"browser-{size['width']}-{scheme}-{accept}.png", full_page=True)

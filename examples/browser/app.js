@@ -1,9 +1,10 @@
 // The page: reads pictures and shows their decisions. Texts from files are set as text, never as HTML.
 
 import { Decider, DeciderError, startRuntime } from "./decider.js";
-import { PictureError, readPicture } from "./pictures.js";
+import { PictureError, readPicture, toImageData } from "./pictures.js";
 
 const DEFAULT_DECIDER = "decide.onnx";
+const SAMPLES = "samples.json"; // paths of pictures; optional
 const MOST_LIKELY = 5;
 const SMALL = 128; // smaller pictures are enlarged in whole pixels
 
@@ -86,6 +87,7 @@ async function decideNow(file) {
 // --- Showing ---
 
 function showProblem(error) {
+  if (error) clearDecision(); // an old decision beside an error would be mistaken for that of the new picture
   const known = error instanceof DeciderError || error instanceof PictureError;
   find("problem").textContent = !error || known ? error?.message ?? "" : `Error: ${error.message ?? error}`;
   find("problem").hidden = !error;
@@ -103,6 +105,7 @@ function showStatus(text, share) {
 function showIdle() {
   document.body.classList.remove("busy");
   for (const id of ["file", "choose", "shoot"]) find(id).disabled = decider === null;
+  find("samples").hidden = decider === null || !find("sample-list").children.length;
   showStatus(decider ? "Ready: drop, choose or paste a picture." : "No file is loaded.");
   find("status").hidden = !find("result").hidden;
 }
@@ -112,6 +115,25 @@ function clearDecision() {
   find("invitation").hidden = false;
 }
 
+/** Offers the pictures of the list beside the page, if there is one. */
+async function offerSamples() {
+  const response = await fetch(SAMPLES).catch(() => null);
+  const paths = response?.ok ? await response.json() : [];
+  find("sample-list").replaceChildren(...paths.map((path, place) => {
+    const button = element("button", "", "sample");
+    const image = document.createElement("img");
+    [image.src, image.alt] = [path, `sample ${place + 1}`];
+    button.type = "button";
+    button.append(image);
+    button.addEventListener("click", async () => {
+      const blob = await (await fetch(path)).blob();
+      decideAbout(new File([blob], path, { type: blob.type }));
+    });
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+}
 
 function showDecider() {
   const { policy, record, file } = decider;
@@ -195,12 +217,13 @@ function showLikely({ labels, probabilities }) {
   }));
 }
 
-function showViews({ label, looks, views }) {
+function showViews({ label, looks, views, viewPixels }) {
   const agreeing = views.filter((view) => view.label === label).length;
   find("votes").textContent = `${agreeing} of ${looks} ${looks === 1 ? "look" : "looks"} predicted ${decider.nameClass(label)}.`;
-  find("views").replaceChildren(...views.map((view) => {
+  find("views").replaceChildren(...views.map((view, number) => {
     const tile = document.createElement("li");
     const isTaken = view.label !== null;
+    if (viewPixels) tile.append(drawView(toImageData(viewPixels, number)));
     tile.append(element("span", isTaken ? decider.nameClass(view.label) : "not needed", "name"));
     if (isTaken) tile.append(element("span", percent(view.probability), "share"));
     tile.append(element("small", view.text));
@@ -208,6 +231,15 @@ function showViews({ label, looks, views }) {
     tile.title = view.text;
     return tile;
   }));
+}
+
+function drawView(image) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width, image.height];
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.classList.toggle("pixelated", Math.max(image.width, image.height) <= SMALL);
+  canvas.ariaHidden = "true"; // the text beside it says the same
+  return canvas;
 }
 
 function element(tag, text, className = "") {
@@ -259,4 +291,4 @@ document.addEventListener("drop", (event) => {
 });
 
 const address = new URLSearchParams(location.search).get("model") ?? DEFAULT_DECIDER;
-queue = queue.then(() => useDecider(address, () => fetchDecider(address)));
+queue = queue.then(offerSamples).then(() => useDecider(address, () => fetchDecider(address)));

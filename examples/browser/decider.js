@@ -4,6 +4,7 @@ import { isIntact, readMetadata } from "./metadata.js";
 
 const RUNTIME = "./node_modules/onnxruntime-web/dist/ort.wasm.min.mjs";
 const KNOWN_VERSION = 1;
+const TYPE_NUMBERS = { uint8: 2, float32: 1 };
 
 /** A file that is not a decider, or that cannot be run. */
 export class DeciderError extends Error {}
@@ -36,7 +37,8 @@ export class Decider {
       throw new DeciderError(`“${name}” was written by another version of secondlook (${record.secondlook}); export it again.`);
     }
     const size = bytes.length;
-    const session = await ort.InferenceSession.create(bytes).catch((error) => {
+    const model = record.adaptive ? bytes : withViews(bytes, TYPE_NUMBERS[record.pixels]);
+    const session = await ort.InferenceSession.create(model).catch((error) => {
       throw new DeciderError(`ONNX Runtime Web cannot run “${name}”: ${error.message}.`);
     });
     return new Decider(ort, session, JSON.parse(metadata.get("secondlook.policy")), record, { name, size });
@@ -65,6 +67,7 @@ export class Decider {
       probabilities: outputs.probabilities.data,
       looks: Number(outputs.looks.data[0]),
       views: this.readViews(outputs.view_outputs),
+      viewPixels: outputs.views ?? null, // an adaptive file computes its views in a loop, which keeps them
       milliseconds,
     };
   }
@@ -122,6 +125,18 @@ export class Decider {
     }
     return mean;
   }
+}
+
+/** Returns a model whose views are one more output: protobuf merges a model with a graph that has only this output. */
+function withViews(bytes, typeNumber) {
+  const name = new TextEncoder().encode("views");
+  const type = [0x12, 4, 0x0a, 2, 0x08, typeNumber];
+  const output = [0x0a, name.length, ...name, ...type];
+  const graph = [0x3a, output.length + 2, 0x62, output.length, ...output];
+  const merged = new Uint8Array(bytes.length + graph.length);
+  merged.set(bytes);
+  merged.set(graph, bytes.length);
+  return merged;
 }
 
 /** Returns a share of one in per cent, with at most six digits. */

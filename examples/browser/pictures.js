@@ -78,6 +78,18 @@ function convertToGray(rgba) {
   return pixels;
 }
 
+/** Returns one picture of a tensor [pictures, height, width, channels], uint8 or float32 in [0, 1], to be drawn. */
+export function toImageData({ data, dims: [, height, width, channels] }, number) {
+  const image = new ImageData(width, height);
+  const pixels = data.subarray(number * height * width * channels);
+  const scale = data instanceof Float32Array ? 255 : 1;
+  image.data.forEach((_, place) => {
+    const [pixel, channel] = [Math.floor(place / 4), place % 4];
+    image.data[place] = channel === 3 ? 255 : scale * pixels[pixel * channels + (channels === 3 ? channel : 0)];
+  });
+  return image;
+}
+
 const formatSize = ({ width, height }) => `${width} × ${height}`;
 
 function describeChange(original, bitmap) {

@@ -112,7 +112,8 @@ class DecisionGraph:
 
     def _add_all_looks(self, graph: Graph, images: Tensor) -> Looked:
         views = [add_view(graph, images, view, self.frame) for view in self.views]
-        stacked = views[0] if len(views) == 1 else graph.op("Concat", *views, axis=0)
+        # Named, so that a program can make it an output and show what was looked at, as examples/browser does.
+        stacked = graph.rename(graph.op("Concat", *views, axis=0), "views")
         outputs = self._add_networks(graph, stacked)
         per_view = graph.op("Reshape", outputs, [len(views), -1, self.n_outputs])
         view_outputs = graph.op("Transpose", per_view, perm=[1, 0, 2])
