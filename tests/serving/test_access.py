@@ -342,10 +342,13 @@ def test_every_response_has_the_security_headers(site: Site) -> None:
 def test_browsers_cache_static_files_until_they_change(site: Site) -> None:
     site.tokens.add("Anna", "reviewer")
     addresses = re.findall(r'(?:href|src)="(/static/[^"]+)"', site.get("/login", PAGE).body.decode())
-    assert len(addresses) == 2
+    assert [address.partition("?")[0] for address in addresses] == [
+        f"/static/{name}" for name in ("logo.svg", "design.css", "service.css", "logo.svg")
+    ]
     for address in addresses:
         reply = site.get(address)
-        assert reply.headers["content-type"] == "text/css; charset=utf-8"
+        expected = "image/svg+xml" if ".svg" in address else "text/css; charset=utf-8"
+        assert reply.headers["content-type"] == expected
         assert "immutable" in reply.headers["cache-control"]
         assert site.get(address.partition("?")[0]).headers["cache-control"] == "no-cache"
     for name in ("x.css", "base.html", "..%2Fbase.html", "../pages.py", "report.html"):
