@@ -53,28 +53,29 @@ def test_kappa_per_pair_of_reviewers(labels: list[tuple[int, int]]) -> None:
     rows = [
         GivenLabel(image, name, one) for image, pair in enumerate(labels) for name, one in zip("ba", pair, strict=True)
     ]
-    (found,) = describe_agreement(rows, 0.0).pairs
+    (found,) = describe_agreement(rows, 0.0)["pairs"]
     a, b = zip(*labels, strict=True)
     matrix = np.histogram2d(a, b, bins=np.arange(-0.5, 3))[0] / len(labels)
     chance = matrix.sum(axis=0) @ matrix.sum(axis=1)
-    assert found.reviewers == ("a", "b")
-    assert found.agreement == pytest.approx(np.trace(matrix))
+    assert found["reviewers"] == ("a", "b")
+    assert found["agreement"] == pytest.approx(np.trace(matrix))
     if len({*a, *b}) == 1:
-        assert found.kappa is None
+        assert found["kappa"] is None
     else:
-        assert found.kappa == pytest.approx((np.trace(matrix) - chance) / (1 - chance), abs=1e-12)
-        assert found.kappa == pytest.approx(cohen_kappa_score(a, b), abs=1e-12)
+        assert found["kappa"] == pytest.approx((np.trace(matrix) - chance) / (1 - chance), abs=1e-12)
+        assert found["kappa"] == pytest.approx(cohen_kappa_score(a, b), abs=1e-12)
 
 
 @pytest.mark.parametrize(("images", "disagreements"), [(0, 0), (10, 0), (200, 12), (200, 120), (5, 5)])
 def test_estimated_reviewer_error(images: int, disagreements: int) -> None:
     found = estimate_error([(0, 1)] * disagreements + [(1, 1)] * (images - disagreements), 0.01)
-    assert (found.images, found.disagreements) == (images, disagreements)
-    assert 0 <= found.low <= (found.estimate or 0) <= found.high <= 0.5
-    assert found.exceeded == (found.low > 0.01)
-    if found.estimate is not None and 0 < disagreements < images / 2:
-        assert 2 * found.estimate * (1 - found.estimate) == pytest.approx(disagreements / images)
-        low, high = (2 * end * (1 - end) for end in (found.low, found.high))
+    assert (found["images"], found["disagreements"]) == (images, disagreements)
+    assert 0 <= found["low"] <= (found["estimate"] or 0) <= found["high"] <= 0.5
+    assert found["exceeded"] == (found["low"] > 0.01)
+    if 0 < disagreements < images / 2:
+        rates = [2 * error * (1 - error) for error in (found["estimate"], found["low"], found["high"])]
+        assert rates[0] == pytest.approx(disagreements / images)
+        low, high = rates[1:]
         assert binom.sf(disagreements - 1, images, low) == pytest.approx(0.025)
         assert binom.cdf(disagreements, images, high) == pytest.approx(0.025)
 
@@ -84,17 +85,18 @@ def test_interval_covers_the_error_rate_of_simulated_reviewers() -> None:
     for _ in range(300):
         labels = rng.random((400, 2)) < error
         found = estimate_error([(int(a), int(b)) for a, b in labels], error)
-        covered += found.low <= error <= found.high
+        covered += found["low"] <= error <= found["high"]
     assert covered / 300 > 0.92
 
 
 def test_only_blind_first_labels_are_compared() -> None:
-    rows = [
+    labels = [
         GivenLabel(1, "a", 0), GivenLabel(1, "b", 1), GivenLabel(1, "b", 0), GivenLabel(1, "c", 0),
         GivenLabel(2, "a", 0, is_blind=False), GivenLabel(2, "b", 1, is_blind=False),
         GivenLabel(3, "a", Answer.CANNOT_TELL), GivenLabel(3, "b", 1),
     ]  # fmt: skip
-    found = describe_agreement(rows, 0.05)
-    assert (found.error.images, found.error.disagreements) == (1, 1), "of the first two"
-    assert [(row.name, row.labels, row.pairs) for row in found.reviewers] == [("a", 3, 2), ("b", 3, 2), ("c", 1, 2)]
-    assert math.isclose(found.alpha or 0, compute_slow_alpha([[0, 1, 0]]) or 0)
+    found = describe_agreement(labels, 0.05)
+    assert (found["error"]["images"], found["error"]["disagreements"]) == (1, 1), "of the first two"
+    rows = [(row["name"], row["labels"], row["pairs"]) for row in found["reviewers"]]
+    assert rows == [("a", 3, 2), ("b", 3, 2), ("c", 1, 2)]
+    assert math.isclose(found["alpha"], compute_slow_alpha([[0, 1, 0]]) or 0)

@@ -267,27 +267,37 @@ class Given(NamedTuple):
 @pytest.mark.parametrize(
     ("labels", "options", "expected"),
     [
-        ([], {}, (None, 1)),
-        ([None], {}, (None, 1)),
-        ([None, 4], {}, (4, 1)),
-        ([4], {"double": True}, (None, 2)),
-        ([4, 4], {"double": True}, (4, 2)),
-        ([4], {"predicted": [4, 5]}, (4, 1)),
-        ([5], {"predicted": [4, 5]}, (5, 1)),
-        ([3], {"predicted": [4]}, (None, 2)),
-        ([Answer.CANNOT_TELL], {"predicted": [4]}, (Answer.CANNOT_TELL, 1)),
-        ([Answer.BAD_IMAGE], {"predicted": [4]}, (None, 2)),
-        ([3, None, 3], {"predicted": [4]}, (3, 2)),
-        ([3, 4], {"predicted": [4]}, (None, 3)),
-        ([3, 4, 3], {}, (3, 3)),
-        ([3, 4, 5], {"double": True}, (Answer.CANNOT_TELL, 3)),
-        ([3, 4, 3, 4], {}, (Answer.CANNOT_TELL, 3)),
+        ([], {}, None),
+        ([None], {}, None),
+        ([None, 4], {}, 4),
+        ([4], {"double": True}, None),
+        ([4, 4], {"double": True}, 4),
+        ([3, 4], {}, None),
+        ([3, 4, 3], {}, 3),
+        ([3, 4, 5], {"double": True}, Answer.CANNOT_TELL),
+        ([3, 4, 3, 4], {}, Answer.CANNOT_TELL),
+        ([4], {"predicted": [4, 5]}, 4),
+        ([5], {"predicted": [4, 5]}, 5),
+        ([5, 4], {"predicted": [4, 5], "double": True}, 5),
+        ([Answer.CANNOT_TELL], {"predicted": [4]}, Answer.CANNOT_TELL),
+        ([Answer.CANNOT_TELL], {"predicted": [4], "double": True}, None),
+        ([3], {"predicted": [4]}, None),
+        ([3, None, 3], {"predicted": [4]}, None),
+        ([3, 3, 3], {"predicted": [4]}, 3),
+        ([Answer.BAD_IMAGE] * 3, {"predicted": [4], "double": True}, Answer.BAD_IMAGE),
+        ([3, 4], {"predicted": [4]}, None),
+        ([3, 4, 4], {"predicted": [4]}, 4),
+        ([3, 3, 4], {"predicted": [4]}, None),
+        ([3, 3, 4, 3], {"predicted": [4]}, 3),
+        ([3, 3, 4, 4], {"predicted": [4]}, 4),
+        ([3, 3, 4, 5], {"predicted": [4]}, Answer.CANNOT_TELL),
+        ([3, 5, 6, 7], {"predicted": [4]}, Answer.CANNOT_TELL),
     ],
 )
-def test_label_in_force(labels: list[int | None], options: dict[str, Any], expected: tuple[int | None, int]) -> None:
+def test_label_in_force(labels: list[int | None], options: dict[str, Any], expected: int | None) -> None:
     opinions = [Opinion(label) for label in labels]
     assert resolve_label(opinions, **options) == expected
-    assert resolve_label([*opinions, Opinion(7, is_final=True)], **options) == (7, 1)
+    assert resolve_label([*opinions, Opinion(7, is_final=True)], **options) == 7
 
 
 def test_images_for_two_reviewers_are_drawn_by_a_secret() -> None:
@@ -334,14 +344,18 @@ class Item:
         """Follow the rule for labels, written case by case."""
         decided, labels = [one.label for one in self.given if one.decides], self.labels
         was_urgent, same = self.urgent, max(map(labels.count, labels), default=0)
-        is_doubted = reviewers_err and self.audit and labels[:1] not in ([], [2], [Answer.CANNOT_TELL])
+        often = {label for label in labels if labels.count(label) == same}
         if decided:
             self.label = decided[-1]
-        elif len(set(labels)) > 1:
-            often = {label for label in labels if labels.count(label) == same}
-            self.label = None if len(labels) < 3 else Answer.CANNOT_TELL if len(often) > 1 else often.pop()
+        elif reviewers_err and self.audit and not set(labels) <= {2} and not set(labels) <= {Answer.CANNOT_TELL}:
+            wrong = [label for label in labels if label not in (2, Answer.CANNOT_TELL)]
+            agreed = {label for label in wrong if wrong.count(label) >= 3}
+            over = Answer.CANNOT_TELL if len(labels) >= 4 or labels.count(Answer.CANNOT_TELL) >= 3 else None
+            self.label = 2 if labels.count(2) >= 2 else agreed.pop() if agreed else over
+        elif len(often) == 1 and len(labels) == same:
+            self.label = labels[0] if len(labels) >= 1 + self.double else None
         else:
-            self.label = labels[0] if len(labels) >= (2 if self.double or is_doubted else 1) else None
+            self.label = None if len(labels) < 3 else Answer.CANNOT_TELL if len(often) > 1 else often.pop()
         is_asked = any(one.label is None for one in self.given)
         self.urgent = self.label is None and (len(set(labels)) > 1 or is_asked)
         if self.urgent and not was_urgent:
@@ -577,12 +591,8 @@ class Reviewers(RuleBasedStateMachine):
         latest = {item.number: max((one.number for one in item.given), default=0) for item in self.items}
         known = sorted((number for number in latest if latest[number]), key=lambda number: -latest[number])
         rest = sorted((item for item in self.items if not item.given), key=lambda one: one.place[1:])
-        found: list[int] = []
-        before: int | None = None
-        while len(found) < 6:
-            items, before = self.queue.find_items([], before=before, limit=2)
-            found += [item.number for item in items]
-        assert before is None
+        items = [item for start in (0, 2, 4) for item in self.queue.find_items([], start=start, limit=2)]
+        found = [item.number for item in items]
         assert found == known + [item.number for item in rest]
 
 

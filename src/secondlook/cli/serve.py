@@ -49,7 +49,7 @@ def serve(
         float,
         Option(
             metavar="BOUND",
-            help="Largest error rate of reviewers. Above 0, a second reviewer must confirm that an audit is wrong.",
+            help="Largest error rate of reviewers. Above 0, it takes three reviewers to find an audit wrong.",
         ),
     ] = 0.0,
     keep: Annotated[

@@ -112,11 +112,11 @@ reviews = sa.Table(
     sa.Column("reviewed_at", sa.Double),
     sa.Column("comment", sa.Text),
     sa.Column("double", sa.Boolean, nullable=False, default=False),
-    sa.Column("wanted", sa.Integer, nullable=False, default=1),
     sa.Column("urgent", sa.Boolean, nullable=False, default=False),
     sa.Column("label_count", sa.Integer, nullable=False, default=0),
-    sa.Column("latest", Number, nullable=False, default=0, index=True),
+    sa.Column("latest", Number, nullable=False, default=0),
     sa.Index("waiting_reviews", "label", "expired", "audit", "skips", sa.desc("urgent"), "place", "number"),
+    sa.Index("newest_reviews", sa.desc("latest"), "expired", "skips", sa.desc("urgent"), "place", "number"),
     sa.Index("owned_reviews", "lease_owner", "label"),
     sa.Index("leased_reviews", "lease_until"),
 )
@@ -124,10 +124,9 @@ reviews = sa.Table(
 class and probability of each look; `place` orders the queue. `expired` images were removed before their review, or need
 no label.
 
-`label` is the label in force: a class, or an `Answer`, which is negative. It and the columns up to `latest` follow from
-the events: `comment` is the last one, `wanted` the number of labels wanted, `label_count` that of active labels, and
-`latest` the number of the last active event. `double` images were drawn for two reviewers; `urgent` ones wait for
-another reviewer because of an escalation or of different labels."""
+`label` is the label in force: a class, or an `Answer`, which is negative. It, `label_count` and `latest` (the number of
+labels, and of the last event) follow from the active events. `double` images were drawn for two reviewers, `urgent`
+ones wait for another reviewer after an escalation or different labels."""
 
 events = sa.Table(
     "events",

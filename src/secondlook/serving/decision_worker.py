@@ -50,10 +50,6 @@ class LiveDeployment:
         preds = self.plan.make_predictions(outputs, [image.key.id for image in images])
         return self.options.detail(preds, audit_seed=self.audit_seed)
 
-    def is_double(self, id_: str) -> bool:
-        """Whether two reviewers label an image if it needs a review."""
-        return is_drawn(id_, self.audit_seed, self.deployment.double_review)
-
 
 _Result = StoredOutcome | Exception
 
@@ -246,16 +242,11 @@ class DecisionWorker:
             by_looks.setdefault(len(image.outputs), []).append(image)
         jobs = [image.key for group in by_looks.values() for image in group]
         decisions = [decision for group in by_looks.values() for decision in live.decide(group)]
-        new = [
-            NewDecision(
-                decision,
-                job.digest,
-                job.image.name,
-                self._choose_image(job.image.content, decision),
-                double=live.is_double(decision.id),
-            )
-            for job, decision in zip(jobs, decisions, strict=True)
-        ]
+        new, share = [], live.deployment.double_review
+        for job, decision in zip(jobs, decisions, strict=True):
+            stored = self._choose_image(job.image.content, decision)
+            double = is_drawn(decision.id, live.audit_seed, share)
+            new.append(NewDecision(decision, job.digest, job.image.name, stored, double=double))
         self._resolve(jobs, self._store.add(new, live.deployment.number))
         self._metrics.count_decisions(decisions)
 

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from secondlook.serving.store import ReviewedService
     from secondlook.serving.tokens import TokenFile
 
-MAX_REVIEWER_ERROR = 0.4
-"""Reviewers who err more often than this say almost nothing."""
-
 
 @dataclass(frozen=True)
 class ServiceOptions:
@@ -30,7 +27,7 @@ class ServiceOptions:
     double_review: float = 0.0
     """Fraction of the images to review that two reviewers label without seeing each other's labels."""
     reviewer_error: float = 0.0
-    """Largest error rate of reviewers. Above 0, an audit is only wrong if two reviewers say so."""
+    """Largest error rate of reviewers. Above 0, it takes three reviewers to find an audit wrong."""
     keep: float | None = None
     """Seconds after which stored images are removed, reviewed or not; None for never."""
     store_images: bool = True
@@ -53,7 +50,7 @@ class ServiceOptions:
     """Confidence level of the intervals."""
 
     def __post_init__(self) -> None:
-        for name, limit in (("double_review", 1.0), ("reviewer_error", MAX_REVIEWER_ERROR)):
+        for name, limit in (("double_review", 1.0), ("reviewer_error", 0.4)):
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value <= limit:
                 fault = f"is out of range; expected a number from 0 to {limit:g}"

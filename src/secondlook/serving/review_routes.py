@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from secondlook import apply_views
 from secondlook.extension import Answer, encode_png, find_class, read_image
 from secondlook.serving.access import require
+from secondlook.serving.database import events
 from secondlook.serving.decide_routes import describe_decision
 from secondlook.serving.label_files import parse_label_file
 from secondlook.serving.request_images import fit_image
@@ -281,7 +282,8 @@ def find_label(label: int | str, service: Service, number: int) -> int:
 
 def describe_items(items: Sequence[StoredDecision], service: Service) -> list[ReviewBody | BlindBody]:
     """Return images of the queue as response bodies."""
-    asked = service.reviews.find_events([item.number for item in items if item.urgent], action="escalate")
+    urgent = [item.number for item in items if item.urgent]
+    asked = service.reviews.find_events(urgent, events.c.action == "escalate")
     return [describe_item(item, service, asked.get(item.number)) for item in items]
 
 

@@ -29,7 +29,7 @@ from secondlook.serving.label_files import NewLabel
 from secondlook.serving.options import ServiceOptions
 from secondlook.serving.responses import RequestError
 from secondlook.serving.tokens import Principal
-from secondlook.serving.trail import IS_ACTIVE, Action, add_event, end_event, find_active, settle
+from secondlook.serving.trail import IS_ACTIVE, Action, add_event, end_event, select_active, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,10 +154,8 @@ class DecisionStore:
                     shown = {name: getattr(one.decision, name) for name in ("audit", "likely", "views")}
                     # Ordering audits by confidence would bias the audited risk until all have labels.
                     place = 0.0 if one.decision.audit else one.decision.confidence
-                    shown |= {"double": one.double, "wanted": 2 if one.double else 1}
-                    rows[reviews].append(
-                        {"number": number, "place": place if one.place is None else one.place, **shown}
-                    )
+                    shown |= {"place": place if one.place is None else one.place, "double": one.double}
+                    rows[reviews].append({"number": number, **shown})
                     if one.image is not None:
                         rows[images].append({"number": number, **one.image._asdict(), "stored_at": now})
             for table, values_of in rows.items():
@@ -381,15 +379,14 @@ class ReviewStore:
         action: Action = "decide" if decides else "correct"
         with self._database.write() as connection:
             row = _read_state(connection, number)
-            of_all = [one for one in find_active(connection, number) if one.action == "decide"]
-            own = next(iter(of_all), None) if decides else _find_own(connection, number, principal)
+            own = _find_own(connection, number, principal, decides=decides)
             if own is None and not decides:
                 raise RequestError(409, "not_labeled", f"image {number} has no label of yours to correct.")
-            if own is not None:
-                if own.label == label:
-                    return
-                end_event(connection, own, action)
             before = row.label if own is None else own.label
+            if own is not None and before == label:
+                return
+            if own is not None:
+                end_event(connection, own, action)
             add_event(connection, number, action, principal, now, label=label, before=before, comment=comment)
             settle(connection, [number])
 
@@ -505,35 +502,20 @@ class ReviewStore:
             yield [found[number] for number in wanted]
 
     def find_items(
-        self, conditions: Sequence[sa.ColumnElement[bool]], *, before: int | None = None, limit: int = 50
-    ) -> tuple[list[StoredDecision], int | None]:
-        """Return a page of the images that meet some conditions on reviews and decisions, and `before` of the next one.
+        self, conditions: Sequence[sa.ColumnElement[bool]], *, start: int = 0, limit: int = 50
+    ) -> list[StoredDecision]:
+        """Return some of the images that meet conditions on reviews and decisions.
 
         Images with the newest labels and escalations come first, then all others in review order.
         """
-        chosen = sa.select(reviews.c.number, reviews.c.latest)
-        chosen = chosen.join(decisions, decisions.c.number == reviews.c.number).where(*conditions)
-        is_newer = reviews.c.latest > 0 if before is None else (reviews.c.latest > 0) & (reviews.c.latest < before)
-        start = max(0, -(before or 0))
-        with self._database.read() as connection:
-            rows = list(connection.execute(chosen.where(is_newer).order_by(reviews.c.latest.desc()).limit(limit + 1)))
-            if (known := len(rows)) <= limit:
-                rest = chosen.where(reviews.c.latest == 0).order_by(reviews.c.expired, *QUEUE_ORDER)
-                rows += connection.execute(rest.offset(start).limit(limit + 1 - known))
-            numbers = [row.number for row in rows[:limit]]
-            items = {item.number: item for item in _read_items(connection, numbers)}
-        following = rows[limit - 1].latest if known > limit else known - start - limit
-        return [items[number] for number in numbers], following if len(rows) > limit else None
+        order = (reviews.c.latest.desc(), reviews.c.expired, *QUEUE_ORDER)
+        query = SELECT_DECISION.where(reviews.c.number.is_not(None), *conditions)
+        return list(self._database.fetch(query.order_by(*order).offset(start).limit(limit)))
 
-    def find_events(
-        self, numbers: Sequence[int], *, by: str | None = None, action: Action | None = None
-    ) -> dict[int, StoredEvent]:
-        """Return the last active event of each of some images, of one reviewer or one action only."""
-        is_wanted = IS_ACTIVE & events.c.image.in_(numbers)
-        is_wanted &= sa.true() if by is None else (events.c.by == by) & (events.c.action != "decide")
-        is_wanted &= sa.true() if action is None else events.c.action == action
-        rows = self._database.fetch(sa.select(events).where(is_wanted).order_by(events.c.number)) if numbers else ()
-        return {row.image: row for row in rows}
+    def find_events(self, numbers: Sequence[int], *conditions: sa.ColumnElement[bool]) -> dict[int, StoredEvent]:
+        """Return the last active event of each of some images that meets some conditions."""
+        query = select_active().where(events.c.image.in_(numbers), *conditions)
+        return {row.image: row for row in (self._database.fetch(query) if numbers else ())}
 
     def read_history(self, number: int) -> Sequence[StoredEvent]:
         """Return all events of an image, oldest first."""
@@ -654,16 +636,19 @@ def _is_label_of(owner: str) -> sa.ColumnElement[bool]:
     return (events.c.session == owner) & IS_ACTIVE & events.c.label.is_not(None) & (events.c.action != "decide")
 
 
-def _find_own(connection: sa.Connection, number: int, principal: Principal) -> sa.Row[Any] | None:
-    """Return the active label or escalation of a reviewer."""
-    own = (one for one in find_active(connection, number) if one.by == principal.name and one.action != "decide")
-    return next(own, None)
+def _find_own(
+    connection: sa.Connection, number: int, principal: Principal, *, decides: bool = False
+) -> StoredEvent | None:
+    """Return the active label or escalation of a reviewer, or the decision for everyone."""
+    is_decision = events.c.action == "decide"
+    is_own = is_decision if decides else ~is_decision & (events.c.by == principal.name)
+    return connection.execute(select_active().where(events.c.image == number, is_own)).first()
 
 
-def _is_undoable(connection: sa.Connection, own: sa.Row[Any], owner: str) -> bool:
+def _is_undoable(connection: sa.Connection, own: StoredEvent, owner: str) -> bool:
     """Whether an active event is from a session, and nobody has labeled the image since."""
-    later = (one for one in find_active(connection, own.image) if one.number > own.number)
-    return own.session == owner and all(one.label is None for one in later)
+    is_later = (events.c.image == own.image) & (events.c.number > own.number) & events.c.label.is_not(None)
+    return own.session == owner and connection.execute(select_active().where(is_later)).first() is None
 
 
 def _find_opinions(connection: sa.Connection, numbers: Sequence[int]) -> dict[tuple[int, str], int | None]:

@@ -14,8 +14,8 @@ from secondlook.serving.tokens import Principal
 Action = Literal["label", "escalate", "undo", "correct", "withdraw", "decide", "import"]
 """What a reviewer does with an image; only an administrator decides (for everyone) and withdraws (others' labels)."""
 IS_ACTIVE = events.c.ended.is_(None)
-STANDING = ("label", "wanted", "urgent", "skips", "label_count", "latest", "comment", "reviewer", "reviewed_at")
-"""Columns of `reviews` that follow from the events of an image."""
+AGREEING = 3
+"""Number of reviewers who must agree that an audit is wrong, if reviewers err."""
 
 
 class Opinion(NamedTuple):
@@ -29,37 +29,34 @@ class Opinion(NamedTuple):
 
 def resolve_label(
     opinions: Sequence[Opinion], *, double: bool = False, predicted: Collection[int] | None = None
-) -> tuple[int | None, int]:
-    """Return the label in force, None if there is none yet, and the number of labels that it takes.
+) -> int | None:
+    """Return the label in force; None if it takes more labels.
 
-    One label is enough, except for `double` images and for a first label that contradicts the `predicted` classes,
-    which take two. Different labels take three: the most frequent one is in force, or `cannot tell` if there are
-    several of those. The last decision of an administrator is in force at once.
+    One label is enough, or two for `double` images. Different labels take three: the most frequent one is in force, or
+    `cannot tell` if there are several of those. The last decision of an administrator is in force at once.
 
-    Parameters
-    ----------
-    opinions
-        The active opinions, oldest first, at most one per reviewer and one decision.
-    double
-        Whether the image was drawn for two reviewers.
-    predicted
-        The predicted classes of an audit that a second reviewer must confirm to be wrong; None for other images.
+    If reviewers err, `predicted` are the predicted classes of an audit. Then a class that contradicts them takes
+    `AGREEING` equal labels, and different labels take two that confirm them; after `AGREEING` + 1 labels without
+    either, it is `cannot tell`. The bounds of `Monitor(reviewer_error=)` assume this.
+
+    `opinions` are the active ones, oldest first: at most one of each reviewer, and one decision.
     """
     if final := [one.label for one in opinions if one.is_final]:
-        return final[-1], 1
+        return final[-1]
     labels = [one.label for one in opinions if one.label is not None]
-    contradicts = predicted is not None and any(is_wrong(label, predicted) for label in labels[:1])
-    wanted = 3 if len(set(labels)) > 1 else 2 if double or contradicts else 1
-    if len(labels) < wanted:
-        return None, wanted
+    trusted = labels if predicted is None else [one for one in labels if one in (*predicted, Answer.CANNOT_TELL)]
+    if len(set(labels)) <= 1 and labels == trusted:
+        return labels[0] if len(labels) > double else None
     counts = Counter(labels)
     leading = [label for label, count in counts.items() if count == max(counts.values())]
-    return leading[0] if len(leading) == 1 else Answer.CANNOT_TELL, wanted
-
-
-def is_wrong(label: int, predicted: Collection[int]) -> bool:
-    """Whether a label says that a prediction is wrong; `cannot tell` does not."""
-    return label != Answer.CANNOT_TELL and label not in predicted
+    if predicted is not None:
+        confirming = Counter(label for label in labels if label in predicted)
+        if confirming.total() > 1:
+            return confirming.most_common(1)[0][0]
+        leading = [label for label in leading if counts[label] >= AGREEING]
+    if len(labels) < (3 if leading else AGREEING + 1):
+        return None
+    return leading[0] if len(leading) == 1 else Answer.CANNOT_TELL
 
 
 def is_drawn(id_: str, seed: int, share: float) -> bool:
@@ -81,51 +78,47 @@ def end_event(connection: sa.Connection, event: sa.Row[Any], action: Action) -> 
     connection.execute(sa.update(events).where(events.c.number == event.number).values(ended=action))
 
 
-def find_active(connection: sa.Connection, image: int) -> Sequence[sa.Row[Any]]:
-    """Return the active events of an image, oldest first."""
-    is_own = (events.c.image == image) & IS_ACTIVE
-    return connection.execute(sa.select(events).where(is_own).order_by(events.c.number)).all()
+def select_active() -> sa.Select[Any]:
+    """Return the query of all active events, oldest first."""
+    return sa.select(events).where(IS_ACTIVE).order_by(events.c.number)
 
 
 def settle(connection: sa.Connection, images: Sequence[int]) -> None:
     """Update the labels in force of some images; an image with a label is no longer leased."""
-    changed: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in STANDING}
-    update = sa.update(reviews).where(reviews.c.number == sa.bindparam("new_number")).values(**changed)
     latest = sa.select(deployments.c.reviewer_error).order_by(deployments.c.number.desc()).limit(1)
-    confirms = bool(connection.execute(latest).scalar())
-    predicted = (decisions.c.label.label("predicted"), decisions.c.labels)
-    query = sa.select(reviews, *predicted).join(decisions, decisions.c.number == reviews.c.number)
+    are_erring = bool(connection.execute(latest).scalar())
+    update = sa.update(reviews).where(reviews.c.number == sa.bindparam("of_number"))
+    columns = (reviews, decisions.c.label.label("predicted"), decisions.c.labels)
+    query = sa.select(*columns).join(decisions, decisions.c.number == reviews.c.number)
     for start in range(0, len(images), MAX_IDS):
         block = images[start : start + MAX_IDS]
         active = defaultdict(list)
-        of_block = sa.select(events).where(events.c.image.in_(block), IS_ACTIVE).order_by(events.c.number)
-        for event in connection.execute(of_block):
+        for event in connection.execute(select_active().where(events.c.image.in_(block))):
             active[event.image].append(event)
         rows = connection.execute(query.where(reviews.c.number.in_(block))).all()
-        standings = [_find_standing(row, active[row.number], confirms) for row in rows]
-        connection.execute(update, [{f"new_{name}": value for name, value in one.items()} for one in standings])
-        is_done = reviews.c.number.in_(block) & reviews.c.label.is_not(None)
-        connection.execute(sa.update(reviews).where(is_done).values(lease_owner=None, lease_until=None))
+        connection.execute(update, [_find_standing(row, active[row.number], are_erring) for row in rows])
 
 
-def _find_standing(row: sa.Row[Any], active: Sequence[sa.Row[Any]], confirms: bool) -> dict[str, Any]:
-    """Return the number of an image, and the values of `STANDING`."""
-    opinions = [Opinion(one.label, one.action == "decide") for one in active]
-    predicted = (row.labels or (row.predicted,)) if confirms and row.audit else None
-    label, wanted = resolve_label(opinions, double=row.double, predicted=predicted)
+def _find_standing(row: sa.Row[Any], active: Sequence[sa.Row[Any]], are_erring: bool) -> dict[str, Any]:
+    """Return the columns of a review that follow from the active events of its image."""
     labeled, escalated = ([one for one in active if (one.label is None) is missing] for missing in (False, True))
-    settling = None if label is None else ([one for one in labeled if one.label == label] or labeled)[-1]
-    urgent = label is None and (wanted == 3 or bool(escalated))
-    shown = escalated if label is None else active  # comments on labels are hidden from the next reviewer
+    opinions = [Opinion(one.label, one.action == "decide") for one in active]
+    predicted = (row.labels or (row.predicted,)) if are_erring and row.audit else None
+    label = resolve_label(opinions, double=row.double, predicted=predicted)
+    is_settled = label is not None
+    by = ([one for one in labeled if one.label == label] or labeled)[-1] if is_settled else None
+    urgent = not is_settled and (bool(escalated) or len({one.label for one in labeled}) > 1)
+    shown = active if is_settled else escalated  # comments on labels are hidden from the next reviewer
     return {
-        "number": row.number,
+        "of_number": row.number,
         "label": label,
-        "wanted": wanted,
+        "reviewer": by and by.by,
+        "reviewed_at": by and by.at,
+        "comment": next((one.comment for one in reversed(shown) if one.comment), None),
         "urgent": urgent,
-        "skips": 0 if urgent and not row.urgent else row.skips,
         "label_count": sum(one.action != "decide" for one in labeled),
         "latest": active[-1].number if active else 0,
-        "comment": next((one.comment for one in reversed(shown) if one.comment), None),
-        "reviewer": None if settling is None else settling.by,
-        "reviewed_at": None if settling is None else settling.at,
+        "skips": 0 if urgent and not row.urgent else row.skips,
+        "lease_owner": None if is_settled else row.lease_owner,
+        "lease_until": None if is_settled else row.lease_until,
     }
