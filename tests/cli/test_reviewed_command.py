@@ -128,6 +128,18 @@ def test_images_that_were_not_audited_are_left_out(here: Here, tmp_path: Path, d
     assert read_policy(tmp_path / "next.json").threshold == expected.threshold
 
 
+def test_the_reviewer_error_is_that_of_the_service(here: Here, tmp_path: Path, database: Database) -> None:
+    expected = review_stream(database, tmp_path / "service")
+    DecisionStore(database).deploy(make_policy(), 0.1, reviewer_error=0.02)
+    for arguments, error in (((), 0.02), (("--reviewer-error", "0.01"), 0.01)):
+        here.ok("calibrate", "--reviewed", "service", *arguments, "--out", f"{error}.json")
+        made = read_policy(tmp_path / f"{error}.json").calibration
+        assert made is not None
+        assert made.reviewer_error == error
+    assert expected.calibration is not None
+    assert expected.calibration.reviewer_error == 0.0
+
+
 def test_only_the_policy_in_force_counts(here: Here, tmp_path: Path, database: Database) -> None:
     for policy, images, first, error_rate in ((make_policy(), 300, 0, 0.5), (make_policy(risk=0.1), 600, 1000, 0.0)):
         service = FakeService(database, tmp_path / "service", policy, audit=1.0)

@@ -1,12 +1,14 @@
 """Several reviewers over HTTP: second opinions, search, history, corrections, withdrawals and agreement."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from secondlook.serving import Client, ServiceOptions
 from tests.serving.running import Digits, Reply, make_noise, send, send_image, serve
 from tests.serving.test_review import Team, read_csv
 
@@ -255,3 +257,101 @@ def test_agreement_of_reviewers(digits: Digits, tmp_path: Path) -> None:
             ("2", 3, 0.8),
         ]
         assert (found["error"]["images"], found["error"]["disagreements"], found["error"]["bound"]) == (4, 1, 0.01)
+
+
+class Audits:
+    """All audits of a team, with the true classes, and what the monitor says about them."""
+
+    def __init__(self, team: Team, truth: dict[str, int]) -> None:
+        self.team, self.truth = team, truth
+
+    def label(self, who: str, *, wrong: int = 0, limit: int = 1000) -> int:
+        """Label what a reviewer is offered, with a wrong class for every `wrong`-th image; return the number."""
+        done = 0
+        while done < limit:
+            items = self.team.post(who, "lease", count=min(50, limit - done), audits=True).json["items"]
+            if not items:
+                break
+            for item in items:
+                done += 1
+                label = (self.truth[item["id"]] + bool(wrong and done % wrong == 0)) % 10
+                assert self.team.post(who, f"{item['number']}/label", label=label, seconds=2).status == 200
+        return done
+
+    def judge(self) -> dict[str, Any]:
+        self.team.service.watcher.look()
+        return dict(self.team.get("ada", "/v1/status?timeline=false").json["monitor"])
+
+
+@contextmanager
+def open_audits(digits: Digits, folder: Path, **options: Any) -> Iterator[Audits]:
+    """Serve a policy that audits everything."""
+    with serve(digits.policy, folder, audit=1.0, **options) as (url, service):
+        for record in service.tokens.read().values():
+            service.tokens.remove(record.name)
+        tokens = {name: service.tokens.add(name, role) for name, role in ROLES.items()}
+        with Client(url, token=tokens["client"]) as client:
+            decided = client.decide_many(digits.files[:300], ids=[f"image {place}" for place in range(300)])
+        # Few predictions are wrong, whatever the digits show.
+        truth = {one.id: (one.label + (place % 100 == 50)) % 10 for place, one in enumerate(decided)}
+        yield Audits(Team(url, service, tokens), truth)
+
+
+def test_from_two_reviewers_to_the_verdict(digits: Digits, tmp_path: Path) -> None:
+    """The overlap reveals a reviewer who errs; without those labels, and despite rare errors, the guarantee holds."""
+    with open_audits(digits, tmp_path / "service", double_review=0.25) as audits:
+        team, total = audits.team, audits.judge()["auditable"]
+        assert audits.label("anna", wrong=4) == total
+        found = audits.judge()["audit"]
+        assert (found["verdict"], found["labels"] + found["pending"]) == ("broken", total)
+        n_double = total - found["labels"]
+        assert audits.label("ben") == n_double > 30, "only images for two reviewers are left"
+        found = team.get("ada", "/v1/review/agreement").json
+        disputed = team.service.reviews.counts().disputed
+        assert (found["error"]["images"], found["error"]["disagreements"]) == (n_double, disputed)
+        assert found["error"]["low"] > 0.02
+        assert {item["second"] for item in team.post("cleo", "lease", count=50, audits=True).json["items"]} == {True}
+        team.post("cleo", "release")
+
+        assert team.post("ada", "reviewers/anna/withdraw").json["withdrawn"] == total
+        assert audits.judge()["audit"]["verdict"] == "undecided"
+        assert audits.label("ben", limit=60) == 60
+        before = audits.judge()["audit"]
+        item, unclear, odd = find(team, "ben", reviewer="me", state="done", audits="true", limit=3)[:3]
+        label = audits.truth[item["id"]]
+        team.post("ben", f"{item['number']}/correct", label=(label + 1) % 10, comment="a slip")
+        slipped = audits.judge()["audit"]
+        assert slipped["estimate"] > before["estimate"]
+        team.post("ben", f"{item['number']}/correct", label=label)
+        assert audits.judge()["audit"] == before, "a comment changes nothing"
+        team.post("ben", f"{unclear['number']}/correct", label="cannot tell")
+        team.post("ben", f"{odd['number']}/correct", label="none of these")
+        changed = audits.judge()
+        assert (changed["audit"]["labels"], changed["audit"]["cannot_tell"]) == (before["labels"] - 1, 1)
+        assert changed["unknown"]["none_of_these"] == 1
+        team.post("ben", f"{odd['number']}/correct", label="bad image")
+        changed = audits.judge()
+        assert changed["audit"]["estimate"] > before["estimate"], "the prediction is wrong"
+        assert changed["unknown"]["none_of_these"] == 0, "but the image is not unknown"
+        (asked,) = team.post("ben", "lease", count=1, audits=True).json["items"]
+        team.post("ben", f"{asked['number']}/escalate", comment="?")
+        assert audits.judge()["audit"] == changed["audit"], "not reviewed"
+        for image in (unclear, odd):
+            team.post("ada", f"{image['number']}/correct", label=audits.truth[image["id"]])
+        audits.label("ben")
+        audits.label("cleo")
+        assert team.service.reviews.counts().audits == 0
+        judged = audits.judge()["audit"]
+        assert (judged["verdict"], judged["labels"], judged["reviewer_error"]) == ("holds", total, 0.0)
+
+    with open_audits(digits, tmp_path / "service", double_review=0.25, reviewer_error=0.03) as audits:
+        doubted = audits.judge()["audit"]
+        n_wrong = round(judged["estimate"] * total)
+        assert (doubted["reviewer_error"], doubted["pending"]) == (0.03, n_wrong), "more reviewers must confirm them"
+        assert audits.team.service.reviews.counts().disputed == n_wrong
+        for who in ("anna", "cleo", "ben"):
+            audits.label(who)
+        again = audits.judge()["audit"]
+        assert (again["labels"], again["estimate"]) == (total, judged["estimate"])
+        assert (again["verdict"], again["high"] > judged["high"]) == ("holds", True)
+        assert ServiceOptions(tmp_path / "service").read_reviews().reviewer_error == 0.03

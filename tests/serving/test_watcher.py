@@ -21,7 +21,7 @@ from secondlook.errors import MonitoringError
 from secondlook.monitoring import monitor_scores, name_label
 from secondlook.policies import Policy
 from secondlook.serving import watcher
-from secondlook.serving.database import Database, decisions, images, open_database, reviews
+from secondlook.serving.database import Database, decisions, events, images, open_database, reviews
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.store import ReviewStore
 from secondlook.serving.watcher import StreamMonitor
@@ -231,8 +231,8 @@ def test_damaged_or_foreign_state_is_ignored(watch: Open, sqlite: Database, tmp_
             connection.execute(sa.text("UPDATE settings SET value = '1' WHERE name = 'seed'"))
     elif damage == "gone row":
         with sqlite.write() as connection:
-            for table in (reviews, decisions):
-                connection.execute(sa.delete(table).where(table.c.number > 200))
+            for number in (events.c.image, reviews.c.number, decisions.c.number):
+                connection.execute(sa.delete(number.table).where(number > 200))
     else:
         path.unlink()
         path.mkdir()

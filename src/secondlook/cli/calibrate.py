@@ -110,7 +110,8 @@ def calibrate(
         ),
     ] = None,
     reviewer_error: Annotated[
-        float | None, Option(help=f"With --reviewed: {options.REVIEWER_ERROR_HELP}", show_default="0")
+        float | None,
+        Option(help=f"With --reviewed: {options.REVIEWER_ERROR_HELP}", show_default="that of the service, or 0"),
     ] = None,
     shifts: Annotated[
         bool,
@@ -197,7 +198,7 @@ def calibrate(
         }
         options.refuse(kept, "with --reviewed, which keeps that of the policy")
         terms: dict[str, Any] = {"risk": risk, "delta": delta, "planned_looks": planned_looks}
-        terms["reviewer_error"] = reviewer_error or 0.0
+        terms["reviewer_error"] = reviewer_error
         terms["execution"] = Execution(progress=printing.progress)
         calibrated, changes = _recertify(str(reviewed), policy, scores, **terms)
     try:
@@ -228,6 +229,7 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
         if policy is None or not scores:
             missing = "--policy" if policy is None else "--scores"
             raise DecisionError(f"--reviewed needs {missing}, unless it is the data folder of a service.")
+        terms["reviewer_error"] = terms["reviewer_error"] or 0.0
         made = recertify(read_policy(policy), scores, reviewed, data=" ".join(scores), **terms)
         return made.policy, ["", "What changed:", str(made)]
     options.refuse({"--policy": policy, "--scores": scores}, "with --reviewed of a service, which already has it")
@@ -243,6 +245,8 @@ def _recertify(reviewed: str, policy: Path | None, scores: list[str] | None, **t
     # The data folder of a service in a database is unknown here.
     ledger = None if "://" in reviewed else Path(reviewed) / Ledger.OF_RUN
     terms |= {"data": f"service {found.where}", "ledger": ledger}
+    if terms["reviewer_error"] is None:
+        terms["reviewer_error"] = found.reviewer_error
     made = recertify(found.policy, found.tables, found.labels, **terms)
     return made.policy, [used, "", "What changed:", str(made)]
 

@@ -109,7 +109,10 @@ class UndoBody(ProgressBody):
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorBody, "description": "`unknown_number`, `no_image`, `unknown_view`, `no_class_names`: none."},
-    409: {"model": ErrorBody, "description": "`lease_lost`, `already_reviewed`: another reviewer has the image."},
+    409: {
+        "model": ErrorBody,
+        "description": "`lease_lost`, `already_reviewed`: another reviewer has the image. `not_labeled`: nobody has.",
+    },
 }
 
 router = APIRouter(tags=["review"], responses=RESPONSES)

@@ -689,6 +689,8 @@ class ReviewedService:
     """Reviewed class, or an `Answer`, by image id."""
     left_out: int
     """Number of images decided without audits, whose accepted errors are unknown."""
+    reviewer_error: float
+    """The stated bound of the error rate of reviewers."""
     where: str
     """The database, without a password."""
 
@@ -711,6 +713,6 @@ def read_reviewed_service(options: ServiceOptions) -> ReviewedService:
         if not tables:
             fault = f"the service decided about {left_out:,} images without audits, so their errors are unknown"
             raise ServingError(fault, repair=Repair("serve with {audit}, for example", of="serve", audit=0.05))
-        return ReviewedService(policy, tables, labels, left_out, database.place)
+        return ReviewedService(policy, tables, labels, left_out, deployment.reviewer_error, database.place)
     finally:
         database.close()

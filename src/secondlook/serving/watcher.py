@@ -16,6 +16,7 @@ from secondlook import Monitor, __version__
 from secondlook.extension import MonitoringError, Policy, SecondLookError, describe_monitor_plots
 from secondlook.serving.database import Database, StorageError, decisions, settings
 from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
+from secondlook.serving.trail import AGREEING
 
 if TYPE_CHECKING:
     from secondlook.serving.service import Service
@@ -95,8 +96,11 @@ class StreamMonitor:
     the same result.
     """
 
-    def __init__(self, database: Database, policy: Policy, reviews: ReviewStore, folder: Path) -> None:
+    def __init__(
+        self, database: Database, policy: Policy, reviews: ReviewStore, folder: Path, *, reviewer_error: float = 0.0
+    ) -> None:
         self._policy, self._store, self._reviews = policy, DecisionStore(database), reviews
+        self._errors: dict[str, Any] = {"reviewer_error": reviewer_error, "agreeing": AGREEING if reviewer_error else 1}
         self._path = folder / f"monitor-{policy.checksum[:16]}.json"
         self.monitor, self.last = self._open()
         """The monitor, and the number of its last image."""
@@ -160,9 +164,10 @@ class StreamMonitor:
             else:
                 # The folder may belong to another database, or the database may be restored from a backup.
                 read = monitor.files[0] if monitor.files else None
-                if read is not None and self._store.identify(read.size) == read.digest:
+                is_known = read is not None and self._store.identify(read.size) == read.digest
+                if read is not None and is_known and monitor.options.items() >= self._errors.items():
                     return monitor, read.size
-        return Monitor(self._policy), 0
+        return Monitor(self._policy, **self._errors), 0
 
 
 class Watcher:
@@ -262,13 +267,16 @@ class Watcher:
 
     def _open_stream(self) -> None:
         """Open the stream of the policy in force."""
-        policy, service = self._service.live.deployment.policy, self._service
-        if self._stream is not None and self._stream.monitor.policy.checksum == policy.checksum:
+        deployment, service = self._service.live.deployment, self._service
+        policy, error = deployment.policy, deployment.reviewer_error
+        monitor = None if self._stream is None else self._stream.monitor
+        if monitor is not None and (monitor.policy.checksum, monitor.reviewer_error) == (policy.checksum, error):
             return
         self._save()
         self._stream = None
         if policy.reference is not None:
-            self._stream = StreamMonitor(service.database, policy, service.reviews, service.options.data_dir)
+            folder = service.options.data_dir
+            self._stream = StreamMonitor(service.database, policy, service.reviews, folder, reviewer_error=error)
 
     def _save_if_due(self) -> None:
         if time.monotonic() - self._saved_at >= SAVE_SECONDS:
