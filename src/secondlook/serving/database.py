@@ -115,7 +115,9 @@ reviews = sa.Table(
     sa.Column("urgent", sa.Boolean, nullable=False, default=False),
     sa.Column("label_count", sa.Integer, nullable=False, default=0),
     sa.Column("latest", Number, nullable=False, default=0),
-    sa.Index("waiting_reviews", "label", "expired", "audit", "skips", sa.desc("urgent"), "place", "number"),
+    sa.Index(
+        "waiting_reviews", "label", "expired", "audit", "skips", sa.desc("urgent"), "place", "number", "label_count"
+    ),
     sa.Index("newest_reviews", sa.desc("latest"), "expired", "skips", sa.desc("urgent"), "place", "number"),
     sa.Index("owned_reviews", "lease_owner", "label"),
     sa.Index("leased_reviews", "lease_until"),

@@ -403,11 +403,12 @@ class ReviewStore:
                 if not found:
                     return withdrawn
                 withdrawn += len(found)
-                for event in found:
-                    end_event(connection, event, "withdraw")
-                    about = {"before": event.label, "comment": f"of {name}", "ended": "withdraw"}
-                    add_event(connection, event.image, "withdraw", principal, self._clock(), **about)
-                settle(connection, list({event.image for event in found}))
+                is_found = events.c.number.in_([one.number for one in found])
+                connection.execute(sa.update(events).where(is_found).values(ended="withdraw"))
+                shared = {"at": self._clock(), "by": principal.name, "action": "withdraw", "ended": "withdraw"}
+                rows = [{"image": one.image, "before": one.label, "comment": f"of {name}"} for one in found]
+                connection.execute(sa.insert(events), [shared | row for row in rows])
+                settle(connection, list({one.image for one in found}))
 
     def skip(self, number: int, owner: str) -> None:
         """Release an image, to be reviewed after all images without a skip."""
@@ -436,16 +437,11 @@ class ReviewStore:
 
     def counts(self) -> ReviewCounts:
         """Count the images by state."""
-        is_audit = IN_STATE["waiting"] & reviews.c.audit
         is_leased = reviews.c.lease_until > self._clock()  # a label ends the lease
+        others = {"audits": IN_STATE["waiting"] & reviews.c.audit, "leased": is_leased, "disputed": IS_DISPUTED}
         totals = [
             sa.select(sa.func.count()).select_from(reviews).where(condition).scalar_subquery().label(name)
-            for name, condition in [
-                *IN_STATE.items(),
-                ("audits", is_audit),
-                ("leased", is_leased),
-                ("disputed", IS_DISPUTED),
-            ]
+            for name, condition in (IN_STATE | others).items()
         ]
         (row,) = self._database.fetch(sa.select(*totals))
         return ReviewCounts(**row._mapping)
@@ -509,8 +505,11 @@ class ReviewStore:
         Images with the newest labels and escalations come first, then all others in review order.
         """
         order = (reviews.c.latest.desc(), reviews.c.expired, *QUEUE_ORDER)
-        query = SELECT_DECISION.where(reviews.c.number.is_not(None), *conditions)
-        return list(self._database.fetch(query.order_by(*order).offset(start).limit(limit)))
+        query = sa.select(reviews.c.number).join(decisions, decisions.c.number == reviews.c.number).where(*conditions)
+        with self._database.read() as connection:
+            numbers = connection.execute(query.order_by(*order).offset(start).limit(limit)).scalars().all()
+            items = {item.number: item for item in _read_items(connection, numbers)}
+        return [items[number] for number in numbers]
 
     def find_events(self, numbers: Sequence[int], *conditions: sa.ColumnElement[bool]) -> dict[int, StoredEvent]:
         """Return the last active event of each of some images that meets some conditions."""
@@ -551,7 +550,9 @@ class ReviewStore:
             if new:
                 changed = list({one["image"] for one in new})
                 connection.execute(sa.insert(events), new)
-                _update(connection, changed, lease_owner=None, lease_until=None)
+                free = sa.update(reviews).where(reviews.c.number == sa.bindparam("of_number"))
+                numbered = [{"of_number": number, "lease_owner": None, "lease_until": None} for number in changed]
+                connection.execute(free, numbered)
                 settle(connection, changed)
         return len(new)
 

@@ -88,8 +88,10 @@ def settle(connection: sa.Connection, images: Sequence[int]) -> None:
     latest = sa.select(deployments.c.reviewer_error).order_by(deployments.c.number.desc()).limit(1)
     are_erring = bool(connection.execute(latest).scalar())
     update = sa.update(reviews).where(reviews.c.number == sa.bindparam("of_number"))
-    columns = (reviews, decisions.c.label.label("predicted"), decisions.c.labels)
-    query = sa.select(*columns).join(decisions, decisions.c.number == reviews.c.number)
+    names = ("number", "audit", "double", "urgent", "skips", "lease_owner", "lease_until")
+    predicted = (decisions.c.label.label("predicted"), decisions.c.labels)
+    query: sa.Select[Any] = sa.select(*(reviews.c[name] for name in names), *predicted)
+    query = query.join(decisions, decisions.c.number == reviews.c.number)
     for start in range(0, len(images), MAX_IDS):
         block = images[start : start + MAX_IDS]
         active = defaultdict(list)
