@@ -59,6 +59,7 @@ def report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="session")
 def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("calibrated") / "report.html"
+    policy = certify(preds, "mean", risk=0.05, delta=0.05)
     return write_run_report(
         preds,
         path,
@@ -66,7 +67,7 @@ def calibrated_report(preds: Predictions, tmp_path_factory: pytest.TempPathFacto
         methods=["msr", "mean"],
         risk=0.05,
         delta=0.05,
-        calibrated=["mean"],
+        policy=policy,
         artifacts=False,
     )
 

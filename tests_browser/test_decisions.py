@@ -23,11 +23,12 @@ from secondlook.report.operating_points import (
     point_at_risk,
     slider_risks,
 )
-from secondlook.report.study import Study, build_study
+from secondlook.report.study import Study, build_study, name_method
 from tests.report.references import point_at_coverage
 from tests_browser.conftest import METHODS
 
 MOVE = "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')); }"
+SHARED = "{}, {} and {}".format(*map(name_method, ("msr", "mean", "zero")))
 SETTINGS = [("mean", "coverage", 600), ("mean", "coverage", 900), ("msr", "coverage", 700), ("mean", "tolerated", 3)]
 DESKTOP, PHONE = 1280, 390
 
@@ -221,7 +222,7 @@ def test_guaranteed_operating_point(page: Page, study: Study) -> None:
     assert points[index].accepted
     assert page.inner_text("#lead") == describe_decisions(2000, study.n_errors, points[index])
     assert "with guarantee" in page.inner_text("#setting")
-    assert "shared by msr, mean and zero" in page.inner_text("#guarantee")
+    assert f"shared by {SHARED}" in page.inner_text("#guarantee")
     cells = page.locator("#all-methods tr[data-method='mean'] td").all_inner_texts()
     observed = point_at_risk(study.rankings["mean"], risks[index])
     accepted = [int(cells[column].split(" ")[0].replace(",", "")) for column in (1, 5)]
@@ -243,9 +244,11 @@ def test_page_starts_at_the_calibrated_operating_point(
     assert page.is_checked("#guaranteed")
     assert page.inner_text("#tolerated-value") == "5\u00a0%"
     assert page.inner_text("#guarantee").endswith("This is the calibration of the run.")
-    assert "confidence level 95\u00a0%)" in page.inner_text("#guarantee")
+    assert "with 95 % confidence" in page.inner_text("#guarantee").replace("\u00a0", " ")
+    accepted, errors = (page.locator("#counts dd").nth(place).inner_text().split()[0] for place in (1, 2))
+    assert (accepted, errors) == (f"{point.accepted:,}", str(point.errors)), "one set of counts"
     page.select_option("#method", "msr")
-    assert page.inner_text("#guarantee").startswith("No guarantee: the calibration was for mean")
+    assert page.inner_text("#guarantee").startswith("No guarantee: the guarantee is that of the calibrated policy")
     page.close()
 
 

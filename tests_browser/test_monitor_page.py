@@ -1,5 +1,6 @@
 """The page of a monitor in a browser: plots, keyboard, widths, colors and print."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -86,6 +87,52 @@ def test_every_plot_is_drawn(page: Page) -> None:
     assert page.locator("#gallery img").count() == page.locator("#gallery li").count() > 24
 
 
+SCALES = {
+    "alarmed": [
+        "Guaranteed at most 5 %",
+        r"Audited [\d.]+ % to [\d.]+ %, from \d+ labels",
+        r"Estimated .*, without labels",
+    ],
+    "quiet": ["Guaranteed at most 5 %", r"Audited 0 % to [\d.]+ %, from \d+ labels", r"Estimated .*, without labels"],
+    "early": ["Guaranteed none", "Audited not checked yet", "Estimated .*"],
+    "long": ["Guaranteed at most 5 %", "Audited not checked yet", "Estimated .*"],
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_summary_fits_one_screen_with_all_risks_on_one_scale(
+    browser: Browser, pages: dict[str, Path], name: str
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(pages[name].as_uri())
+    box = page.locator("#result").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 800
+    labels = [text.replace("\u00a0", " ") for text in page.locator("#risk-scale .scale-label").all_text_contents()]
+    assert all(re.fullmatch(*pair) for pair in zip(SCALES[name], labels, strict=True)), labels
+    assert page.locator("#risk-scale .limit").count() == (0 if name == "early" else 1)
+    spoken = (page.get_attribute("#risk-scale", "aria-label") or "").replace("\u00a0", " ")
+    assert [text.replace(" ", ": ", 1) in spoken for text in labels] == [True] * 3
+    assert page.locator("#result code, #result pre").count() == 0
+    assert "0 % to 100 %" not in page.inner_text("main").replace("\u00a0", " ")
+    page.close()
+
+
+def test_bars_of_the_scale_have_the_ends_of_the_page(page: Page) -> None:
+    data = json.loads(page.locator("#data").text_content() or "")["scale"]
+    area, bars = page.locator("#risk-scale .axis").bounding_box(), page.locator("#risk-scale .scale-bar").all()
+    limit = page.locator("#risk-scale .limit").bounding_box()
+    assert area is not None
+    assert limit is not None
+    per_pixel = data["limit"] / (limit["x"] + limit["width"] / 2 - area["x"])
+    ends = [(0, data["guaranteed"]), *((data[name]["low"], data[name]["high"]) for name in ("audited", "estimated"))]
+    for bar, (low, high) in zip(bars, ends, strict=True):
+        box = bar.bounding_box()
+        assert box is not None
+        drawn = [(x - area["x"]) * per_pixel for x in (box["x"], box["x"] + box["width"])]
+        assert drawn == pytest.approx([low, high], abs=2 * per_pixel)
+
+
 @pytest.mark.parametrize("name", ["quiet", "early", "long"])
 def test_pages_without_an_alarm_have_no_empty_plots(browser: Browser, pages: dict[str, Path], name: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -126,7 +173,7 @@ def test_plots_are_read_together_by_pointer_and_arrow_keys(page: Page) -> None:
 def test_everything_is_reached_by_tab_with_a_visible_focus(page: Page) -> None:
     reached = []
     page.keyboard.press("Tab")
-    for _ in range(14):
+    while page.evaluate("document.activeElement !== document.body"):
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", reached[-1]
         page.keyboard.press("Tab")

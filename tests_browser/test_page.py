@@ -7,12 +7,26 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from secondlook.report.study import EXPLANATIONS
+from secondlook.estimators import METHODS as KNOWN
+from secondlook.report.study import name_method
 from tests_browser.conftest import METHODS, OPTIONS_METHOD
 
 WIDTHS = (1280, 390)
 TEXTS = (
-    *("#setting", "#guarantee", "#headline", ".small", "#summary", ".facts dt", "thead th", "th small", ".legend li"),
+    *(
+        "#meaning",
+        ".shares figcaption",
+        "#decided-by",
+        "#setting",
+        "#guarantee",
+        "#headline",
+        ".small",
+        "#summary",
+        ".facts dt",
+        "thead th",
+        "th small",
+        ".legend li",
+    ),
     *(".matrix .right", ".matrix .wrong", ".matrix .zero", ".gallery .file", ".gallery .wrong", ".gallery .correct"),
     *(".metrics .interval", ".plot text", "#class-note", ".more"),
 )
@@ -63,14 +77,33 @@ def test_curves_are_told_apart_without_colors(page: Page) -> None:
     assert page.locator("#all-methods .key .point").count() == 4
 
 
-def test_methods_are_explained_where_they_stand(page: Page) -> None:
-    for name in sorted({*METHODS} & {*EXPLANATIONS}):
-        explanation = EXPLANATIONS[name]
+def test_methods_are_named_in_words(page: Page) -> None:
+    """Specs appear only in tooltips and in the definitions."""
+    for name in METHODS:
         places = (f"#all-methods tr[data-method='{name}'] th", "#risk-plot .legend", "#methods .definitions")
-        assert all(explanation in page.inner_text(place) for place in places)
+        assert all(KNOWN[name].words in page.inner_text(place) for place in places)
         page.select_option("#method", name)
-        assert explanation in page.inner_text("#method-explanation")
-        assert name in page.inner_text("#setting")
+        assert f"Decided by {KNOWN[name].words}:" in page.inner_text("#setting")
+        assert KNOWN[name].summary in page.inner_text("#methods .definitions")
+    page.evaluate("document.querySelectorAll('.definitions, #provenance').forEach((one) => one.remove())")
+    assert not re.search(r"\bmsr\b", page.inner_text("main"))
+
+
+@pytest.mark.parametrize("name", ["report", "calibrated_report", "class_policy_report"])
+def test_summary_fits_one_screen_without_code(browser: Browser, request: pytest.FixtureRequest, name: str) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(request.getfixturevalue(name).as_uri())
+    box = page.locator("#result").bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 800
+    for part in ("#verdict", "#meaning", ".shares svg", "#counts", "#next"):
+        assert page.locator(f"#result {part}").is_visible(), part
+    assert page.locator("#result code, #result pre").count() == 0
+    assert not re.search(r"secondlook |--\w|\w=\w|\bmsr\b|\bblend\b", page.inner_text("#result"))
+    links = page.locator(".contents a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
+    sections = page.locator("main > section").evaluate_all("all => all.map((one) => `#${one.id}`)")
+    assert links == sections[2:], "the table of contents has every section of the appendix, in order"
+    page.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -83,7 +116,7 @@ def test_methods_with_options_and_images_set_apart(browser: Browser, tuned_repor
     assert page.input_value("#method") == "blend", "the second look is the default confidence"
     for name in ("msr", OPTIONS_METHOD, "view:hflip"):
         page.select_option("#method", name)
-        assert f"Decided by {name}, " in page.inner_text("#setting")
+        assert f"Decided by {name_method(name)}:" in page.inner_text("#setting")
         selected = page.locator("#all-methods tr.selected")
         assert selected.get_attribute("data-method") == name
         assert re.fullmatch(r"[\d,]+ \([\d.]+.%\)", selected.locator("td").nth(1).inner_text())
@@ -156,7 +189,7 @@ def test_skip_link_leads_to_the_result(page: Page) -> None:
 def test_curves_are_read_by_pointer_and_arrow_keys(page: Page) -> None:
     page.locator("#risk-plot > svg").hover()
     reading = page.inner_text("#risk-reading")
-    assert all(f"{name} " in reading for name in ("msr", "mean", "bootstrap", "zero"))
+    assert all(f"{KNOWN[name].words} " in reading for name in METHODS)
     page.focus("#risk-plot")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#risk-reading") != reading
@@ -199,7 +232,7 @@ def test_page_fits_the_width_with_enough_contrast(browser: Browser, report: Path
         for name in ("backgroundColor", "color")
     )
     assert (background > text) == (scheme == "light")
-    assert page.evaluate(CONTRAST, "#lead") > 7
+    assert page.evaluate(CONTRAST, "#verdict") > 7
     for place in TEXTS:
         assert page.evaluate(CONTRAST, place) >= 4.5, place
     if folder := os.environ.get("SCREENSHOTS"):

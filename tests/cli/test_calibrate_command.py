@@ -210,7 +210,7 @@ def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
     """The page shows the decisions of the adaptive policy, and its looks."""
     here.calibrate(*RISK, "--adaptive")
     told = here("report", "run", "--json").json
-    assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend, adaptive"
+    assert "of the latest calibration of the run, for blend: at most 3 % errors" in told["guarantees"]
     assert told["notes"] == []
     page = Path("run/report.html").read_text(encoding="utf-8")
     sentence = page.partition('id="adaptive-sentence">')[2].partition("</p>")[0]
@@ -219,11 +219,10 @@ def test_report_of_an_adaptive_calibration(here: Here, run: Path) -> None:
     assert sentence.startswith(f"{policy.calibration.mean_looks:.1f} looks on average instead of 5 certify")
     assert f"{100 * policy.coverage:.1f}" in sentence
     assert "--risk 0.03 --delta 0.1 --method blend --adaptive" in page
-    assert '"calibrated":[],' in page
+    assert f"{policy.calibration.mean_looks:.2f} looks on average instead of 5" in page
     here.calibrate(*RISK, "--out", "all.json")
     told = here("report", "run", "--json").json
-    assert told["guarantees"] == "risk 0.03 and delta 0.1 of the latest calibration of the run, for blend"
-    assert '"calibrated":["blend"],' in Path("run/report.html").read_text(encoding="utf-8")
+    assert "looks on average instead of 5." not in Path("run/report.html").read_text(encoding="utf-8")
 
 
 CLASS_RISK = ("--risk", "0.2", "--delta", "0.1", "--method", "mean")

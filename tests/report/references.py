@@ -11,8 +11,20 @@ from secondlook.report.operating_points import OperatingPoint
 from secondlook.report.study import build_study
 from secondlook.report.writer import write_study
 
-PAGE = ("title", "risk", "delta", "image", "unknown_image", "facts", "warnings", "notes", "command", "artifacts")
-RUN_ONLY = {"calibrated", "policy", "duplicates", "warnings", "notes", "command"}
+PAGE = (
+    "title",
+    "risk",
+    "delta",
+    "image",
+    "unknown_image",
+    "facts",
+    "warnings",
+    "notes",
+    "command",
+    "baseline",
+    "artifacts",
+)
+RUN_ONLY = {"policy", "duplicates", "warnings", "notes", "command", "baseline"}
 """Options of a report that only a run has."""
 
 

@@ -150,11 +150,11 @@ def test_page_gives_the_reason_for_a_missing_section(
 
 def test_section_follows_the_operating_points(write: Write, preds: Predictions, adaptive: AdaptiveLooking) -> None:
     text = write(preds, image=read_image, **TERMS).text
-    places = ['id="operate"', 'id="adaptive"', 'id="galleries"']
+    places = ['id="operate"', 'id="galleries"', 'id="adaptive"', 'id="views"']
     assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
     assert '<a href="#adaptive">' in text
     assert 'id="no-adaptive"' not in text
-    section = text[text.index('id="adaptive"') : text.index('id="galleries"')]
+    section = text[text.index('id="adaptive"') : text.index('id="views"')]
     assert section.count(adaptive.sentence) == 2, "once for everybody, once as the text alternative of the plot"
     assert "same 600 images" in section
     assert "200 other images" in section
@@ -187,9 +187,8 @@ def test_curve_has_each_certified_point_once_and_sentences_state_the_loss(adapti
 
 
 def test_coverage_with_all_looks_is_that_of_the_same_calibration(write: Write, preds: Predictions) -> None:
-    """With tuning images and one calibrated method, the section and the operating points certify the same."""
-    report = write(preds, tuning=np.arange(200), calibrated=("mean",), **TERMS)
-    data = report.data
-    certified = data["methods"][1]["certified"]["accepted"][data["risks"].tolist().index(RISK)]
-    assert data["adaptive"]["all_looks"]["coverage"] == certified / data["images"] > 0
+    """With tuning images and a policy with one threshold, the section and the policy certify the same."""
+    policy = certify(preds, "mean", **TERMS, tuning=np.arange(200))
+    report = write(preds, tuning=np.arange(200), policy=policy, **TERMS)
+    assert report.data["adaptive"]["all_looks"]["coverage"] == policy.coverage > 0
     assert "200 other images.</p>" in report.text, "nothing differs from above"

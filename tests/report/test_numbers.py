@@ -17,6 +17,7 @@ from secondlook.metrics import auroc, coverage_at, rank
 from secondlook.policies import certify, threshold_for
 from secondlook.predictions import Predictions
 from secondlook.report.operating_points import OperatingPoint, describe_decisions, point_at_risk
+from secondlook.report.study import name_method
 from tests.report.conftest import Report, Write, make_predictions, read_image
 from tests.report.references import point_at_coverage
 
@@ -163,7 +164,7 @@ def test_certified_points_equal_certify_with_shared_delta(write: Write, preds: P
                 assert told == [None] * 3
     assert certified > 0
     data = report.data
-    assert data["sharing"] == able
+    assert data["sharing"] == [name_method(name) for name in able]
     place = data["risks"].tolist().index(0.15)
     rule = certify(preds, able, risk=0.15, delta=0.1)
     assert rule.calibration is not None

@@ -180,25 +180,28 @@ def test_report_is_about_judged_images(write: Write, preds: Predictions) -> None
 
 
 def test_methods_are_fitted_on_tuning_images(write: Write, preds: Predictions) -> None:
-    """The page has the thresholds that `certify` finds with the same tuning images."""
+    """The page has the policy that `certify` finds with the same tuning images."""
     options: dict[str, Any] = {"risk": 0.2, "delta": 0.2, "tuning": np.arange(0, 600, 2)}
-    report = write(preds, methods=None, calibrated=("learned",), **options)
+    rule = certify(preds, "learned", **options)
+    report = write(preds, methods=None, policy=rule, **options)
     data = report.data
     assert [method["name"] for method in data["methods"]] == ["msr", "mean", "bootstrap", "blend", "learned"]
-    assert (data["images"], data["method"], data["guaranteed"]) == (300, "learned", True)
-    rule = certify(preds, "learned", **options)
     assert rule.calibration is not None
-    index, learned = data["risks"].tolist().index(0.2), data["methods"][-1]["certified"]
-    assert (learned["thresholds"][index], learned["accepted"][index]) == (rule.threshold, rule.calibration.accepted)
+    assert (data["images"], data["method"], data["policy"]["method"]) == (300, "learned", "learned")
+    assert (data["policy"]["accepted"], data["policy"]["errors"]) == (
+        rule.calibration.accepted,
+        rule.calibration.errors,
+    )
     assert "learned: intercept=" in report.text, "what was fitted is told"
 
 
-def test_recommendation_and_warnings_are_at_the_top(write: Write, preds: Predictions) -> None:
+def test_warnings_are_linked_from_the_summary_and_advice_is_in_the_appendix(write: Write, preds: Predictions) -> None:
     text = write(preds, resamples=20, warnings=("view 'x' & more is harmful.",)).text
     sentence = evaluate(preds, ["mean"], ["auroc"], resamples=20).recommendation
     assert sentence is not None
-    for shown in ("view &#39;x&#39; &amp; more is harmful.", html.escape(sentence).replace("&#x27;", "&#39;")):
-        assert text.index(shown) < text.index('id="operate"')
+    assert 'href="#warnings">1 warning<' in text[: text.index('id="appendix"')]
+    assert text.index("view &#39;x&#39; &amp; more is harmful.") < text.index('id="operate"')
+    assert text.index('id="methods"') < text.index(html.escape(sentence).replace("&#x27;", "&#39;"))
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 300)
     logits = rng.normal(size=(300, 2, 4)) + 6 * np.eye(4)[np.stack([labels, (labels + 1) % 4], axis=1)]

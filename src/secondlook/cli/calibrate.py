@@ -170,7 +170,8 @@ def calibrate(
             examples = None if unknown is None else opened.collect_unknown(unknown, model, execution=execution)
             calibrated = opened.certify(**settings, unknown=examples, unknown_budget=unknown_budget)
         accepted = None if unknown is not None else opened.count_accepted_unknowns(calibrated)
-        changes = [] if accepted is None else [str(accepted)]
+        baseline = opened.describe_baseline(calibrated)
+        changes = [str(one) for one in (accepted, baseline) if one is not None]
         if shifts:
             n_images = limit or ShiftModel.DEFAULT_IMAGES
             if not printing.quiet:

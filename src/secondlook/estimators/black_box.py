@@ -36,6 +36,7 @@ NO_NORM: Literal["none"] = "none"
     "msr",
     symbol="MSR(x)",
     summary="maximum softmax response of the image itself; the baseline",
+    words="confidence in the image itself",
     is_probability=True,
 )
 def msr(preds: Predictions, *, top_k: int, temperature: Temperature = None) -> Float64Array:
@@ -55,6 +56,7 @@ def _compute_class_mass(block: Block, temperature: float | None = None, **_: obj
     "mean",
     symbol="MSR(D)",
     summary="mean softmax output of the predicted class over the views; the method of the paper",
+    words="mean confidence over views",
     is_probability=True,
     takes_block=True,
     view_means=_compute_class_mass,
@@ -73,6 +75,7 @@ def mean(block: Block, *, views: ViewsLike | None = None, temperature: float | N
     "view",
     symbol="MSR(t(x))",
     summary="maximum softmax response of a single view",
+    words="confidence in one view",
     parameter="TEXT",
     is_probability=True,
 )
@@ -85,6 +88,7 @@ def view(preds: Predictions, text: str, *, top_k: int, temperature: Temperature 
     "zero",
     symbol="ZERO(D)",
     summary="share of the most confident views that vote for the predicted class; mean output breaks ties",
+    words="share of confident views that agree",
     takes_block=True,
 )
 def zero(block: Block, *, share: float = 0.1) -> Float64Array:
@@ -138,6 +142,7 @@ def fit_exponent(
     "max-logit-pnorm",
     symbol="z_c / |z|_p",
     summary="centered logit of the predicted class divided by the p-norm of all logits, p tuned on labeled images",
+    words="normalized score of the image itself",
     needs=("logits",),
     fitted=("p",),
     fit=fit_exponent,

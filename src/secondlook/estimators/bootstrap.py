@@ -37,6 +37,7 @@ _IMAGE_BITS = np.uint64(2**32 - 1)
     "bootstrap",
     symbol="BS(D)",
     summary="rank by bootstrapping the views and sliding-window plurality, evenly spaced from 1 to 0",
+    words="rank over resampled views",
     needs=("two views",),
     is_rank=True,
 )

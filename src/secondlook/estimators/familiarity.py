@@ -22,6 +22,7 @@ INVERSE_REGULARIZATION = 0.05
     "gen",
     symbol="GEN(D)",
     summary="one minus the generalized entropy of the outputs, averaged over the views; detects unknown images",
+    words="certainty over views",
     takes_block=True,
     view_means=lambda block: (_compute_gen(block), lambda means: means[0]),
 )

@@ -40,7 +40,10 @@ class Method:
     symbol: str
     """The symbol in the paper, for example 'MSR(D)'."""
     summary: str
+    """What it computes, for researchers."""
     compute: Callable[..., Float64Array]
+    words: str = ""
+    """The name in words for any reader, for example 'mean confidence over views'."""
     needs: tuple[Need, ...] = ()
     parameter: str | None = None
     is_probability: bool = False
@@ -59,6 +62,11 @@ class Method:
     def is_mean_over_views(self) -> bool:
         """Whether the values are a function of means over the views, so the views can be resampled."""
         return self.view_means is not None
+
+    def name_in_words(self, text: str) -> str:
+        """Return the words for a text of this method, such as 'view:hflip', with its parameter and options."""
+        given = text.removeprefix(self.name)[1:]
+        return f"{self.words or self.name}{f' ({given})' if given else ''}"
 
     @property
     def form(self) -> str:

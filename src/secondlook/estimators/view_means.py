@@ -30,6 +30,7 @@ def _combine_blend(means: Float64Array) -> Float64Array:
     "blend",
     symbol="B(D)",
     summary="log-odds of MSR(D) and mean log-margin over the views, in equal parts; needs no labels",
+    words="mean confidence and margin over views",
     takes_block=True,
     view_means=lambda block: (_compute_margins(block), _combine_blend),
 )
@@ -86,6 +87,7 @@ def fit_weights(
     "learned",
     symbol="L(D)",
     summary="logistic regression on five means over the views, fitted to labeled images set apart",
+    words="confidence learned from views",
     is_probability=True,
     takes_block=True,
     view_means=lambda block, **weights: (_compute_learned_statistics(block), partial(_combine_learned, weights)),

@@ -27,7 +27,7 @@ from secondlook.report.operating_points import (
     slider_risks,
     study_adaptive_looking,
 )
-from secondlook.report.study import Study
+from secondlook.report.study import Study, name_method
 from secondlook.report.unknown import UnknownFindings, study_unknown_images
 
 CURVE_POINTS = 1000
@@ -133,11 +133,9 @@ class Findings:
     risk: float
     """The initially selected tolerated risk of the page."""
     point: OperatingPoint
-    """The operating point of the method at this risk: after a calibration, the certified point, if any."""
+    """The operating point of the method at this risk; after a calibration, that of the policy."""
     accepted: BoolArray
     """Whether each image is accepted at this point. bool [N]"""
-    guaranteed: bool
-    """Whether that point is certified."""
     delta: float
     """Failure probability of the guarantees, shared by all methods with a guarantee."""
     risks: Float64Array
@@ -164,7 +162,7 @@ class Findings:
 def compute_findings(study: Study, *, risk: float | None = None, delta: float) -> Findings:
     """Compute the results of a study; by default, `risk` follows from the error rate.
 
-    For a study of calibrated methods, pass `risk` and `delta` of the calibration.
+    For a study with a policy, pass `risk` and `delta` of its guarantee, if any.
     """
     Guarantee.check("delta", delta)
     headline_risk = choose_headline_risk(study.error_rate) if risk is None else risk
@@ -173,14 +171,11 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
     evaluation = _evaluate(study, tuple(dict.fromkeys([*metrics, f"coverage_at:{headline_risk:.12g}"])))
     certified, place = certify_methods(study, risks, delta), int(risks.searchsorted(headline_risk))
     points = {name: one[place] for name, one in certified.items() if not isinstance(one, str)}
-    certified_points = {name: one for name, one in points.items() if one.accepted and study.calibrated}
-    # After a calibration, the same choice as in `certify`; otherwise it must not depend on the results.
-    method = (*study.calibrated, study.second_look or study.baseline)[0]
-    method = max(certified_points, key=lambda name: certified_points[name].accepted, default=method)
-    point = certified_points.get(method) or point_at_risk(study.rankings[method], headline_risk)
+    method = study.calibrated or study.second_look or study.baseline  # must not depend on the results
+    point = point_at_risk(study.rankings[method], headline_risk)
     accepted = study.confidences[method] >= point.threshold
     if study.policy is not None:
-        method, accepted = study.policy.method, study.policy.accept(study.preds)
+        accepted = study.policy.accept(study.preds)
         wrong = ~study.correct
         if study.policy.schedule is not None:  # the class may be predicted from fewer views
             predicted = study.policy.look(study.preds).predicted.reshape(study.n_images, -1)
@@ -196,7 +191,6 @@ def compute_findings(study: Study, *, risk: float | None = None, delta: float) -
         risk=headline_risk,
         point=point,
         accepted=accepted,
-        guaranteed=study.policy is not None or method in certified_points,
         delta=delta,
         risks=risks,
         certified=certified,
@@ -382,7 +376,8 @@ def write_headline(study: Study, evaluation: Evaluation, risk: float) -> Headlin
     coverages = {name: point_at_risk(one, risk).accepted / study.n_images for name, one in study.rankings.items()}
     coverage = coverages[study.baseline]
     if study.second_look is None:
-        sentence = f"Without a second look, {study.baseline} detects errors with AUROC {100 * (auroc.value or 0.0):.1f}"
+        detects = f"Without a second look, the {name_method(study.baseline)} detects errors with AUROC"
+        sentence = f"{detects} {100 * (auroc.value or 0.0):.1f}"
         end = f"; {at_risk} it accepts {format_percent(coverage, 1)} of the images"
         return Headline(f"{sentence}{'' if study.policy else end}.", "none")
     pair = format_pair(auroc.value or 0.0, before.value or 0.0, 1)

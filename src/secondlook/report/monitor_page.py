@@ -55,7 +55,7 @@ def write_monitor_page(
     plots = describe_monitor_plots(monitor, status)
     page = render_template(
         "monitor.html",
-        styles="design monitor",
+        styles="design monitor summary",
         scripts="arrays chart tables timeline risk_scale monitor",
         data=plots["timeline"],
         filters={

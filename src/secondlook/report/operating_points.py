@@ -60,8 +60,8 @@ def point_at_risk(ranking: Ranking, risk: float) -> OperatingPoint:
 def certify_methods(study: Study, risks: Float64Array, delta: float) -> dict[str, list[OperatingPoint] | str]:
     """Return the certified point of each method for each risk, or the reason why it has none.
 
-    As in `certify`, the methods share `delta`, so the guarantee holds for any choice among them. If some methods were
-    calibrated, only these are certified: certifying another one would be a new calibration.
+    As in `certify`, the methods share `delta`, so the guarantee holds for any choice among them. After a calibration,
+    none is certified: that would be a new calibration.
     """
     reasons = {name: _find_reason_against(study, name) for name in study.confidences}
     sharing = max(1, sum(reason is None for reason in reasons.values()))
@@ -123,23 +123,24 @@ def format_pair(after: float, before: float, decimals: int, unit: str = "") -> s
 
 
 def describe_policy(policy: Policy) -> str:
-    """Return how a policy with several thresholds or adaptive looking decides, for any reader."""
-    if policy.schedule is not None and policy.calibration is not None:
-        looks = f"{policy.calibration.mean_looks:.2f} looks on average instead of {policy.schedule.full_looks}"
-        return f"an image is looked at again only while its decision is open, with {looks}."
-    text = "a prediction is accepted if its confidence is at least the threshold of the predicted class."
+    """Return how a policy decides, for any reader."""
+    threshold = "the threshold of the predicted class" if policy.groups else f"{policy.threshold:.6g}"
+    text = f"a prediction is accepted if its confidence is at least {threshold}"
+    if policy.familiarity is not None:
+        text += ", and the image is familiar enough"
+    text += "."
     closed = sum(math.isinf(group.threshold) for group in policy.groups)
     if closed:
         text += f" {closed:,} of {len(policy.groups):,} classes have no threshold; their predictions go to review."
+    if policy.schedule is not None and policy.calibration is not None:
+        looks = f"{policy.calibration.mean_looks:.2f} looks on average instead of {policy.schedule.full_looks}"
+        text += f" An image is looked at again only while its decision is open, with {looks}."
     return text
 
 
 def _find_reason_against(study: Study, method: str) -> str | None:
     if study.policy is not None:
-        has = "looks adaptively" if study.policy.schedule else "has a threshold for each class"
-        return f"the calibration {has}; calibrate one threshold for all looks and classes on other images."
-    if study.calibrated and method not in study.calibrated:
-        return f"the calibration was for {' and '.join(study.calibrated)}; calibrate {method} on other images."
+        return "the guarantee is that of the calibrated policy; calibrate another one on other images."
     policy = Policy(threshold=math.inf, method=compile_method(method).name, options=study.fitted.options[method])
     try:
         policy.check_transfers()
@@ -149,11 +150,13 @@ def _find_reason_against(study: Study, method: str) -> str | None:
 
 
 def _is_default(policy: Policy) -> bool:
-    """Whether a policy is adaptive and `study_adaptive_looking` finds the same one."""
-    schedule = policy.schedule
-    if schedule is None or len(policy.compared) > 1:
+    """Whether `study_adaptive_looking` finds the same policy, or how it would look adaptively."""
+    if policy.guarantee is None or policy.groups or policy.familiarity or policy.costs or len(policy.compared) > 1:
         return False
-    return schedule.tolerance == Schedule.DEFAULT_TOLERANCE and schedule.max_looks == schedule.full_looks
+    schedule = policy.schedule
+    return schedule is None or (
+        schedule.tolerance == Schedule.DEFAULT_TOLERANCE and schedule.max_looks == schedule.full_looks
+    )
 
 
 def _is_ambiguous(values: list[float], decimals: int) -> bool:

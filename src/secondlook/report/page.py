@@ -30,7 +30,8 @@ from secondlook.report.operating_points import (
     format_percent,
     thin_ranking,
 )
-from secondlook.report.study import Study, explain_method
+from secondlook.report.study import Study, name_method
+from secondlook.report.summary import summarize
 from secondlook.tables import ARROWS, format_difference, format_value
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def render_report_page(
     study = findings.study
     return render_template(
         "report.html",
-        styles="design report",
+        styles="design report monitor summary",
         scripts=SCRIPTS,
         data=describe_page_data(findings, images, unknown_images),
         filters={
+            "words": name_method,
             "scaled": _format_scaled,
             "ends": _format_ends,
             "change": _format_change,
@@ -76,11 +78,11 @@ def render_report_page(
         },
         findings=findings,
         study=study,
+        summary=summarize(findings),
         lead=describe_decisions(study.n_images, study.n_errors, findings.point),
         parse_metric=parse_metric,
         arrows=ARROWS,
         find_method=find_method,
-        explain_method=explain_method,
         images=images,
         unknown_images=unknown_images,
         skipped=study.preds.skipped,
@@ -100,13 +102,11 @@ def describe_page_data(
         "errors": study.n_errors,
         "top_k": study.settings.top_k,
         "delta": findings.delta,
-        "calibrated": study.calibrated,
-        "sharing": findings.sharing,
+        "sharing": [name_method(name) for name in findings.sharing],
         "level": findings.evaluation.level,
         "compared": [name for name in (study.baseline, study.second_look) if name],
         "method": findings.method,
         "risk": findings.risk,
-        "guaranteed": findings.guaranteed,
         "policy": None if study.policy is None else _policy_data(findings, study.policy),
         "risks": pack_array(findings.risks),
         "classes": study.class_names,
@@ -146,8 +146,7 @@ def _method_data(findings: Findings, name: str, ranked_cells: Array | None) -> d
         unknown = pack_array(len(values) - values.searchsorted(ranking.confidences))  # accepted at each threshold
     return {
         "name": name,
-        "symbol": find_method(name).symbol,
-        "summary": explain_method(name),
+        "words": name_method(name),
         "complete": len(ranking.accepted) == len(study.rankings[name].accepted),
         "thresholds": pack_array(ranking.confidences),
         "sizes": pack_array(ranking.tie_sizes),
@@ -197,14 +196,17 @@ def _policy_data(findings: Findings, policy: Policy) -> dict[str, object]:
     if policy.calibration is not None and policy.calibration.images < findings.study.n_images:
         counted = f", on {policy.calibration.images:,} of these images"
     return {
-        "method": policy.method,
+        "method": findings.method,
         "accepted": findings.point.accepted,
         "errors": findings.point.errors,
         "cells": pack_array(findings.cells.count(findings.accepted)),
         "unknown": None if unknown is None else int(policy.accept(unknown).sum()),
         "threshold_text": "one per class" if policy.groups else f"{policy.threshold:.6g}",
         "setting": describe_policy(policy),
-        "guarantee": f"Certified: {policy.guarantee}. This is the calibration of the run{counted}.",
+        "guarantee": (
+            f"{'Certified' if policy.certified else 'Not certified'}: {policy.guarantee_text}. "
+            f"This is the calibration of the run{counted}."
+        ),
     }
 
 

@@ -1,6 +1,7 @@
 """`Run`: the folder of an evaluation. It can be read without the model."""
 
 import json
+import math
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from secondlook.classifiers import Preprocessing
 from secondlook.decisions import resolve_classifier
 from secondlook.diagnosis import SetupWarning, ViewChoice
 from secondlook.errors import DecisionError, PredictionsError, Repair, ReportError, SecondLookError, SourceError
-from secondlook.estimators import compile_method
+from secondlook.estimators import tuning_positions
 from secondlook.evaluation import DEFAULT_METRICS, Evaluation, evaluate
 from secondlook.files import (
     FrozenRecord,
@@ -35,15 +36,15 @@ from secondlook.policies import (
     DEFAULT_DELTA,
     Ledger,
     Policy,
-    RecordedCalibration,
     Schedule,
     ShiftModel,
     as_methods,
     certify,
+    read_policy,
     threshold_for,
 )
 from secondlook.predictions import DEFAULT_EXECUTION, ClassifierRecord, Execution, PredictFrom, Predictions, collect
-from secondlook.report.study import EvaluationSettings, build_study
+from secondlook.report.study import BASELINE, EvaluationSettings, build_study, describe_method
 from secondlook.report.unknown import AcceptedUnknowns, describe_accepted_unknowns
 from secondlook.report.writer import check_page_path, list_artifacts, write_study
 from secondlook.sources import OnError, Source, open_source
@@ -56,6 +57,7 @@ SETTINGS = "run.toml"
 PREDICTIONS = "predictions"
 UNKNOWN_PREDICTIONS = "unknown"
 EVALUATION = "evaluation.json"
+LATEST_POLICY = "latest-policy.json"
 REPORT_FILES = "report-files"
 
 
@@ -464,7 +466,62 @@ class Run:
         assert policy.calibration is not None, "the policy was just calibrated"
         images = {"data": self.record.data.spec, "digest": self.record.data.digest}
         calibration = policy.calibration.model_copy(update=images)
-        return policy.model_copy(update={"classifier": self.record.classifier, "calibration": calibration})
+        policy = policy.model_copy(update={"classifier": self.record.classifier, "calibration": calibration})
+        if not math.isfinite(policy.threshold):
+            return policy
+        try:
+            policy.save(self.path / LATEST_POLICY, overwrite=True)
+        except OSError as error:
+            fault = f"the policy cannot be stored in {str(self.path)!r}: {error.strerror}"
+            raise DecisionError(fault, repair="make it writable") from None
+        return policy
+
+    @property
+    def latest_policy(self) -> Policy | None:
+        """The policy that the run calibrated last on the images and views of its record; None without one."""
+        path = self.path / LATEST_POLICY
+        if not path.is_file():
+            return None
+        policy, record = read_policy(path), self.record
+        calibration, tuning = policy.calibration, self._find_tuning(policy)
+        is_current = (
+            calibration is not None
+            and policy.classifier == record.classifier
+            and calibration.digest == record.data.digest
+            and calibration.tuning == (0 if tuning is None else len(tuning))
+            and (policy.views == record.views or (policy.schedule is not None and {*policy.views} <= {*record.views}))
+        )
+        return policy if is_current else None
+
+    def describe_baseline(self, policy: Policy) -> str | None:
+        """Return a sentence if the image itself would certify more coverage than the policy; None otherwise.
+
+        Nothing is recorded: the comparison is no calibration.
+        """
+        guarantee = policy.guarantee
+        if guarantee is None or policy.groups or policy.familiarity or policy.costs or policy.method == BASELINE:
+            return None
+        with warnings.catch_warnings(action="ignore"):
+            baseline = certify(
+                self._open_predictions(ledger=None),
+                BASELINE,
+                risk=guarantee.risk,
+                delta=guarantee.delta,
+                predict_from=policy.predict_from,
+                top_k=policy.top_k,
+                duplicates=self.record.data.duplicates,
+                tuning=self._find_tuning(policy),
+            )
+        if not baseline.certified or baseline.coverage <= policy.coverage:
+            return None
+        more, less = (f"{100 * one.coverage:.4g} %" for one in (baseline, policy))
+        return f"Without a second look, more images could be decided with this guarantee: {more} instead of {less}."
+
+    def _find_tuning(self, policy: Policy | None) -> IntArray | None:
+        """Return the tuning images of a policy, which may have set its own apart, or of the run."""
+        if self._tuning is None and policy is not None and policy.calibration is not None and policy.calibration.tuning:
+            return tuning_positions(self.predictions.n_images)
+        return self._tuning
 
     def report(
         self,
@@ -476,31 +533,23 @@ class Run:
     ) -> RunReport:
         """Write the report of the run, by default to report.html in its folder.
 
-        Risk and delta of the guarantees are those of the latest calibration of the run. Without one, or with `delta`,
-        all methods of the report share `delta`, by default 0.001. The page shows the images if they are still
+        The report leads with the policy that the run calibrated last. Without one, or with `delta`, all methods of the
+        report share `delta`, by default 0.001. The page shows the images if they are still
         available; otherwise a note gives the reason.
         """
         target = check_page_path(path or self.path / self.REPORT)
-        duplicates = self.record.data.duplicates
-        calibrations = Ledger.read(self.path / Ledger.OF_RUN).on_images(self.record.data.digest)
-        selection = Ledger.identify_selection(self.predictions, self._tuning, duplicates)
-        shown = (self.record.predictions, selection, self.record.views, self.predict_from, self.top_k)
-        concerned = [
-            one
-            for one in calibrations.calibrations
-            if (one.predictions, one.selection, one.views, one.predict_from, one.top_k) == shown
-            and one.risk is not None
-            and not (one.options or any(compile_method(name).options for name in one.methods))
-        ]
-        calibration = concerned[-1] if concerned and delta is None else None
+        policy = self.latest_policy if delta is None else None
         terms = f"delta {delta or DEFAULT_DELTA:g} {'as given' if delta else 'by default: the run has no calibration'}"
-        terms = f"{terms}; the risk follows from the error rate" if calibration is None else str(calibration)
+        terms = f"{terms}; the risk follows from the error rate"
+        if policy is not None:
+            terms = f"the terms of the latest calibration of the run, for {describe_method(policy)}"
+            terms = f"{terms}: {policy.guarantee_text}"
         notes = []
-        if calibration is not None and len(calibrations.calibrations) > 1:
+        calibrations = Ledger.read(self.path / Ledger.OF_RUN).on_images(self.record.data.digest)
+        if len(calibrations.calibrations) > 1:
             notes.append(f"{calibrations.describe()}.")
-        policy = None if calibration is None else self._repeat(calibration)
-        if policy is not None and not policy.certified:
-            notes.append(f"The latest calibration certifies nothing: {policy.shortfall}.")
+        if policy is None and calibrations.calibrations and delta is None:
+            notes.append("No calibrated policy of these predictions is stored in the run: calibrate with the run.")
         image = unknown_image = None
         if galleries:
             try:
@@ -511,59 +560,34 @@ class Run:
                     unknown_image = self._read_unknown_image
             except SecondLookError as error:
                 notes.append(f"No {'unknown ' if image else ''}images in the report: {error}")
-        risk: float | None = None
-        calibrated: tuple[str, ...] = ()
-        if calibration is not None:
-            risk, delta = calibration.risk, calibration.delta
-            calibrated = calibration.methods if policy is None else ()
+        options = self._options
+        if policy is not None:
+            options |= {"predict_from": policy.predict_from, "top_k": policy.top_k}
         study = build_study(
             self.predictions,
-            calibrated=calibrated,
-            policy=policy if policy is not None and policy.certified else None,
-            duplicates=duplicates,
-            tuning=self._tuning,
+            policy=policy,
+            duplicates=self.record.data.duplicates,
+            tuning=self._find_tuning(policy),
             unknown=self.unknown_predictions,
             progress=progress,
-            **self._options,
+            **options,
         )
+        guarantee = None if policy is None else policy.guarantee
         write_study(
             study,
             target,
             title=self.title,
-            risk=risk,
-            delta=DEFAULT_DELTA if delta is None else delta,
+            risk=None if guarantee is None else guarantee.risk,
+            delta=guarantee.delta if guarantee is not None else DEFAULT_DELTA if delta is None else delta,
             image=image,
             unknown_image=unknown_image,
             facts={**self.facts, "risk and delta": terms},
             warnings=self.record.warnings,
             notes=notes,
             command=self.command,
+            baseline=None if policy is None else self.describe_baseline(policy),
         )
         return RunReport(target, tuple(notes), terms)
-
-    def _repeat(self, calibration: RecordedCalibration) -> Policy | None:
-        """Return the policy of a calibration with several thresholds or adaptive looking, without recording it again.
-
-        None for a calibration with one threshold and all looks, which the page computes for every risk.
-        """
-        if calibration.tolerance is None and calibration.class_risks is None:
-            return None
-        groups, risks = calibration.class_groups, calibration.class_risks
-        assert calibration.risk is not None, "the report uses no others"
-        return certify(
-            self._open_predictions(ledger=None),
-            calibration.methods,
-            risk=calibration.risk if risks is None else dict(zip(groups or range(len(risks)), risks, strict=True)),
-            delta=calibration.delta,
-            groups=groups or (None if risks is None else "class"),
-            predict_from=calibration.predict_from,
-            top_k=calibration.top_k,
-            duplicates=self.record.data.duplicates,
-            tuning=self._tuning,
-            adaptive=calibration.tolerance is not None,
-            tolerance=calibration.tolerance or Schedule.DEFAULT_TOLERANCE,
-            max_looks=calibration.max_looks,
-        )
 
     @property
     def facts(self) -> dict[str, str]:

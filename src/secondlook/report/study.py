@@ -1,6 +1,6 @@
 """The input of a report: correctness, confidences and rankings of the same labeled images."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,14 +15,6 @@ from secondlook.policies import Policy
 from secondlook.predictions import PredictFrom, Predictions, check_prediction
 
 BASELINE = "msr"
-EXPLANATIONS = {
-    "msr": "the classifier's confidence in the image itself",
-    "mean": "the classifier's confidence averaged over all views of the image",
-    "bootstrap": "the rank of the image when its views are resampled many times; valid only among these images",
-    "blend": "the confidence averaged over all views, combined with their margin to the second class",
-    "learned": "the probability of being correct, learned from the views of the tuning images",
-}
-"""Explanations of the methods for readers without machine learning knowledge."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +55,10 @@ class Study:
     fitted: FittedMethods
     """The methods with their options, and the positions of the judged images."""
     settings: EvaluationSettings
-    calibrated: tuple[str, ...]
-    """The methods of a calibration with one threshold and all looks."""
     policy: Policy | None
-    """The policy of a calibration with several thresholds or adaptive looking."""
+    """The calibrated policy; None without one."""
+    calibrated: str | None
+    """The method of the policy with its options, one of `confidences`."""
     class_names: tuple[str, ...]
     correct: BoolArray
     """Whether each prediction is correct. bool [N]"""
@@ -122,7 +114,6 @@ class Study:
 def build_study(
     preds: Predictions,
     *,
-    calibrated: Sequence[str] = (),
     policy: Policy | None = None,
     duplicates: Collection[str] = (),
     tuning: object = None,
@@ -132,17 +123,18 @@ def build_study(
 ) -> Study:
     """Compute correctness, confidences and rankings of labeled predictions, with the options of `evaluate`.
 
-    `calibrated` methods are added to the others; `duplicates` are ids of copies of other images; `unknown` are
+    The method of `policy` is added to the others; `duplicates` are ids of copies of other images; `unknown` are
     predictions for unknown images.
     """
     if not preds.has_labels:
         raise ReportError("the predictions have no labels", repair=Repair("pass {labels}", labels=ANY))
     settings = EvaluationSettings.from_options(**options)
     predict_from, top_k = settings.predict_from, settings.top_k
+    calibrated = None if policy is None else describe_method(policy)
     fitted = FittedMethods.fit(
         preds,
         settings.methods,
-        added=calibrated if policy is None else (policy.method,),
+        added=() if calibrated is None else (calibrated,),
         tuning=tuning,
         predict_from=predict_from,
         top_k=top_k,
@@ -167,8 +159,8 @@ def build_study(
         given=preds,
         fitted=fitted,
         settings=settings,
-        calibrated=tuple(calibrated),
         policy=policy,
+        calibrated=calibrated,
         class_names=preds.class_names or tuple(f"class {index}" for index in range(preds.n_classes)),
         correct=correct,
         leading=leading,
@@ -184,7 +176,16 @@ def build_study(
     )
 
 
-def explain_method(method: str) -> str:
-    """Return a one-line explanation of a method."""
-    found = find_method(method)
-    return EXPLANATIONS.get(found.name) or found.summary
+def name_method(method: str) -> str:
+    """Return the name of a method in words."""
+    return find_method(method).name_in_words(method)
+
+
+def describe_method(policy: Policy) -> str:
+    """Return the method of a policy with the options that were given, not fitted."""
+    fitted = find_method(policy.method).fitted
+    given = {name: value for name, value in policy.options.items() if name not in fitted and value is not None}
+    options = "&".join(
+        f"{name}={str(value).lower() if value in (True, False) else value}" for name, value in given.items()
+    )
+    return f"{policy.method}?{options}" if options else policy.method

@@ -88,7 +88,11 @@ def study_unknown_images(study: Study, method: str, certified: Mapping[str, Oper
     )
     joint = Comparison.from_confidences({name: (correct, study.together[name]) for name in names}, ["aurc"], **options)
     order = np.argsort(-study.together[method][n_known:], kind="stable")
-    return UnknownFindings(detection, joint, count_accepted_unknowns(study, certified), order[:MAX_UNKNOWN_IMAGES])
+    accepted = count_accepted_unknowns(study, certified)
+    if study.policy is not None:
+        n_accepted = int(study.policy.accept(study.unknown).sum())
+        accepted[method] = AcceptedUnknowns(method, study.policy.threshold, n_unknown, n_accepted, settings.level)
+    return UnknownFindings(detection, joint, accepted, order[:MAX_UNKNOWN_IMAGES])
 
 
 def count_accepted_unknowns(study: Study, points: Mapping[str, OperatingPoint]) -> dict[str, AcceptedUnknowns]:

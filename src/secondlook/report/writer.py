@@ -107,12 +107,13 @@ def write_study(
     warnings: Sequence[str] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
+    baseline: str | None = None,
     artifacts: bool = True,
 ) -> None:
     """Write the report of a study, with the arguments of `write_report`; `unknown_image` is `image` for unknown images.
 
-    The page shows `warnings` at the top, by default about harmful views, and `notes` and the `command` of the run at
-    the end. If the study has calibrated methods, only these have a guarantee, at their risk and delta.
+    The page shows `warnings`, by default about harmful views, a sentence about the `baseline` in its summary, and
+    `notes` and the `command` of the run at the end.
     """
     findings = compute_findings(study, risk=risk, delta=delta)
     all_facts = {**_describe_settings(findings), **(facts or {})}
@@ -133,6 +134,7 @@ def write_study(
         warnings=warnings,
         notes=(*study.fitted.notes, *notes),
         command=command,
+        baseline=baseline,
         artifacts=folder.name if artifacts else None,
         has_plots=has_plots,
     )
@@ -155,11 +157,9 @@ def _describe_settings(findings: Findings) -> dict[str, str]:
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     shared = f", shared by {' and '.join(findings.sharing)}" if len(findings.sharing) > 1 else ""
     guarantee = f"failure probability {findings.delta:g} (confidence level {100 * (1 - findings.delta):g} %{shared})"
-    calibration = "; no calibration was reported"
-    if study.calibrated:
-        calibration = f", as calibrated for {' and '.join(study.calibrated)} at {100 * findings.risk:g} % risk"
-    elif study.policy is not None:
-        guarantee, calibration = str(study.policy.guarantee), f", as calibrated for {study.policy.method}"
+    calibration = "; no policy is calibrated"
+    if study.policy is not None:
+        guarantee, calibration = study.policy.guarantee_text, f", as calibrated for {study.calibrated}"
     return {
         "methods": ", ".join(study.confidences),
         **({"tuning": _describe_tuning(study)} if study.n_tuning else {}),

@@ -140,7 +140,7 @@ class Chart {
     group.append(
       svg("line", { class: "axis", x1: this.left, x2: this.right, y1: this.y(Math.max(y.min, 0)), y2: this.y(Math.max(y.min, 0)) }),
       svg("text", { x: (this.left + this.right) / 2, y: this.bottom + 36, "text-anchor": "middle" }, x.label),
-      svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle" }, y.label),
+      ...(y.label ? [svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle" }, y.label)] : []),
     );
     return group;
   }

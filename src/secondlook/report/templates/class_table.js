@@ -78,7 +78,7 @@ function classSection(page) {
     const visible = Math.min(rows.length, MAX_CLASS_ROWS);
     const order = sorted ? `, by ${CLASS_COLUMNS[sorted.column].title.replace(" %", "").toLowerCase()}` : "";
     caption.textContent = `${visible < classes ? `${visible} of ` : ""}${formatCount(classes)} ${classes === 1 ? "class" : "classes"}${order}`;
-    byId("class-note").textContent = `Images by true class; accepted by ${method.name} (${method.summary}) at the operating point selected above.`;
+    byId("class-note").textContent = `Images by true class; accepted by ${method.words} at the operating point selected above.`;
   }
 
   function update(decisions) {

@@ -11,7 +11,7 @@ function histogramPlot(figure, logarithmic, page) {
     const down = Math.max(1e-9, scaled(Math.max(...wrong)));
     return {
       height: 300,
-      x: { min: edges[0], max: edges[edges.length - 1], label: `confidence (${method.name})`, format: (v) => `${Number(v.toFixed(3))}` },
+      x: { min: edges[0], max: edges[edges.length - 1], label: method.words, format: (v) => `${Number(v.toFixed(3))}` },
       y: { min: -1.05 * down, max: 1.05 * up, label: "images", ticks: countTicks(up, down), format: (v) => formatCount(unscaled(Math.abs(v))) },
       draw,
     };
@@ -80,8 +80,8 @@ function reliabilityPlot(figure, caption, page) {
   function show(chosen) {
     method = chosen;
     caption.textContent = method.reliability
-      ? `Accuracy by mean confidence (${method.name}) in 15 bins. On the dotted line, confidence equals accuracy; larger dots mean more images.`
-      : `${method.name} ranks images; it is not a probability of being correct, so it cannot be compared with the accuracy.`;
+      ? `Accuracy by ${method.words} in 15 bins. On the dotted line, confidence equals accuracy; larger dots mean more images.`
+      : `Not shown for ${method.words}: it is not a probability of being correct, so it cannot be compared with the accuracy.`;
     chart.redraw();
   }
 

@@ -102,7 +102,7 @@ function confusionSection(page) {
     const limit = hasOthers
       ? ` Shown are the ${chosen.length} of ${formatCount(total)} classes with the most frequent confusions; the last column has predictions of all others.`
       : "";
-    const room = accepted ? "" : ` There are too many images to count the accepted ones for ${method.name} on this page.`;
+    const room = accepted ? "" : ` There are too many images to count the accepted ones for ${method.words} on this page.`;
     const leading = page.top_k > 1 ? " The predicted class is the most probable one, so some predictions off the diagonal are correct." : "";
     byId("matrix-note").textContent = `Rows are true classes (labels), columns are predicted classes; numbers off the diagonal are errors.${leading}${limit}${room}`;
   }

@@ -80,7 +80,7 @@ function pictureTile(page, one, ...notes) {
     html("small", {}, "predicted ", html("b", {}, names)),
     html("small", {}, verdict(one)),
     ...(one.correct || one.label === null ? [] : [html("small", {}, `label ${page.classes[one.label]}`)]),
-    ...confidences.map(({ name, index, summary }) => html("small", { title: summary }, `${name} ${formatConfidence(one.confidences[index])}`)),
+    ...confidences.map(({ name, words, index }) => html("small", { title: name }, `${words} ${formatConfidence(one.confidences[index])}`)),
     ...notes,
   );
   button.addEventListener("click", () => openViews(one, page));
@@ -135,7 +135,7 @@ function gallerySection(page) {
   }
 
   function describeChanges() {
-    const [before, after] = page.compared;
+    const [before, after] = page.methods.filter(({ name }) => page.compared.includes(name)).map(({ words }) => words);
     return `Images on this page that ${before} and ${after} decide differently at the same coverage; largest rank changes first.`;
   }
 
@@ -218,7 +218,7 @@ function viewTile(one, view, sheet, page) {
 
 function openViews(one, page) {
   const differing = one.view_predicted.filter((predicted) => predicted !== one.predicted[0]).length;
-  const confidences = page.methods.map(({ name, index }) => `${name} ${formatConfidence(one.confidences[index])}`).join(", ");
+  const confidences = page.methods.map(({ words, index }) => `${words} ${formatConfidence(one.confidences[index])}`).join(", ");
   const sheet = new Image();
   byId("dialog-title").textContent = one.id;
   byId("dialog-picture").replaceChildren(createPicture(one.picture, one.id));

@@ -22,19 +22,17 @@ function describeGuarantee(page, method, index) {
     return `Not certified: ${formatCount(page.images)} images are too few to guarantee ${risk} risk at confidence level ${level}; ${smallest}.`;
   }
   const shared = page.sharing.length > 1 ? `, shared by ${joinNames(page.sharing)}` : "";
-  const isCalibrated = page.calibrated.length > 0 && page.risks[index] === page.risk;
-  const validity = isCalibrated ? "This is the calibration of the run." : "It is valid for a risk chosen before seeing these results.";
   return (
     `Certified: with threshold ${formatThreshold(point)}, at most ${risk} of the accepted predictions on new images like these are wrong ` +
     `(confidence level ${level}${shared}). Here it accepts ${formatCount(point.accepted)} images (${formatPercent(point.accepted / page.images, 1)}), ` +
-    `${formatCount(point.errors)} of them wrong. ${validity}`
+    `${formatCount(point.errors)} of them wrong. It is valid for a risk chosen before seeing these results.`
   );
 }
 
 // Number of unknown images accepted at the selected operating point.
 function describeUnknown(page, method, point) {
   const count = countUnknown(method, point);
-  if (count === null) return `${method.name} ranks a closed set of images: its thresholds do not apply to unknown images.`;
+  if (count === null) return `${method.words}: ranks a closed set of images: thresholds do not apply to unknown images.`;
   const share = formatPercent(count / page.unknown, 1);
   return `The operating point selected above accepts ${formatCount(count)} of ${pluralize(page.unknown, "unknown image")} (${share}).`;
 }
@@ -82,7 +80,7 @@ function startOperatingPoint(page, plots, sections) {
   }
 
   function describeSetting(method, point) {
-    const decided = `Decided by ${method.name}, ${method.summary.split(";")[0]}:`;
+    const decided = `Decided by ${method.words}:`;
     if (isPolicy()) return `${decided} ${page.policy.setting}`;
     if (!point.accepted && setBy === "costs") return `${decided} at every threshold, reviewing all images costs less.`;
     if (!point.accepted) return `${decided} no threshold ${guaranteed.checked ? "guarantees" : "reaches"} ${formatPercent(risk(), 6)} risk.`;
@@ -110,7 +108,6 @@ function startOperatingPoint(page, plots, sections) {
       summary: `${formatCount(point.accepted)} accepted, ${formatCount(point.errors)} wrong · ${formatCount(page.images - point.accepted)} to review, ${formatCount(page.errors - point.errors)} caught`,
       "tolerated-value": formatPercent(risk(), 6),
       "coverage-value": formatPercent(point.accepted / page.images, 1),
-      "method-explanation": method.summary,
       "all-methods-caption": `All methods at ${goal()}`,
       accepted: formatCount(point.accepted),
       rejected: formatCount(page.images - point.accepted),
@@ -138,7 +135,7 @@ function startOperatingPoint(page, plots, sections) {
       certified ? coverage(certified) : "none",
     ];
     row.classList.toggle("selected", method === selected());
-    values.forEach((value, column) => (row.cells[column + 1].textContent = value));
+    [...row.cells].slice(1).forEach((cell, column) => (cell.textContent = values[column]));
   }
 
   function update() {
@@ -185,6 +182,6 @@ function startOperatingPoint(page, plots, sections) {
   choice.addEventListener("change", chooseMethod);
   for (const method of page.methods) rows.get(method.name).cells[0].prepend(key(method));
   tolerated.value = page.risks.indexOf(page.risk);
-  guaranteed.checked = page.guaranteed;
+  guaranteed.checked = page.policy !== null;
   selectMethod();
 }

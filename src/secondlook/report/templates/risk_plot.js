@@ -43,7 +43,7 @@ function riskPlot(figure, reading, page) {
     const readings = page.methods.map((method) => {
       const band = nearestIndex(method.curve.band_coverage, readAt / page.images);
       const ends = `${formatPercent(method.curve.low[band])} to ${formatPercent(method.curve.high[band])}`;
-      return html("span", {}, key(method), `${method.name} ${formatPercent(interpolateRisk(method, readAt))} (${ends})`);
+      return html("span", {}, key(method), `${method.words} ${formatPercent(interpolateRisk(method, readAt))} (${ends})`);
     });
     reading.replaceChildren(html("span", {}, `Risk at ${formatPercent(readAt / page.images, 1)} coverage:`), ...readings);
   }
@@ -95,5 +95,5 @@ function drawCurve(chart, method, page) {
 }
 
 function legend(methods) {
-  return html("ul", { class: "legend" }, ...methods.map((method) => html("li", {}, key(method), html("b", {}, method.name), ` ${method.summary}`)));
+  return html("ul", { class: "legend" }, ...methods.map((method) => html("li", {}, key(method), html("b", {}, method.words))));
 }

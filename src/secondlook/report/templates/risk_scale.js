@@ -58,6 +58,7 @@ function drawRiskScale(figure, { limit, guaranteed, audited, estimated }) {
       rows.forEach((one, row) => drawScaleRow(chart, one, row));
     },
   };
+  figure.classList.add("risk-scale");
   figure.setAttribute("role", "img");
   figure.setAttribute("aria-label", `${rows.map(({ name, text }) => `${name}: ${text}.`).join(" ")}${limit === null ? "" : ` Limit: ${formatPercent(limit)}.`}`);
   const chart = SCALE_CHARTS.get(figure);
