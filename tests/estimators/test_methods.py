@@ -42,6 +42,7 @@ def test_the_registered_methods_are_these_and_no_name_is_registered_twice() -> N
         assert record.name == name
         assert record.symbol
         assert record.summary
+        assert record.words
         assert "\n" not in record.summary
     assert METHODS["bootstrap"].options == ("resamples", "window", "seed")
     assert MEANS == ["blend", "gen", "learned", "mean"]

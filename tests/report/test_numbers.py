@@ -380,5 +380,5 @@ def test_headline_of_ties_and_of_a_single_view(write: Write, preds: Predictions)
     correct, msr = preds.correct(), confidence(preds, "msr")
     coverage = f"{try_every_threshold(correct, msr, 0.2)[1] / 6:.1f}".removesuffix(".0")
     assert verdict == "none"
-    assert f"msr detects errors with AUROC {100 * auroc(correct, msr):.1f}; at 20 % risk" in sentence
+    assert f"{name_method('msr')} detects errors with AUROC {100 * auroc(correct, msr):.1f}; at 20 % risk" in sentence
     assert f"accepts {coverage} % of the images" in sentence

@@ -12,7 +12,7 @@ from secondlook.policies.familiarity import Familiarity
 from secondlook.policies.fixed_sequence import CountedImages, largest_certified_count
 from secondlook.policies.guarantee import DEFAULT_DELTA, Calibration, Guarantee
 from secondlook.policies.labeling import LabelingPlan, LabelingProgress
-from secondlook.policies.ledger import Ledger, RecordedCalibration
+from secondlook.policies.ledger import Ledger
 from secondlook.policies.policy import Binding, Policy, PolicyWarning, read_policy
 from secondlook.policies.reference import AccuracyModel, AuditPlan, Reference, ShiftModel
 from secondlook.policies.schedule import Schedule, fit_schedule
@@ -33,7 +33,6 @@ __all__ = [
     "Ledger",
     "Policy",
     "PolicyWarning",
-    "RecordedCalibration",
     "Reference",
     "Schedule",
     "ShiftModel",

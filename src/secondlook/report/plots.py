@@ -21,6 +21,7 @@ from secondlook.policies import Policy, Schedule, read_policy
 from secondlook.predictions import PredictFrom, Predictions
 from secondlook.registry import did_you_mean
 from secondlook.report.findings import Findings
+from secondlook.report.study import name_method
 from secondlook.tables import format_value, shorten_name
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ def _draw_curves(findings: Findings) -> "Figure":
         # Shift the markers, so that coinciding curves remain visible.
         markers = (0.03 + 0.03 * place / len(findings.curves), 0.12)
         coverage = curve.accepted / study.n_images
-        axes.plot(coverage, curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name)
+        axes.plot(coverage, curve.risk, **style, markevery=markers, ms=5, lw=1.6, label=name_method(name))
     coverage = np.linspace(1 / study.n_images, 1, 500)
     axes.plot(coverage, np.maximum(0, 1 - (1 - study.error_rate) / coverage), label="perfect", **DOTTED)
     axes.plot(coverage, np.minimum(1, study.error_rate / coverage), label="worst", **{**DOTTED, "ls": "--"})
@@ -337,7 +338,7 @@ def _draw_adaptive_looking(findings: Findings) -> "Figure":
     chosen = adaptive.frontier.chosen
     looks, coverage = zip(*((point.looks, point.coverage) for point in adaptive.frontier.certified_points), strict=True)
     axes.axhline(adaptive.frontier.all_looks.coverage, label="all looks", **DOTTED)
-    axes.plot(looks, coverage, color=COLORS[1], marker="s", ms=4, lw=1.6, label=adaptive.method)
+    axes.plot(looks, coverage, color=COLORS[1], marker="s", ms=4, lw=1.6, label=name_method(adaptive.method))
     axes.plot(chosen.looks, chosen.coverage, "o", color=COLORS[0], ms=9, label="default tolerance")
     _finish_looks_axes(axes, findings.study.preds.n_views, "certified coverage")
     return figure
@@ -347,7 +348,7 @@ def _draw_histograms(findings: Findings) -> "Figure":
     study, n_methods = findings.study, len(findings.study.confidences)
     figure, panels = _new_figure(7.2, 2.0 * n_methods + 0.6, rows=n_methods)
     for axes, (name, values) in zip(panels, study.confidences.items(), strict=True):
-        draw_histogram(study.correct, values, ax=axes, name=name)
+        draw_histogram(study.correct, values, ax=axes, name=name_method(name))
     return figure
 
 
@@ -357,7 +358,7 @@ def _draw_reliability_curves(findings: Findings) -> "Figure":
     for place, (name, values) in enumerate(study.confidences.items()):
         if name in study.probabilities:
             style = {**_curve_style(place), "ms": 4, "lw": 1.4}
-            draw_reliability(study.correct, values, ax=axes, name=name, **style)
+            draw_reliability(study.correct, values, ax=axes, name=name_method(name), **style)
     return figure
 
 
@@ -369,7 +370,7 @@ def _draw_classes(findings: Findings) -> "Figure":
     positions = np.arange(len(classes))
     axes.barh(positions, [100 * one.error_rate for one in classes], color=REFERENCE, alpha=0.5, label="all predictions")
     risks = [100 * (one.risk or 0.0) for one in classes]
-    axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted by {findings.method}")
+    axes.barh(positions, risks, height=0.4, color=WRONG, label=f"accepted by {name_method(findings.method)}")
     axes.set_yticks(positions, [shorten_name(one.name, 40) for one in classes])
     axes.set(xlabel="error rate (%)", ylim=(-1, len(classes)))
     figure.legend(loc="outside lower right", ncols=2, frameon=False)

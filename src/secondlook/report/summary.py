@@ -101,6 +101,6 @@ def _describe_certified(policy: Policy, images: int, accepted: int, _: int) -> T
 
 def _expect(share: float, errors: str, are: str = "are") -> str:
     """Say what happens to new images, of which this share is decided automatically."""
-    automatic = f"about {round(NEW_IMAGES * share):,} {are} decided automatically, {errors}"
-    people = f"about {round(NEW_IMAGES * (1 - share)):,} {'would ' if are != 'are' else ''}go to people"
+    automatic = f"about {round(NEW_IMAGES * share, -1):,} {are} decided automatically, {errors}"
+    people = f"about {NEW_IMAGES - round(NEW_IMAGES * share, -1):,} {'would ' if are != 'are' else ''}go to people"
     return f"Of {NEW_IMAGES:,} new images like these, {automatic}; {people}."
