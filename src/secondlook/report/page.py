@@ -66,7 +66,7 @@ def render_report_page(
     study = findings.study
     return render_template(
         "report.html",
-        styles="design report monitor summary",
+        styles="design report summary",
         scripts=SCRIPTS,
         data=describe_page_data(findings, images, unknown_images),
         filters={

@@ -101,6 +101,7 @@ def _describe_certified(policy: Policy, images: int, accepted: int, _: int) -> T
 
 def _expect(share: float, errors: str, are: str = "are") -> str:
     """Say what happens to new images, of which this share is decided automatically."""
-    automatic = f"about {round(NEW_IMAGES * share, -1):,} {are} decided automatically, {errors}"
-    people = f"about {NEW_IMAGES - round(NEW_IMAGES * share, -1):,} {'would ' if are != 'are' else ''}go to people"
+    accepted = 10 * round(NEW_IMAGES * share / 10)
+    automatic = f"about {accepted:,} {are} decided automatically, {errors}"
+    people = f"about {NEW_IMAGES - accepted:,} {'would ' if are != 'are' else ''}go to people"
     return f"Of {NEW_IMAGES:,} new images like these, {automatic}; {people}."

@@ -114,6 +114,10 @@ def test_report_leads_with_the_policy_of_the_latest_calibration(
     assert sum(int(row["accepted"]) for row in report.rows("confusions")) == accepted
     assert policy.guarantee_text in shown["guarantee"]
     assert ("✓ Guaranteed" in report.element("badge")) == policy.certified
+    new, decided, *_, people = re.findall(r"[\d,]*\d(?= (?:new|are|go))", report.element("meaning"))
+    assert new == "10,000"
+    assert int(decided.replace(",", "")) == pytest.approx(10_000 * accepted / judged.n_images, abs=5.1)
+    assert int(decided.replace(",", "")) + int(people.replace(",", "")) == 10_000
     assert {one["no_guarantee"] is None for one in report.data["methods"]} == {False}, "no counts compete"
 
 
