@@ -10,9 +10,8 @@ import pytest
 
 import secondlook as sl
 from secondlook.errors import CalibrationWarning, DecisionError
-from secondlook.estimators import tuning_positions
+from secondlook.estimators import METHODS, tuning_positions
 from secondlook.report import writer
-from secondlook.report.study import name_method
 from tests.report.conftest import Report
 from tests.report.runs.conftest import QUIET, VIEWS
 
@@ -172,7 +171,7 @@ def test_several_methods_of_a_calibration_share_its_delta_and_all_share_a_given_
     assert written.notes == ()
     data = Report(run.report(delta=0.3, progress=False).path).data
     assert (data["delta"], data["policy"]) == (0.3, None)
-    assert data["sharing"] == [name_method(name) for name in ("msr", "mean", "blend")]
+    assert data["sharing"] == [METHODS[name].words for name in ("msr", "mean", "blend")]
     with pytest.raises(DecisionError, match="delta"):
         run.report(delta=0.0, progress=False)
 
