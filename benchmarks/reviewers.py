@@ -8,16 +8,18 @@ reviewers gave the same label that contradicts it. All labels are counted, also 
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import product
+from functools import partial
+from itertools import chain, product
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from measurement import Row, create_parser, write_results
-from monitoring import ALPHA, DESIGNS, PATTERNS, RISK, AuditedStream, summarize_counts, summarize_share
+from monitoring import ALPHA, CORES, DESIGNS, PATTERNS, RISK, AuditedStream, summarize_counts, summarize_share
 from secondlook.arrays import BoolArray, Float64Array, IntArray
 from secondlook.errors import DecisionError
 from secondlook.monitoring import recertify
@@ -174,19 +176,14 @@ def describe(measured: str, design: str, error_rate: float, protocol: Protocol, 
     return row | asdict(protocol)
 
 
-def count_false_verdicts(streams: int) -> list[Row]:
+def count_false_verdicts(world: int, design: str, error_rate: float, streams: int) -> list[Row]:
     """Return how often the guarantee is called broken although the error rate is at most the guaranteed one."""
-    rows = []
-    worlds = product(DESIGNS, ((RISK, AT_RISK), (RISK / 2, BELOW_RISK)))
-    for world, (design, (error_rate, protocols)) in enumerate(worlds):
-        outcomes = simulate(world, design, error_rate, protocols, streams, IMAGES, "broken")
-        for protocol, found in zip(protocols, outcomes, strict=True):
-            row = describe("false broken", design, error_rate, protocol, streams, IMAGES)
-            row |= summarize_share("alarms", sum(one.labels is not None for one in found), streams)
-            rows.append(
-                row | {"labels_per_audit": ratio([one.most for one in found], [one.most for one in outcomes[0]])}
-            )
-            print_row(rows[-1])
+    protocols, rows = AT_RISK if error_rate == RISK else BELOW_RISK, []
+    outcomes = simulate(world, design, error_rate, protocols, streams, IMAGES, "broken")
+    for protocol, found in zip(protocols, outcomes, strict=True):
+        row = describe("false broken", design, error_rate, protocol, streams, IMAGES)
+        row |= summarize_share("alarms", sum(one.labels is not None for one in found), streams)
+        rows.append(row | {"labels_per_audit": ratio([one.most for one in found], [one.most for one in outcomes[0]])})
     return rows
 
 
@@ -195,19 +192,16 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> float:
     return round(float(np.mean(values) / np.mean(others)), 3)
 
 
-def count_labels_until(streams: int) -> list[Row]:
+def count_labels_until(world: int, verdict: str, design: str, factor: float, streams: int) -> list[Row]:
     """Return the labels until a verdict, as a ratio to perfect reviewers; no verdict counts as all labels."""
-    worlds = [("broken", design, factor) for design in DESIGNS for factor in (2, 3, 5)] + [("holds", "even", 0.3)]
     rows = []
-    for world, (verdict, design, factor) in enumerate(worlds, start=100):
-        outcomes = simulate(world, design, factor * RISK, POWER, streams, MORE_IMAGES, verdict)
-        counts = [[one.most if one.labels is None else one.labels for one in found] for found in outcomes]
-        for protocol, found, labels in zip(POWER, outcomes, counts, strict=True):
-            row = describe(f"labels until {verdict}", design, factor * RISK, protocol, streams, MORE_IMAGES)
-            row |= {"alarms": sum(one.labels is not None for one in found), **summarize_counts("labels_until", labels)}
-            row["ratio_mean"] = ratio(labels, counts[0])
-            rows.append(row | {"ratio_median": round(float(np.median(labels) / np.median(counts[0])), 3)})
-            print_row(rows[-1])
+    outcomes = simulate(world, design, factor * RISK, POWER, streams, MORE_IMAGES, verdict)
+    counts = [[one.most if one.labels is None else one.labels for one in found] for found in outcomes]
+    for protocol, found, labels in zip(POWER, outcomes, counts, strict=True):
+        row = describe(f"labels until {verdict}", design, factor * RISK, protocol, streams, MORE_IMAGES)
+        row |= {"alarms": sum(one.labels is not None for one in found), **summarize_counts("labels_until", labels)}
+        row["ratio_mean"] = ratio(labels, counts[0])
+        rows.append(row | {"ratio_median": round(float(np.median(labels) / np.median(counts[0])), 3)})
     return rows
 
 
@@ -225,7 +219,7 @@ def make_policy() -> Policy:
     return certify(preds, "msr", risk=NEW_RISK, delta=NEW_DELTA)
 
 
-def count_false_certificates(streams: int) -> list[Row]:
+def count_false_certificates(world: int, error: float, planned_looks: int | None, streams: int) -> list[Row]:
     """Return how often a risk is certified that is exceeded a little, if reviewers miss errors.
 
     All images are accepted by every threshold, and reviewed.
@@ -234,39 +228,51 @@ def count_false_certificates(streams: int) -> list[Row]:
     constant = {"label": 0, "confidence": 1.0, "first_look": 1.0, "disagreement": 0.0, "looks": 2, "accept": True}
     audit = {"audit": True, "audit_probability": 1.0}
     table = pa.Table.from_pylist([{"id": id_, **constant, **audit} for id_ in ids])
-    rows: list[Row] = []
-    for world, (error, planned_looks) in enumerate(product((ERROR, 0.2), (None, 1)), start=200):
-        false = {0.0: 0, error: 0}
-        for seed in np.random.SeedSequence(0, spawn_key=(world,)).spawn(streams):
-            rng = np.random.default_rng(seed)
-            wrong = (rng.random(NEW_IMAGES) < NEW_RISK + 1e-6) & (rng.random(NEW_IMAGES) >= error)
-            labels = dict(zip(ids, wrong.astype(int).tolist(), strict=True))
-            for stated in false:
-                with contextlib.suppress(DecisionError):
-                    recertify(policy, [table], labels, planned_looks=planned_looks, reviewer_error=stated)
-                    false[stated] += 1
-        for stated, hits in false.items():
-            row: Row = {"seed": 0, "measured": "false certificates", "risk": NEW_RISK, "error_rate": NEW_RISK}
-            row |= {"images": NEW_IMAGES, "streams": streams, "alpha": NEW_DELTA, "planned_looks": planned_looks or ""}
-            row |= asdict(Protocol(error, stated, errors="missed"))
-            rows.append(row | summarize_share("alarms", hits, streams))
-            print_row(rows[-1])
+    false, rows = {0.0: 0, error: 0}, []
+    for seed in np.random.SeedSequence(0, spawn_key=(world,)).spawn(streams):
+        rng = np.random.default_rng(seed)
+        wrong = (rng.random(NEW_IMAGES) < NEW_RISK + 1e-6) & (rng.random(NEW_IMAGES) >= error)
+        labels = dict(zip(ids, wrong.astype(int).tolist(), strict=True))
+        for stated in false:
+            with contextlib.suppress(DecisionError):
+                recertify(policy, [table], labels, planned_looks=planned_looks, reviewer_error=stated)
+                false[stated] += 1
+    for stated, hits in false.items():
+        row: Row = {"seed": 0, "measured": "false certificates", "risk": NEW_RISK, "error_rate": NEW_RISK}
+        row |= {"images": NEW_IMAGES, "streams": streams, "alpha": NEW_DELTA, "planned_looks": planned_looks or ""}
+        row |= asdict(Protocol(error, stated, errors="missed"))
+        rows.append(row | summarize_share("alarms", hits, streams))
     return rows
 
 
-def print_row(row: Row) -> None:
-    """Print the filled columns of a row."""
-    print(", ".join(f"{name} {value}" for name, value in row.items() if value != ""), flush=True)
+def list_jobs(streams: int) -> list[Callable[[], list[Row]]]:
+    """Return the simulation of each world; its number is part of the random seed."""
+    few = max(streams // 8, 1)
+    powers = [*product(("broken",), DESIGNS, (2, 3, 5)), ("holds", "even", 0.3)]
+    at_risk, certified = product(DESIGNS, (RISK, RISK / 2)), product((ERROR, 0.2), (None, 1))
+    return [
+        *(partial(count_false_verdicts, world, *one, streams) for world, one in enumerate(at_risk)),
+        *(partial(count_labels_until, world, *one, few) for world, one in enumerate(powers, start=100)),
+        *(partial(count_false_certificates, world, *one, few) for world, one in enumerate(certified, start=200)),
+    ]
+
+
+def run(job: Callable[[], list[Row]]) -> list[Row]:
+    """Run a job, in a process of the pool."""
+    return job()
 
 
 def main() -> None:
-    """Simulate all streams and write the table."""
+    """Simulate all streams, print a line for each kind and write the table."""
     parser = create_parser(__doc__)
     parser.add_argument("--streams", type=int, default=2000, help="streams of each kind (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=CORES, help="processes (default: %(default)s)")
     options = parser.parse_args()
-    rows = count_false_verdicts(options.streams)
-    rows += count_labels_until(max(options.streams // 8, 1))
-    rows += count_false_certificates(max(options.streams // 8, 1))
+    rows = []
+    with ProcessPoolExecutor(options.workers) as executor:
+        for row in chain.from_iterable(executor.map(run, list_jobs(options.streams))):
+            print(", ".join(f"{name} {value}" for name, value in row.items() if value != ""), flush=True)
+            rows.append(row)
     write_results(options.out / "reviewers.csv", rows)
 
 
