@@ -209,6 +209,27 @@ def expect_simulated() -> Iterator[Table]:
     yield "Labels until a broken guarantee is found", found
 
 
+def expect_reviewers() -> Iterator[Table]:
+    """Yield the tables of streams whose reviewers err, by their headings."""
+    rows = read_results("reviewers.csv")
+    protocol = ("reviewer_error", "stated", "agreeing", "double_review", "errors")
+    found: dict[str, list[list[str]]] = {
+        "False verdicts with reviewers who err": [],
+        "Labels with reviewers who err": [],
+    }
+    for wanted in map(dict, dict.fromkeys(tuple((name, row[name]) for name in protocol) for row in rows)):
+        error, stated, agreeing, double, errors = wanted.values()
+        described = [rate(error), rate(stated), agreeing, rate(double), errors]
+        same = select(rows, **wanted)
+        false = select(same, measured="false broken", error_rate="0.01")
+        found["False verdicts with reviewers who err"].append(
+            [*described, *(percents(row, "alarms_share")[0] for row in false)]
+        )
+        ratios = [f"{float(row['ratio_mean']):.2f}" for row in same if row["ratio_mean"]]
+        found["Labels with reviewers who err"].append([*described, *ratios])
+    yield from found.items()
+
+
 def expect_groups() -> Iterator[Table]:
     """Yield the table of thresholds per class."""
     rows = read_results("monitoring_groups.csv")
@@ -222,7 +243,8 @@ def expect_groups() -> Iterator[Table]:
 
 
 def test_figures_of_monitoring_and_groups_are_the_measured_ones() -> None:
-    for page, expect in (("benchmarks", expect_simulated), ("proofs", expect_groups)):
+    pages = (("benchmarks", expect_simulated), ("benchmarks", expect_reviewers), ("proofs", expect_groups))
+    for page, expect in pages:
         for heading, expected in expect():
             documented = read_table(heading, ROOT / "docs" / "background" / f"{page}.md")[1:]
             assert [row for row in documented if row not in expected] == [], heading

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import reviewers as benchmark
-from secondlook.monitoring.audit import AuditedImage, judge_audits
-from tests.monitoring.test_reviewer_errors import PREDICTED, find_label
+from tests.monitoring.test_audit import PREDICTED, find_label, make_audited, slow_break
 
 
 @pytest.mark.parametrize("agreeing", [1, 2, 3])
@@ -48,9 +47,8 @@ def test_verdicts_count_all_labels_until_then() -> None:
     assert confirmed.labels is not None
     assert perfect.labels < confirmed.labels < 2 * perfect.labels
     assert perfect.most == len(audits.positions)
-    audited = list(map(AuditedImage, audits.positions.tolist(), audits.probabilities.tolist(), audits.wrong.tolist()))
-    verdict = judge_audits(60_000, audited, risk=0.01, smallest=audits.smallest)
-    assert verdict.broken_at == audits.positions[perfect.labels - 1]
+    audited = make_audited(audits.positions, audits.probabilities, audits.wrong)
+    assert slow_break(60_000, audited, 0.01, 0.05) == audits.positions[perfect.labels - 1]
     assert audits.find_held(benchmark.PERFECT, np.random.default_rng(1)).labels is None
     held = benchmark.Audits.draw("even", 0.0, 200_000, np.random.default_rng(0)).find_held(
         benchmark.PERFECT, np.random.default_rng(1)
