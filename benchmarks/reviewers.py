@@ -144,7 +144,7 @@ AT_RISK = (
     SINGLE,
     Protocol(errors="false"),
     *(Protocol(agreeing=agreeing, double_review=share) for agreeing, share in product((2, 3), (0.0, 0.1))),
-    *(Protocol(agreeing=agreeing, double_review=share, errors="false") for agreeing in (2, 3) for share in (0, 0.1, 1)),
+    *(Protocol(agreeing=one, double_review=share, errors="false") for one, share in product((2, 3), (0.0, 0.1, 1.0))),
 )
 BELOW_RISK = (PERFECT, TODAY, SINGLE, Protocol(agreeing=3))
 POWER = (
