@@ -110,7 +110,9 @@ def test_pages_and_errors_of_failing_databases(server: Server, digits: Digits, m
     assert b"secret" not in reply.body
 
 
-def test_health_checks_and_data_routes_start_no_session(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_checks_and_data_routes_start_no_session(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     url, service = server
     service.watcher.look()
     for path in ("/v1/status", "/v1/policy", "/metrics"):
@@ -135,9 +137,12 @@ def test_health_checks_and_data_routes_start_no_session(server: Server, monkeypa
         status = send(f"{url}/v1/status").json
         assert "disk is full" in status["problem"]
         assert status["policy"]["deployment"] == 1, "what is known stays"
+        service.watcher.look()
     service.watcher.look()
     assert send(f"{url}/readyz").status == 200
     assert send(f"{url}/v1/status").json["problem"] is None
+    events = [(vars(one)["kind"], vars(one)["state"]) for one in caplog.records if one.getMessage() == "alarm"]
+    assert events == [("storage", "raised"), ("storage", "resolved")], "once each"
     with monkeypatch.context() as silent:
         silent.setattr("secondlook.serving.watcher.SILENT_SECONDS", -1.0)
         assert "did not respond" in send(f"{url}/readyz").json["error"]["message"]

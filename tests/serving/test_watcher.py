@@ -21,6 +21,7 @@ from secondlook.errors import MonitoringError
 from secondlook.monitoring import monitor_scores, name_label
 from secondlook.policies import Policy
 from secondlook.serving import watcher
+from secondlook.serving.alarms import AlarmBook, list_resets
 from secondlook.serving.database import Database, decisions, events, images, open_database, reviews
 from secondlook.serving.label_files import NewLabel
 from secondlook.serving.store import ReviewStore
@@ -130,7 +131,7 @@ def test_many_labels_are_compared_less_often(watch: Open, sqlite: Database, monk
 
 
 class WatchedStream(RuleBasedStateMachine):
-    """Images, labels, undo and restarts in any order, against a monitor that never stopped."""
+    """Images, labels, undo, resets and restarts in any order, against a monitor that never stopped."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -159,6 +160,12 @@ class WatchedStream(RuleBasedStateMachine):
         last = self.service.reviews.find_last(REVIEWER.session)
         if last is not None:
             self.service.reviews.undo(last, REVIEWER)
+
+    @rule()
+    def reset_shift(self) -> None:
+        book, resets = AlarmBook(self.database, None), len(list_resets(self.database, POLICY.checksum))
+        book.update(1, POLICY.checksum, {"shift": "The images have changed."}, resets)
+        book.reset_shift("Ada")
 
     @rule()
     def read_images(self) -> None:

@@ -62,6 +62,10 @@ def serve(
     ] = None,
     no_store: Annotated[bool, Option("--no-store", help="Store no images. Reviewers only see ids and names.")] = False,
     lease: Annotated[str, Option(metavar="DURATION", help="Time that an image stays reserved for a reviewer.")] = "5m",
+    webhook: Annotated[
+        str | None,
+        Option(metavar="URL", envvar="SECONDLOOK_WEBHOOK", help="Send each alarm to this URL, as JSON."),
+    ] = None,
     batch_size: Annotated[int, Option(min=1, help=options.BATCH_SIZE_HELP)] = 32,
     max_wait: Annotated[
         float, Option(metavar="MS", min=0, help="Milliseconds to wait for more images, to fill a batch.")
@@ -92,6 +96,7 @@ def serve(
         "keep": None if keep is None else parse_duration(keep),
         "store_images": not no_store,
         "lease_seconds": parse_duration(lease),
+        "webhook": webhook,
         "batch_size": batch_size,
         "max_wait": max_wait / 1000,
         "max_waiting": max_waiting,

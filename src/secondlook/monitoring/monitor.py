@@ -149,6 +149,8 @@ class MonitorState(SealedRecord):
     doubtful: tuple[StreamImage, ...]
     files: tuple[ReadFile, ...] = ()
     """Score files that were read, if the stream comes from files."""
+    resets: tuple[Count, ...] = ()
+    """Images after which the shift alarm was reset."""
 
 
 # ---- The monitor
@@ -191,7 +193,7 @@ class Monitor:
         reviewer_error: float = 0.0,
         agreeing: int = 1,
     ) -> None:
-        reference = get_reference(policy)
+        self._reference = get_reference(policy)
         if not is_number(alpha) or not 0 < alpha < 1:
             raise MonitoringError("is out of range; expected a number in (0, 1)", argument="alpha", value=alpha)
         for name, value, least in (("window", window, 1), ("burn_in", burn_in, 0), ("seed", seed, 0)):
@@ -204,13 +206,15 @@ class Monitor:
         self.reviewer_error, self.agreeing = reviewer_error, agreeing
         self.files: tuple[ReadFile, ...] = ()
         """Score files that were read, if the stream comes from files."""
-        self._shift = ShiftAlarm(reference, is_adaptive=policy.schedule is not None, alpha=alpha, seed=seed)
+        self.resets: tuple[int, ...] = ()
+        """Images after which the shift alarm was reset."""
+        self._shift = self._make_shift_alarm()
         self._estimator = AccuracyEstimator(policy)
         self._window_size = window
         self._windows: list[WindowSums] = []
         self._smallest_probability: float | None = None
         self._audited: dict[str, AuditRecord] = {}
-        self._cuts = find_cuts(reference, policy.threshold)
+        self._cuts = find_cuts(self._reference, policy.threshold)
         self._rejected: dict[str, RejectedImage] = {}
         self._doubtful: list[StreamImage] = []
 
@@ -352,6 +356,16 @@ class Monitor:
             else:
                 self._rejected[id_] = self._rejected[id_]._replace(label=label)
 
+    def reset_shift(self) -> None:
+        """Start the shift alarm anew from the next image, with its own `alpha`; audits and estimates stay."""
+        self.resets = (*self.resets, self.images)
+        self._shift = self._make_shift_alarm()
+
+    def _make_shift_alarm(self) -> ShiftAlarm:
+        # Other random numbers than before a reset, which depends on those.
+        seed, is_adaptive = self.seed + len(self.resets), self.policy.schedule is not None
+        return ShiftAlarm(self._reference, is_adaptive=is_adaptive, alpha=self.alpha, seed=seed)
+
     # ---- Output
 
     def status(self) -> MonitorStatus:
@@ -376,7 +390,7 @@ class Monitor:
             calibration_coverage=None if calibration is None else calibration.accepted / calibration.images,
             guarantee=self.policy.guarantee,
             shift=ShiftStatus(
-                raised_at=alarm.raised_at,
+                raised_at=None if alarm.raised_at is None else sum(self.resets[-1:]) + alarm.raised_at,
                 log10_evidence=alarm.evidence / LOG_10,
                 log10_limit=self._shift.limit / LOG_10,
                 alpha=self.alpha,
@@ -484,6 +498,7 @@ class Monitor:
             rejected=tuple(self._rejected.values()),
             doubtful=tuple(self._doubtful),
             files=self.files,
+            resets=self.resets,
         )
         write_text(path, f"{state.model_dump_json()}\n")
 
@@ -496,6 +511,8 @@ class Monitor:
                 fault = f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]})"
                 raise MonitoringError(fault, repair="pass the policy it was created with, or start a new monitor")
             monitor = cls(policy, **{name: getattr(state, name) for name in cls.OPTIONS})
+            monitor.resets = state.resets
+            monitor._shift = monitor._make_shift_alarm()
             monitor._shift.resume(state.shift)
         except OSError as error:
             raise MonitoringError(f"cannot read the state {str(path)!r}: {error.strerror}; check the path.") from None

@@ -6,6 +6,7 @@ Times are seconds since 1970, UTC.
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -290,6 +291,11 @@ def parse_url(text: str) -> sa.URL:
     if not is_postgresql or not url.username or not url.database:
         raise ServingError(f"the database URL (driver {url.drivername!r}) is not a complete PostgreSQL URL; {expected}")
     return url.set(drivername="postgresql+pg8000")
+
+
+def format_time(seconds: float) -> str:
+    """Return seconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _make_engine(url: sa.URL, begin: str) -> sa.Engine:

@@ -1,7 +1,7 @@
 """`ServiceOptions`: limits, storage and address of a service."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,8 @@ class ServiceOptions:
     """Time in which the body of a request must arrive."""
     lease_seconds: float = 300.0
     """Seconds for which an image is reserved for an inactive reviewer."""
+    webhook: str | None = field(default=None, repr=False)
+    """URL that gets each alarm; None for none."""
     level: float = 0.95
     """Confidence level of the intervals."""
 

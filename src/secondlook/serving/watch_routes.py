@@ -3,7 +3,7 @@
 import logging
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from secondlook.extension import Policy, compute_checksum, describe_invalid
 from secondlook.serving.access import require
+from secondlook.serving.alarms import AlarmKind
 from secondlook.serving.responses import RequestError
 from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.tokens import Principal
@@ -24,6 +25,8 @@ RESPONSES: dict[int | str, dict[str, str]] = {
     413: {"description": "`policy_too_large`: the body is larger than any policy."},
     422: {"description": "`policy`, `policy_changed`: a policy of another classifier, or an edited file."},
 }
+
+NO_ALARM: dict[int | str, dict[str, str]] = {404: {"description": "`no_alarm`: no open alarm of this kind."}}
 
 logger = logging.getLogger("secondlook.serving")
 router = APIRouter()
@@ -85,6 +88,25 @@ async def change_policy(
     changes = {"deployment": deployment.number, "policy": policy.checksum, "principal": principal.name}
     logger.info("policy put in force", extra=changes)
     return describe_deployment(deployment)
+
+
+@router.post("/v1/alarms/{kind}/acknowledge", tags=["watch"], responses=NO_ALARM)
+def acknowledge_alarm(
+    kind: AlarmKind,
+    service: CurrentService,
+    principal: Annotated[Principal, Depends(require("review"))],
+    note: Annotated[str | None, Body(embed=True, max_length=500, pattern=r"^[^\x00]*$")] = None,
+) -> dict[str, Any]:
+    """Record that you have seen an alarm. Idempotent: the first acknowledgment is kept."""
+    return service.watcher.alarms.acknowledge(kind, principal.name, note)
+
+
+@router.post("/v1/alarms/shift/reset", tags=["watch"], responses=NO_ALARM)
+def reset_shift_alarm(
+    service: CurrentService, principal: Annotated[Principal, Depends(require("administer"))]
+) -> dict[str, Any]:
+    """Start the shift alarm anew from the next image. A broken guarantee stays broken until the policy changes."""
+    return service.watcher.alarms.reset_shift(principal.name)
 
 
 def check_ready(service: Service) -> None:

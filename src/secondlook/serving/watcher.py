@@ -1,11 +1,11 @@
 """`Watcher`: the thread that monitors decisions and reviews, and computes the dashboard status."""
 
+import itertools
 import logging
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from secondlook import Monitor, __version__
 from secondlook.extension import MonitoringError, Policy, SecondLookError, describe_monitor_plots
-from secondlook.serving.database import Database, StorageError, decisions, settings
+from secondlook.serving.alarms import AlarmBook, find_state, list_raised, list_resets
+from secondlook.serving.database import Database, StorageError, decisions, format_time, settings
 from secondlook.serving.store import DecisionStore, Deployment, ReviewStore
 from secondlook.serving.trail import AGREEING
 
@@ -101,19 +102,33 @@ class StreamMonitor:
     ) -> None:
         self._policy, self._store, self._reviews = policy, DecisionStore(database), reviews
         self._errors: dict[str, Any] = {"reviewer_error": reviewer_error, "agreeing": AGREEING if reviewer_error else 1}
+        self._database = database
         self._path = folder / f"monitor-{policy.checksum[:16]}.json"
         self.monitor, self.last = self._open()
         """The monitor, and the number of its last image."""
         self._is_saved = self.last > 0
         self._described: dict[str, Any] | None = None
+        self._starts: list[tuple[int, float]] = []
+        """Number and time of the first image of each window, before windows were merged."""
 
     def read_images(self) -> bool:
-        """Read the next block of images, and return whether there was one."""
+        """Read the next block of images, and return whether there was one. Resets of the shift alarm are repeated."""
         audits = self._store.find_audits(self._policy)
         found = next(self._store.iter_score_tables(self._policy, audits, after=self.last), None)
-        if found is None:
+        # Read after the images: a reset is stored before the first image after it.
+        resets = list_resets(self._database, self._policy.checksum)[len(self.monitor.resets) :]
+        self.last, rows = found or (self.last, None)
+        for reset in resets:
+            ahead = reset - self.monitor.images
+            if ahead > (0 if rows is None else len(rows)):
+                break
+            if rows is not None and ahead:
+                self.monitor.update(rows.slice(0, ahead))
+                rows = rows.slice(ahead)
+            self.monitor.reset_shift()
+            self._is_saved, self._described = False, None
+        if rows is None:
             return False
-        self.last, rows = found
         self.monitor.update(rows)
         self._is_saved, self._described = False, None
         return True
@@ -132,15 +147,44 @@ class StreamMonitor:
     def describe(self) -> dict[str, Any]:
         """Return the monitor status for the dashboard, as JSON values."""
         if self._described is None:
-            status, names = self.monitor.describe(), self._policy.class_names
+            status = self.monitor.describe()
+            plots = describe_monitor_plots(self.monitor, status)
+            plots["timeline"]["times"] = self._find_times(plots["timeline"]["windows"])
             self._described = {
                 **status.to_dict(),
                 "burn_in": self.monitor.burn_in,
                 "in_burn_in": status.in_burn_in,
-                "wrong_images": [image.to_dict(names) for image in self.monitor.worst_images() if image.wrong],
-                **describe_monitor_plots(self.monitor, status),
+                "wrong_images": self._list_wrong_images(),
+                **plots,
             }
         return self._described
+
+    def _list_wrong_images(self) -> list[dict[str, Any]]:
+        wrong = [image for image in self.monitor.worst_images() if image.wrong]
+        stored = self._store.find([image.id for image in wrong])
+        return [
+            {
+                **image.to_dict(self._policy.class_names),
+                **{name: getattr(stored[image.id], name) for name in ("number", "has_image", "reviewer")},
+                "reviewed_at": format_time(stored[image.id].reviewed_at or 0),
+            }
+            for image in wrong
+            if image.id in stored
+        ]
+
+    def _find_times(self, windows: Sequence[Mapping[str, Any]]) -> list[float]:
+        """Return the times of the first image of each window, and of the last image, in ascending order."""
+        place = sa.func.row_number().over(order_by=decisions.c.number).label("place")
+        first = self._starts.pop()[0] if self._starts else 0
+        is_new = decisions.c.deployment.in_(list(self._store.find_audits(self._policy)))
+        columns = sa.select(place, decisions.c.number, decisions.c.decided_at)
+        rows = columns.where(is_new, decisions.c.number.between(first, self.last)).subquery()
+        is_start = (rows.c.place - 1) % self.monitor.window == 0
+        wanted = sa.select(rows, is_start.label("is_start")).where(is_start | (rows.c.number == self.last))
+        found = self._database.fetch(wanted.order_by(rows.c.number))
+        self._starts += [(row.number, row.decided_at) for row in found if row.is_start]
+        starts = [self._starts[window["start"] // self.monitor.window][1] for window in windows]
+        return list(itertools.accumulate([*starts, *(row.decided_at for row in found[-1:])], max))
 
     def save(self) -> None:
         """Save the state, if it has changed."""
@@ -164,8 +208,9 @@ class StreamMonitor:
             else:
                 # The folder may belong to another database, or the database may be restored from a backup.
                 read = monitor.files[0] if monitor.files else None
-                is_known = read is not None and self._store.identify(read.size) == read.digest
-                if read is not None and is_known and monitor.options.items() >= self._errors.items():
+                resets = tuple(list_resets(self._database, self._policy.checksum)[: len(monitor.resets)])
+                is_same = resets == monitor.resets and monitor.options.items() >= self._errors.items()
+                if read is not None and is_same and self._store.identify(read.size) == read.digest:
                     return monitor, read.size
         return Monitor(self._policy, **self._errors), 0
 
@@ -177,6 +222,7 @@ class Watcher:
         self._service = service
         self._activity = Activity(service.database)
         self._stream: StreamMonitor | None = None
+        self.alarms = AlarmBook(service.database, service.options.webhook)
         self._round = 0
         self._storage_problem: str | None = "the service is starting"
         self._checked_at = self._saved_at = time.monotonic()
@@ -203,6 +249,7 @@ class Watcher:
                 self._save()
             except SecondLookError as error:  # a restart takes a little longer
                 logger.warning("state of the monitor not saved", extra={"reason": str(error)})
+        self.alarms.close()
 
     def look(self) -> None:
         """Read new decisions and labels, and update the status."""
@@ -248,8 +295,15 @@ class Watcher:
             if self._round % (1 + len(self._stream.monitor.labels) // LABELS_PER_ROUND) == 0:
                 self._stream.read_labels()
         self._round += 1
+        self._update_alarms()
         self._publish(self._describe())
         self._save_if_due()
+
+    def _update_alarms(self) -> None:
+        deployment, stream = self._service.live.deployment, self._stream
+        raised = {} if stream is None else list_raised(stream.describe())
+        resets = () if stream is None else stream.monitor.resets
+        self.alarms.update(deployment.number, deployment.checksum, raised, len(resets))
 
     def _check_storage(self) -> None:
         """Check at intervals that the database is writable."""
@@ -262,8 +316,10 @@ class Watcher:
         except StorageError as error:
             self._storage_problem = "the service cannot write to its database"
             logger.error("storage failed", extra={"reason": str(error)})
+            self.alarms.report_storage("The service cannot write to its database.")
             raise
         self._storage_problem, self._checked_at = None, time.monotonic()
+        self.alarms.report_storage(None)
 
     def _open_stream(self) -> None:
         """Open the stream of the policy in force."""
@@ -288,7 +344,7 @@ class Watcher:
         self._saved_at = time.monotonic()
 
     def _publish(self, status: Mapping[str, Any]) -> None:
-        self.status = self._service.metrics.status = status
+        self.status = self._service.metrics.status = {**status, "state": find_state(status)}
 
     def _describe(self) -> dict[str, Any]:
         service, now = self._service, time.time()
@@ -316,6 +372,7 @@ class Watcher:
             ],
             "monitor": None if self._stream is None else self._stream.describe(),
             "monitor_missing": NO_REFERENCE if self._stream is None else None,
+            "alarms": self.alarms.list_latest(),
         }
 
 
@@ -343,8 +400,3 @@ def describe_deployment(deployment: Deployment) -> dict[str, Any]:
         "guarantee": None if guarantee is None else {"risk": guarantee.risk, "delta": guarantee.delta},
         "guarantee_text": policy.guarantee_text,
     }
-
-
-def format_time(seconds: float) -> str:
-    """Return seconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -9,7 +9,7 @@ function describeScaleRows({ guaranteed, audited, estimated }) {
   const between = (low, high) => `${formatPercent(low)} to ${formatPercent(high)}`;
   const labels = audited?.labels ?? 0;
   const counted = `${formatCount(labels)} ${labels === 1 ? "label" : "labels"}`;
-  const isChecked = labels > 0 && audited.high - audited.low < 1;
+  const isChecked = labels > 0 && audited.high - audited.low < 0.9995;
   const interval = estimated?.low != null ? ` (${between(estimated.low, estimated.high)})` : "";
   return [
     { name: "Guaranteed", text: guaranteed === null ? "none" : `at most ${formatPercent(guaranteed)}`, low: 0, high: guaranteed },

@@ -41,7 +41,7 @@ function knownRuns(windows, ...values) {
 
 // Draws each value from the start to the end of its window.
 function stepPath(chart, windows, run, values) {
-  const xs = run.flatMap((index) => [windows[index].start, windows[index].start + windows[index].images]);
+  const xs = run.flatMap((index) => [windows[index].from, windows[index].to]);
   return chart.path(xs, run.flatMap((index) => [values[index], values[index]]));
 }
 
@@ -51,7 +51,7 @@ function drawSteps(chart, windows, values, color) {
   const every = Math.ceil(windows.length / MARKERS_PER_CURVE);
   windows.forEach((one, index) => {
     if (KNOWN(values[index]) && index % every === Math.floor(every / 2)) {
-      chart.area.append(methodMarker(color, chart.x(one.start + one.images / 2), chart.y(values[index])));
+      chart.area.append(methodMarker(color, chart.x((one.from + one.to) / 2), chart.y(values[index])));
     }
   });
 }
@@ -65,7 +65,7 @@ function drawBand(chart, windows, low, high, color) {
 
 // A horizontal line, named in the legend so that no text covers a curve.
 function drawLevel(chart, value, className) {
-  chart.area.append(svg("path", { class: className, d: chart.path([0, chart.spec.x.max], [value, value]) }));
+  chart.area.append(svg("path", { class: className, d: chart.path([chart.spec.x.min, chart.spec.x.max], [value, value]) }));
 }
 
 // A plot of the page; `update` draws or redraws it.
@@ -85,7 +85,7 @@ class TimelinePlot {
     this.read = read;
     const drawn = {
       height,
-      x: { min: 0, max: page.images, label: "images", format: formatCount },
+      x: page.x,
       y,
       draw: (chart) => {
         draw(chart);
@@ -106,12 +106,12 @@ class TimelinePlot {
   show(index) {
     if (!this.chart) return;
     const one = this.page.windows[index];
-    const at = this.chart.x(one.start + one.images / 2);
+    const at = this.chart.x((one.from + one.to) / 2);
     this.cross.setAttribute("x1", at);
     this.cross.setAttribute("x2", at);
     this.cross.setAttribute("visibility", "visible");
     const texts = this.read(index).map((text) => html("span", {}, text));
-    this.reading.replaceChildren(html("span", {}, `Images ${formatCount(one.start + 1)} to ${formatCount(one.start + one.images)}:`), ...texts);
+    this.reading.replaceChildren(html("span", {}, `Images ${formatCount(one.start + 1)} to ${formatCount(one.start + one.images)}${this.page.describe(one)}:`), ...texts);
   }
 
   hide() {
@@ -130,11 +130,12 @@ function keyOf(kind) {
 }
 
 function describeRange(name, low, high) {
-  return KNOWN(low) && KNOWN(high) ? [`${name} ${formatPercent(low)} to ${formatPercent(high)}`] : [];
+  if (!KNOWN(low) || !KNOWN(high)) return [];
+  return [`${name} ${low <= 0 && high >= 1 ? "not checked yet" : `${formatPercent(low)} to ${formatPercent(high)}`}`];
 }
 
 function riskTimeline(page) {
-  const { windows, guaranteed, audit } = page;
+  const { windows, guaranteed, audit, place } = page;
   const column = (name) => windows.map((one) => one[name]);
   const [risk, low, high, auditLow, auditHigh] = ["risk", "risk_low", "risk_high", "audit_low", "audit_high"].map(column);
   // With few audits, the bounds are wide and may exceed the plot.
@@ -149,10 +150,11 @@ function riskTimeline(page) {
   function draw(chart) {
     drawBand(chart, windows, low, high, ESTIMATED);
     if (audit) {
-      const back = chart.path([...audit.images].reverse(), [...audit.low].reverse()).replace("M", "L");
-      chart.area.append(svg("path", { class: "band audited", fill: methodColor(AUDITED), d: `${chart.path(audit.images, audit.high)}${back}Z` }));
+      const xs = audit.images.map(place);
+      const back = chart.path([...xs].reverse(), [...audit.low].reverse()).replace("M", "L");
+      chart.area.append(svg("path", { class: "band audited", fill: methodColor(AUDITED), d: `${chart.path(xs, audit.high)}${back}Z` }));
       for (const bound of [audit.low, audit.high]) {
-        chart.area.append(svg("path", { class: "bounds", stroke: methodColor(AUDITED), "stroke-dasharray": lineDashes(AUDITED), d: chart.path(audit.images, bound) }));
+        chart.area.append(svg("path", { class: "bounds", stroke: methodColor(AUDITED), "stroke-dasharray": lineDashes(AUDITED), d: chart.path(xs, bound) }));
       }
     }
     drawSteps(chart, windows, risk, ESTIMATED);
@@ -174,9 +176,9 @@ function riskTimeline(page) {
 }
 
 function evidenceTimeline(page) {
-  const { windows, shift } = page;
-  const known = [[0, 0], ...windows.map((one) => [one.start + one.images, one.evidence])];
-  if (shift.raised_at !== null) known.push([shift.raised_at, shift.limit]);
+  const { windows, shift, place } = page;
+  const known = [[windows[0].from, 0], ...windows.map((one) => [one.to, one.evidence])];
+  if (shift.raised_at !== null) known.push([place(shift.raised_at), shift.limit]);
   known.sort((one, other) => one[0] - other[0]);
   const [ends, evidence] = [0, 1].map((column) => known.map((point) => point[column]));
   const [low, high] = [Math.min(...evidence, 0), Math.max(...evidence, shift.limit)];
@@ -188,7 +190,7 @@ function evidenceTimeline(page) {
     chart.area.append(svg("path", { class: "curve", stroke: methodColor(ESTIMATED), d: chart.path(ends, evidence) }));
     drawLevel(chart, shift.limit, "limit");
     if (shift.raised_at === null) return;
-    const x = chart.x(shift.raised_at);
+    const x = chart.x(place(shift.raised_at));
     const text = `alarm after ${formatCount(shift.raised_at)} images`;
     // Right of the line, unless the text would leave the plot.
     const start = Math.max(chart.left + 4, Math.min(x + 8, chart.right - LETTER_WIDTH * text.length));
@@ -230,6 +232,13 @@ const TIMELINE = {
   unknown: (page) => meanTimeline(page, "unknown", { label: "none of the classes", most: 1, format: percent }),
 };
 
+// Adds the x axis, the place of an image number on it, and the ends of the windows: image numbers, unless `axis` has others.
+function locate(page) {
+  const { place, x, describe } = page.axis ?? { place: (image) => image, x: { min: 0, max: page.images, label: "images", format: formatCount }, describe: () => "" };
+  const windows = page.windows.map((one) => ({ ...one, from: place(one.start), to: place(one.start + one.images) }));
+  return { ...page, place, x, describe, windows };
+}
+
 // Draws the plots of the page, and returns a function that redraws them with new data.
 function startTimeline(first) {
   const plots = Object.keys(TIMELINE).filter((name) => byId(`${name}-plot`)).map((name) => [TIMELINE[name], new TimelinePlot(name)]);
@@ -251,7 +260,7 @@ function startTimeline(first) {
   function update(next) {
     const isAtEnd = shown >= page.windows.length - 1;
     const wasPointing = isPointing;
-    page = next;
+    page = locate(next);
     for (const [describe, plot] of plots) plot.update(page, describe(page));
     show(isAtEnd ? Infinity : shown);
     if (!wasPointing) hide();
@@ -260,7 +269,7 @@ function startTimeline(first) {
   update(first);
   for (const [, plot] of plots) {
     plot.figure.addEventListener("pointermove", (event) => {
-      const starts = page.windows.map((one) => one.start);
+      const starts = page.windows.map((one) => one.from);
       if (plot.chart) show(firstAtLeast(starts, plot.chart.valueAt(event.clientX)) - 1);
     });
     plot.figure.addEventListener("pointerleave", hide);

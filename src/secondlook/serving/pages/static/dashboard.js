@@ -5,14 +5,16 @@ const ROUND = 3000;
 const PLOT_ROUND = 6000;
 const PATIENCE = 15000;
 const MINUTES = 60;
-const mayReview = byId("to-review") !== null;
+const csrfToken = document.querySelector("meta[name=csrf-token]")?.content ?? "";
+const mayReview = byId("alarm").content.querySelector("form") !== null;
 
 // Percent with three significant digits, as in the monitor texts.
 const formatRate = (share) => `${Number((100 * share).toPrecision(3))}\u00a0%`;
 const formatRange = (low, high) => `${formatRate(low)} to ${formatRate(high)}`;
 const formatFlow = (perSecond) => (perSecond === 0 || perSecond >= 0.095 ? Number(perSecond.toPrecision(2)).toString() : Number((60 * perSecond).toPrecision(2)).toString());
 const flowUnit = (perSecond) => (perSecond === 0 || perSecond >= 0.095 ? "images per second" : "images per minute");
-const formatMoment = (text) => new Date(text).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+const MOMENTS = new Intl.DateTimeFormat([], { dateStyle: "medium", timeStyle: "short" });
+const formatMoment = (text) => MOMENTS.format(new Date(text));
 const formatClock = (date) => date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
 function setText(id, text) {
@@ -26,36 +28,128 @@ function showIf(id, isShown) {
 
 // ---- Result
 
-function describeBadge({ monitor, decisions }) {
-  if (!decisions.images) return ["unknown", "Ready"];
-  if (!monitor) return ["unknown", "– Not monitored"];
-  if (monitor.alarm) return ["bad", "▲ Alarm"];
-  return monitor.in_burn_in ? ["unknown", "… Too few images"] : ["good", "✓ No alarm"];
-}
+const BADGES = { problem: "▲ Problem", broken: "▲ Broken", "images changed": "▲ Images changed", holds: "✓ Holds", undecided: "… Undecided", "not checked yet": "– Not checked yet" };
+const ALARMS = { shift: "Shift alarm", broken: "Broken guarantee", unknown: "More unknown images" };
+const { calibrate, history: historyPage } = byId("result").dataset;
+const listOpen = ({ alarms }) => (alarms ?? []).filter((one) => one.resolved_at === null);
+const countOf = (count, name) => `${formatCount(count)} ${name}${count === 1 ? "" : "s"}`;
 
 function showResult(status) {
-  const { monitor, decisions } = status;
-  const [kind, text] = describeBadge(status);
-  byId("badge").className = `badge ${kind}`;
-  setText("badge", text);
+  const { state, decisions } = status;
+  const open = listOpen(status);
+  const isAlarm = ["problem", "broken", "images changed"].includes(state);
+  const isCalm = open.length > 0 && open.every((one) => one.acknowledged_by !== null) && state !== "problem";
+  byId("badge").className = `badge ${isAlarm ? (isCalm ? "" : "bad") : state === "holds" ? "good" : ""}`;
+  setText("badge", `${BADGES[state]}${isAlarm && isCalm ? ", acknowledged" : ""}`);
   showIf("badge", true);
-  document.title = `${monitor?.alarm ? "▲ Alarm" : "Dashboard"} · secondlook`;
-  const verdict = monitor ? monitor.verdict : status.monitor_missing;
-  setText("lead", decisions.images || !monitor ? verdict.replaceAll(" %", "\u00a0%") : "No images yet: the service is ready for the first one.");
-  byId("next").className = monitor?.alarm ? "warning" : "guarantee";
-  setText("next", monitor ? `Next: ${monitor.next_step}` : "");
-  showIf("next", Boolean(monitor) && decisions.images > 0);
+  document.title = `${isAlarm && !isCalm ? BADGES[state] : "Dashboard"} · secondlook`;
+  setText("lead", describeCause(status).replaceAll(" %", "\u00a0%"));
   showIf("start", !decisions.images);
-  if (!mayReview) return;
-  const { waiting, audits } = status.reviews;
-  showIf("to-review", waiting > 0);
-  showIf("to-audits", audits > 0);
-  setText("to-audits", `Review ${formatCount(audits)} ${audits === 1 ? "audit" : "audits"}`);
+  showAction(chooseAction(status));
+  showAlarms(open);
 }
+
+function describeCause({ state, problem, monitor, monitor_missing, decisions, policy }) {
+  if (state === "problem") return problem;
+  if (!decisions.images) return "No images yet: the service is ready for the first one.";
+  if (!monitor) return monitor_missing;
+  const { audit } = monitor;
+  if (state === "undecided") return `The reviewed audits do not decide yet: their error rate is ${formatRange(audit.low, audit.high)}, and at most ${formatRate(policy.guarantee.risk)} is guaranteed.`;
+  if (state !== "not checked yet" || monitor.in_burn_in) return monitor.verdict;
+  if (!policy.guarantee) return "The policy has no guarantee to check; the images look like the calibration images.";
+  const missing = monitor.audited ? `${countOf(monitor.audited - (audit?.labels ?? 0), "audit")} not reviewed` : "no image was selected for an audit";
+  return `Nobody has checked the error rate: ${missing}. The images look like the calibration images.`;
+}
+
+// The one action: a link to the review page, or a command; and a sentence.
+function chooseAction({ state, monitor, decisions, reviews, policy }) {
+  const { waiting, audits } = reviews;
+  const next = monitor?.next_step ?? "";
+  const review = { link: `Review ${countOf(audits, "audit")}`, address: "/review?queue=audits", text: next };
+  const again = calibrate ? { text: `${next} Then put it in force under Policies:`, command: calibrate } : { text: `${next} An administrator can calibrate.` };
+  if (state === "problem") return { text: "See the log of the service." };
+  if (!decisions.images) return {};
+  if (!monitor) return calibrate ? { command: calibrate } : {};
+  if (state === "broken" || (state === "images changed" && (!audits || monitor.audit?.verdict === "holds"))) return again;
+  if (audits) return mayReview ? review : { text: next };
+  if (state === "not checked yet" && policy.guarantee && policy.audit === null) return { text: "Select images for audits: restart the service with this option.", command: "--audit 0.05" };
+  return waiting && mayReview ? { link: `Review ${countOf(waiting, "image")}`, address: "/review", text: next } : { text: next };
+}
+
+function showAction({ link = "", address = "", text = "", command = "" }) {
+  for (const [id, content] of [["to-review", link], ["next", text.replaceAll(" %", "\u00a0%")]]) {
+    setText(id, content);
+    showIf(id, Boolean(content));
+  }
+  if (link) byId("to-review").href = address;
+  byId("command").firstElementChild.textContent = command;
+  showIf("command", Boolean(command));
+}
+
+// ---- Alarms
+
+const describeAcknowledgment = ({ acknowledged_by: by, acknowledged_at: at, note }) => (by === null ? "" : `acknowledged by ${by}, ${formatMoment(at)}${note ? `: ${note}` : ""}`);
+
+// Alarms are replaced only after a change, so that a note is not lost while it is written.
+function showAlarms(open) {
+  const list = byId("alarms");
+  const state = JSON.stringify(open);
+  if (list.dataset.state === state) return;
+  list.dataset.state = state;
+  list.replaceChildren(...open.map(makeAlarm));
+}
+
+function makeAlarm(alarm) {
+  const item = byId("alarm").content.cloneNode(true).firstElementChild;
+  const [form, details, name, about, result] = ["form", "details", "b", "span", "[role=status]"].map((one) => item.querySelector(one));
+  const isSeen = alarm.acknowledged_by !== null;
+  item.className = isSeen ? "guarantee" : "warning";
+  name.textContent = ALARMS[alarm.kind];
+  about.textContent = `since ${formatMoment(alarm.raised_at)}${isSeen ? `; ${describeAcknowledgment(alarm)}` : ""}`;
+  if (isSeen) form?.remove();
+  if (alarm.kind !== "shift") details?.remove();
+  form?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    changeAlarm(result, `${alarm.kind}/acknowledge`, { note: form.elements.note.value.trim() || null });
+  });
+  details?.querySelector("button").addEventListener("click", () => changeAlarm(result, "shift/reset", {}));
+  return item;
+}
+
+async function changeAlarm(result, action, content) {
+  result.textContent = "Saving …";
+  try {
+    const headers = { "Content-Type": "application/json", "X-CSRF-Token": csrfToken };
+    const response = await fetch(`/v1/alarms/${action}`, { method: "POST", headers, body: JSON.stringify(content) });
+    result.textContent = response.ok ? "Saved; the page changes in a moment." : (await response.json()).error.message;
+  } catch (error) {
+    result.textContent = "The service does not respond; try again.";
+  }
+}
+
+function showLog(alarms) {
+  showTab("log", alarms.length > 0);
+  const describeEnd = (one) => (one.resolved_at === null ? "open" : `${formatMoment(one.resolved_at)}${one.reset_by === null ? "" : `, reset by ${one.reset_by} after ${countOf(one.reset_after, "image")}`}`);
+  fillRows(byId("log-rows"), alarms.map((one) => [one.text, formatMoment(one.raised_at), describeAcknowledgment(one) || "–", describeEnd(one)]), () => makeRow(4, []));
+}
+
+// ---- Risks on one scale
+
+function showRisks({ policy, monitor }) {
+  const limit = policy.guarantee?.risk ?? null;
+  const { audit = null, recent } = monitor ?? {};
+  const estimated = recent && recent.risk !== null ? { value: recent.risk, low: recent.risk_low, high: recent.risk_high } : null;
+  showIf("meaning", true);
+  drawRiskScale(byId("risk-scale"), { limit, guaranteed: limit, audited: audit, estimated });
+  setText("guarantee-text", `Guarantee: ${policy.guarantee_text}.`);
+  setText("reviewer-error", audit?.reviewer_error ? `, and valid for reviewer errors up to ${formatRate(audit.reviewer_error)}` : "");
+}
+
+// ---- Facts
 
 // Each fact: name, value, details, and whether it is bad; with an address, the value is a link.
 function listFacts(status) {
-  const { throughput, reviews, decisions, policy, monitor } = status;
+  const { throughput, reviews, decisions, monitor } = status;
   const { minute, hour } = throughput;
   const unit = flowUnit(minute.per_second);
   const hourly = `${formatFlow(hour.per_second)}${hour.per_second && flowUnit(hour.per_second) !== unit ? ` ${flowUnit(hour.per_second)}` : ""}`;
@@ -66,7 +160,7 @@ function listFacts(status) {
     ["Images decided", formatCount(decisions.images), decisions.images ? `${Number(decisions.looks_per_image.toPrecision(3))} looks per image` : "none yet"],
     describeCoverage(decisions, monitor),
     ["Waiting for review", formatCount(reviews.waiting), `${formatCount(reviews.done)} done${pace}${expired}`, false, mayReview ? "/review" : null],
-    ...listGuaranteeFacts(policy, monitor),
+    ...listMonitorFacts(status),
   ];
 }
 
@@ -76,24 +170,14 @@ function describeCoverage(decisions, monitor) {
   return ["Coverage", images ? formatRate(coverage) : "–", calibrated === null ? "share of accepted images" : `calibration ${formatRate(calibrated)}`];
 }
 
-function listGuaranteeFacts(policy, monitor) {
-  const { guarantee } = policy;
-  const guaranteed = guarantee
-    ? ["Guaranteed risk", `at most ${formatRate(guarantee.risk)}`, `failure probability ${guarantee.delta}`]
-    : ["Guaranteed risk", "none", policy.guarantee_text === "none" ? "by this policy" : policy.guarantee_text];
-  if (!monitor) return [guaranteed];
-  const { shift, recent, audit } = monitor;
-  const estimated =
-    recent && recent.risk !== null
-      ? ["Estimated risk", formatRate(recent.risk), `${recent.risk_low === null ? "" : `${formatRange(recent.risk_low, recent.risk_high)}, `}latest ${formatCount(recent.images)} images`, guarantee !== null && (recent.risk_low ?? 0) > guarantee.risk]
-      : ["Estimated risk", "–", monitor.images ? "unknown for this policy" : "no images yet"];
-  const audited = audit?.labels
-    ? ["Audited risk", formatRange(audit.low, audit.high), `${audit.verdict}; ${formatCount(audit.labels)} reviewed, ${formatCount(audit.pending)} waiting${audit.cannot_tell ? `, ${formatCount(audit.cannot_tell)} 'cannot tell'` : ""}`, audit.verdict === "broken"]
-    : ["Audited risk", "–", describeMissingAudits(policy, monitor)];
-  const alarm = shift.raised
-    ? ["Shift alarm", "raised", `after ${formatCount(shift.raised_at)} images`, true]
-    : ["Shift alarm", "not raised", `evidence ${formatEvidence(shift.log10_evidence)} of ${formatEvidence(shift.log10_limit)}`];
-  return [guaranteed, audited, estimated, alarm, ...listUnknownFacts(monitor.unknown)];
+function listMonitorFacts({ policy, monitor, alarms }) {
+  if (!monitor) return [];
+  const { shift, audit, unknown } = monitor;
+  const verdict = audit?.labels ? `${audit.verdict}; ${formatCount(audit.labels)} reviewed, ${formatCount(audit.pending)} waiting${audit.cannot_tell ? `, ${formatCount(audit.cannot_tell)} 'cannot tell'` : ""}` : describeMissingAudits(policy, monitor);
+  const resets = alarms.filter((one) => one.policy === policy.checksum && one.reset_by !== null).length;
+  const reset = resets ? `; reset ${countOf(resets, "time")}` : "";
+  const alarm = shift.raised ? ["raised", `after ${formatCount(shift.raised_at)} images`] : ["not raised", `evidence ${formatEvidence(shift.log10_evidence)} of ${formatEvidence(shift.log10_limit)}`];
+  return [["Audits", formatCount(monitor.audited), verdict, audit?.verdict === "broken"], ["Shift alarm", alarm[0], `${alarm[1]}${reset}`, shift.raised], ...listUnknownFacts(unknown)];
 }
 
 function listUnknownFacts(unknown) {
@@ -107,7 +191,7 @@ function listUnknownFacts(unknown) {
 function describeMissingAudits(policy, monitor) {
   if (policy.audit === null && !monitor.audited) return "no audits; start with --audit 0.05";
   if (policy.guarantee === null) return "no guarantee to audit";
-  return monitor.audited ? `${formatCount(monitor.audited)} audits waiting for review` : "no audits yet";
+  return monitor.audited ? `${formatCount(monitor.audited)} waiting for review` : "no audits yet";
 }
 
 function showFacts(facts) {
@@ -217,13 +301,28 @@ function makeRow(columns, numbers) {
 }
 
 function showWrong(images) {
-  showIf("wrong", images.length > 0);
-  const lines = images.map((one) => [one.id, one.predicted.join(", "), String(one.label), formatConfidence(one.confidence), one.disagreement === null ? "–" : formatMean(one.disagreement)]);
-  fillRows(byId("wrong-rows"), lines, () => makeRow(5, [3, 4]));
+  showTab("wrong", images.length > 0);
+  const list = byId("wrong-images");
+  const state = JSON.stringify(images);
+  if (list.dataset.state === state) return;
+  list.dataset.state = state;
+  list.replaceChildren(...images.map((one) => html("li", {}, makeWrongImage(one))));
+}
+
+function makeWrongImage(one) {
+  const missing = html("div", { class: "missing" }, one.has_image && !mayReview ? "for reviewers" : "not stored");
+  const picture = one.has_image && mayReview ? html("img", { src: `/v1/review/${one.number}/image`, alt: "", loading: "lazy" }) : missing;
+  picture.addEventListener("error", () => picture.replaceWith(missing)); // removed in the meantime
+  const lines = [
+    html("small", { class: "file" }, one.id),
+    html("small", {}, "predicted ", html("b", {}, one.predicted.join(", ")), `, confidence ${formatConfidence(one.confidence)}`),
+    html("small", {}, "reviewed ", html("b", {}, String(one.label)), ` by ${one.reviewer}, ${formatMoment(one.reviewed_at)}`),
+  ];
+  return html(historyPage ? "a" : "div", { class: "tile", ...(historyPage ? { href: `${historyPage}#${one.number}` } : {}) }, picture, ...lines);
 }
 
 function showPolicies({ deployments, policy }) {
-  showIf("policies", true);
+  showTab("policies", true);
   const latest = [...deployments].reverse();
   const lines = latest.map((one) => [
     `${formatMoment(one.deployed_at)}${one.deployment === policy.deployment ? " (now)" : ""}`,
@@ -239,7 +338,7 @@ function showPolicies({ deployments, policy }) {
 }
 
 function showInstance({ instance, policy, version }) {
-  showIf("instance", true);
+  showTab("instance", true);
   const kept = instance.stores_images ? (instance.keep_seconds === null ? "without a time limit" : `for ${Number((instance.keep_seconds / 86400).toPrecision(3))} days`) : "never";
   const facts = [
     ["running since", formatMoment(instance.started_at)],
@@ -269,15 +368,77 @@ const wantsTimeline = (status) => describeState(status) !== drawn && performance
 
 function showTimeline(status) {
   const { monitor } = status;
-  showIf("timeline", Boolean(monitor?.images));
+  showTab("timeline", Boolean(monitor?.images));
   if (!monitor?.timeline || !monitor.images) return;
   for (const [name, text] of Object.entries(monitor.captions)) setText(`${name}-caption`, text.replaceAll(" %", "\u00a0%"));
   showIf("unknown", monitor.timeline.windows.some((one) => one.unknown !== null));
   byId("disagreement-plot").parentElement.hidden = !monitor.timeline.windows.some((one) => one.disagreement !== null);
-  if (updateTimeline) updateTimeline(monitor.timeline);
-  else updateTimeline = startTimeline(monitor.timeline);
+  const timeline = { ...monitor.timeline, axis: makeTimeAxis(monitor.timeline) };
+  if (updateTimeline) updateTimeline(timeline);
+  else updateTimeline = startTimeline(timeline);
   [drawn, drawnAt] = [describeState(status), performance.now()];
 }
+
+const TIME_STEPS = [1, 5, 15, 60, 300, 900, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000];
+const DAY = 86400;
+
+// The times of a stream as its x axis; null if all images came at once.
+function makeTimeAxis({ windows, times, images }) {
+  const [min, max] = [times[0], times.at(-1)];
+  if (!(max - min >= 1)) return null;
+  const knots = [...windows.map((one) => one.start), images];
+  const place = (image) => {
+    const next = Math.max(1, Math.min(firstAtLeast(knots, image), knots.length - 1));
+    const share = (image - knots[next - 1]) / (knots[next] - knots[next - 1]);
+    return times[next - 1] + share * (times[next] - times[next - 1]);
+  };
+  const step = TIME_STEPS.find((one) => (max - min) / one <= (window.innerWidth < 600 ? 4 : 8)) ?? TIME_STEPS.at(-1);
+  const offset = 60 * new Date(1000 * max).getTimezoneOffset(); // ticks are even in local time
+  const marks = ticks((min - offset) / step, (max - offset) / step, 9).filter(Number.isInteger).map((value) => value * step + offset);
+  const format = (value) => ((value - offset) % DAY === 0 ? new Date(1000 * value).toLocaleDateString([], { month: "short", day: "numeric" }) : formatClock(new Date(1000 * value)));
+  const describe = ({ from, to }) => `, ${MOMENTS.formatRange(1000 * from, 1000 * to)}`;
+  return { place, describe, x: { min, max, label: "time", ticks: marks, format } };
+}
+
+// ---- Tabs
+
+const tabs = [...document.querySelectorAll("[role=tab]")];
+const panelOf = (tab) => byId(tab.getAttribute("aria-controls"));
+
+function showTab(name, isShown) {
+  showIf(name, isShown);
+  showIf(`tab-${name}`, isShown);
+}
+
+// Selects the tab of the address, or the first one.
+function selectTab() {
+  const shown = tabs.filter((tab) => !tab.hidden);
+  const selected = shown.find((tab) => `#${panelOf(tab).id}` === location.hash) ?? shown[0];
+  for (const tab of tabs) {
+    tab.setAttribute("aria-selected", tab === selected);
+    tab.tabIndex = tab === selected ? 0 : -1;
+    panelOf(tab).classList.toggle("current", tab === selected);
+  }
+}
+
+function openTab(tab) {
+  history.replaceState(null, "", `#${panelOf(tab).id}`); // unlike a link, without scrolling
+  selectTab();
+}
+
+byId("tabs").addEventListener("click", (event) => tabs.includes(event.target) && openTab(event.target));
+byId("tabs").addEventListener("keydown", (event) => {
+  const shown = tabs.filter((tab) => !tab.hidden);
+  const at = shown.indexOf(event.target);
+  const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: -1 }[event.key];
+  if (next === undefined) return;
+  event.preventDefault();
+  shown.at(next % shown.length).focus();
+  openTab(document.activeElement);
+});
+addEventListener("hashchange", selectTab);
+// All panels are printed; the plots measure them in their own listeners, which come later.
+for (const [name, isPrinting] of [["beforeprint", true], ["afterprint", false]]) addEventListener(name, () => document.body.classList.toggle("printing", isPrinting));
 
 // ---- Rounds
 
@@ -288,15 +449,17 @@ let answeredAt = null;
 function show(status) {
   latest = status;
   showResult(status);
+  showRisks(status);
   showFacts(listFacts(status));
-  showIf("activity", true);
+  showTab("activity", true);
   activity.update(status.throughput.minutes);
   showTimeline(status);
   showWrong(status.monitor?.wrong_images ?? []);
+  showLog(status.alarms ?? []);
   showPolicies(status);
   showInstance(status);
-  setText("problem", status.problem ?? "");
-  showIf("problem", Boolean(status.problem));
+  showIf("tabs", true);
+  selectTab();
   setText("updated", `updated ${new Date(status.time).toLocaleTimeString()}`);
 }
 
@@ -344,7 +507,7 @@ async function changePolicy(event) {
   const result = byId("policy-result");
   result.className = "";
   setText("policy-result", "Checking …");
-  const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.querySelector("meta[name=csrf-token]")?.content ?? "" };
+  const headers = { "Content-Type": "application/json", "X-CSRF-Token": csrfToken };
   try {
     const response = await fetch("/v1/policy", { method: "POST", headers, body: byId("policy-file").files[0] });
     const content = await response.json();
