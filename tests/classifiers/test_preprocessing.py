@@ -68,6 +68,20 @@ def test_fit_equals_a_resize_of_pillow_and_a_center_crop(height: int, width: int
     np.testing.assert_array_equal(found[0], resized[top : top + 28, left : left + 28])
 
 
+@pytest.mark.parametrize("rounding", ["even", "down"])
+@pytest.mark.parametrize(("height", "width"), [(40, 60), (61, 40), (33, 33), (28, 91), (10, 28), (5, 6)])
+def test_part_of_an_image_that_is_kept(height: int, width: int, rounding: Any) -> None:
+    """The rows and columns that survive a crop are those inside of the part; a resize does not move it."""
+    places = np.arange(1, height * width + 1, dtype=np.float32).reshape(height, width, 1) / (height * width)
+    kept = Preprocessing(crop=28, crop_rounding=rounding).fit([places])[0, ..., 0]
+    rows, columns = np.nonzero(np.isin(places[..., 0], kept[kept > 0]))
+    left, top, part_width, part_height = Preprocessing(crop=28, crop_rounding=rounding).find_crop(height, width)
+    edges = left * width, top * height, (left + part_width) * width, (top + part_height) * height
+    assert edges == pytest.approx((columns.min(), rows.min(), columns.max() + 1, rows.max() + 1))
+    assert Preprocessing(resize=(30, 30), crop=15).find_crop(height, width) == pytest.approx((8 / 30, 8 / 30, 0.5, 0.5))
+    assert Preprocessing(resize=20).find_crop(height, width) == (0, 0, 1, 1)
+
+
 def test_fit_takes_images_of_any_size_dtype_and_color() -> None:
     gray, color = random_image(20, 10, 1), random_image(20, 10)
     as_float = (color / 255).astype(np.float32)

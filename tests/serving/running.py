@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from PIL import Image
 from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Message as AsgiMessage
@@ -24,7 +25,9 @@ import secondlook as sl
 from secondlook.arrays import Array
 from secondlook.cli import demo
 from secondlook.cli.demo import digit_images, split_digits
+from secondlook.policies import read_policy
 from secondlook.serving import ServiceOptions
+from secondlook.serving.database import images
 from secondlook.serving.server import bind_sockets, make_server
 from secondlook.serving.service import Service, open_service
 from tests.policy_maker import attach
@@ -73,6 +76,22 @@ def make_digits(folder: Path) -> Digits:
     files = tuple(make_png(images[place]) for place in new)
     policy, adaptive, limited = (folder / f"{name}.json" for name in kinds)
     return Digits(policy, adaptive, limited, files, tuple(labels[new].tolist()))
+
+
+def make_cropping_policy(digits: Digits, folder: Path) -> Path:
+    """Write a policy whose classifier sees the center of an image after a resize: 16 of 20 pixels."""
+    (folder / "digits.onnx").write_bytes((digits.policy.parent / "digits.onnx").read_bytes())
+    classifier = sl.load_classifier(f"onnx:{folder / 'digits.onnx'}", resize=20, crop=16)
+    rule = read_policy(digits.policy)
+    path = folder / "policy.json"
+    attach(rule, classifier=classifier, views=tuple(VIEWS.split()), class_names=rule.class_names).save(path)
+    return path
+
+
+def replace_images(service: Service, content: bytes, media_type: str = "image/png") -> None:
+    """Replace all stored images of a service."""
+    with service.database.write() as connection:
+        connection.execute(sa.update(images).values(media_type=media_type, content=content))
 
 
 def make_png(pixels: Array) -> bytes:

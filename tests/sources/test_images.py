@@ -32,7 +32,7 @@ FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "TIFF"]
 every_format = pytest.mark.parametrize("kind", FORMATS)
 
 
-def decode(content: bytes, max_pixels: int = 1_000_000, **limits: int) -> Array:
+def decode(content: bytes, max_pixels: int = 1_000_000, **limits: Any) -> Array:
     return read_image(content, "x", max_pixels=max_pixels, **limits)
 
 
@@ -133,6 +133,16 @@ def test_other_colors_become_rgb(image: Image.Image, kind: str, options: dict[st
     np.testing.assert_array_equal(
         decode(encode(image, kind, **options)), np.broadcast_to(np.asarray(expected), (5, 7, 3))
     )
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_16_bit_gray_is_kept_on_request(kind: str) -> None:
+    found = read_image(encode(Image.fromarray(DEEP), kind), keep_16_bit=True)
+    assert found.dtype == np.uint16
+    np.testing.assert_array_equal(found, DEEP[..., None])
+    with Image.open(io.BytesIO(encode(Image.fromarray(DEEP), kind))) as opened:
+        np.testing.assert_array_equal(read_image(opened, keep_16_bit=True), DEEP[..., None])
+    assert read_image(encode(Image.fromarray(PIXELS), kind), keep_16_bit=True).dtype == np.uint8
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])

@@ -145,6 +145,15 @@ class Preprocessing:
         self.check_size(batch.shape[1], batch.shape[2])
         return batch
 
+    def find_crop(self, height: int, width: int) -> tuple[float, float, float, float]:
+        """Return the part of an image of this size that `fit` keeps: left, top, width and height in [0, 1]."""
+        size = (height, width) if self.resize is None else _compute_resized_size(height, width, self.resize)
+        crop: Size = self.crop or size  # type: ignore[assignment]
+        starts = [max(0, _find_margin(*sides, self.crop_rounding)) for sides in zip(size, crop, strict=True)]
+        top, left = (start / side for start, side in zip(starts, size, strict=True))
+        shown_height, shown_width = (min(1, part / side) for part, side in zip(crop, size, strict=True))
+        return left, top, shown_width, shown_height
+
     def keeps(self, shape: tuple[int, ...]) -> bool:
         """Whether `fit` returns images of this shape [H, W, C] unchanged."""
         return self.input_size in (None, shape[:2]) and self.keeps_size(shape[:2]) and self._keeps_channels(shape[2])
@@ -289,9 +298,13 @@ def _center_crop(image: Array, size: Size, rounding: CropRounding) -> Array:
     missing = [max(0, side - got) for side, got in zip(size, image.shape[:2], strict=True)]
     if any(missing):
         image = np.pad(image, [(side // 2, (side + 1) // 2) for side in missing] + [(0, 0)])
-    margins = (image.shape[0] - size[0], image.shape[1] - size[1])
-    top, left = (round(margin / 2) if rounding == "even" else margin // 2 for margin in margins)
+    top, left = (_find_margin(side, part, rounding) for side, part in zip(image.shape[:2], size, strict=True))
     return image[top : top + size[0], left : left + size[1]]
+
+
+def _find_margin(side: int, part: int, rounding: CropRounding) -> int:
+    """Return where the center part of a side begins."""
+    return round((side - part) / 2) if rounding == "even" else (side - part) // 2
 
 
 def _compute_luminance(images: Array) -> Array:

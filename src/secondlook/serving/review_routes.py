@@ -8,13 +8,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
-from secondlook import apply_views
-from secondlook.extension import Answer, encode_png, find_class, read_image
+from secondlook.extension import Answer, find_class
 from secondlook.serving.access import require
 from secondlook.serving.database import events
 from secondlook.serving.decide_routes import describe_decision
 from secondlook.serving.label_files import parse_label_file
-from secondlook.serving.request_images import fit_image
 from secondlook.serving.responses import ErrorBody, LabelingGoal, RequestError, ServedDecision
 from secondlook.serving.review_exports import FILE_TYPES, ExportFormat, ReviewExport
 from secondlook.serving.service import CurrentService, Service
@@ -24,13 +22,10 @@ from secondlook.serving.store import (
     ReviewPace,
     StoredDecision,
     StoredEvent,
-    StoredImage,
     make_unknown_error,
 )
 from secondlook.serving.tokens import Principal
 
-OF_BROWSERS = ("image/jpeg", "image/png", "image/webp", "image/bmp")
-"""Media types that all browsers display."""
 MAX_LEASED = 50
 MAX_NUMBER = 2**53
 """Larger integers are not exact in JSON, and never occur in the database."""
@@ -207,29 +202,6 @@ def undo(reviewer: Reviewer, number: Number, service: CurrentService) -> UndoBod
     return UndoBody(item=item, **dict(describe_progress(service, reviewer)))
 
 
-@router.get("/v1/review/{number}/image", dependencies=[check_reviewer])
-def show_image(number: Number, service: CurrentService) -> Response:
-    """Return the image; formats that browsers cannot display are converted to PNG."""
-    image = find_image(service, number)
-    if image.media_type in OF_BROWSERS:
-        return Response(image.content, media_type=image.media_type)
-    pixels = read_image(image.content, max_pixels=service.options.max_pixels)
-    return Response(encode_png(pixels), media_type="image/png")
-
-
-@router.get("/v1/review/{number}/views/{position}", dependencies=[check_reviewer])
-def show_view(number: Number, position: int, service: CurrentService) -> Response:
-    """Return one view of an image, as seen by the classifier."""
-    content = find_image(service, number).content
-    views = service.reviews.read(number).views
-    if not 0 <= position < len(views):
-        raise RequestError(404, "unknown_view", f"image {number} has {len(views)} views, none at position {position}.")
-    image = read_image(content, max_pixels=service.options.max_pixels)
-    looks = [view for view, *_ in views[: position + 1]]  # a set of views starts with the identity
-    shown = apply_views(fit_image(service.live.plan, image), looks)[0, position]
-    return Response(encode_png(shown), media_type="image/png")
-
-
 @router.get("/v1/reviews", dependencies=[check_reviewer], response_class=StreamingResponse)
 def export_reviews(
     service: CurrentService,
@@ -308,11 +280,3 @@ def describe_item(item: StoredDecision, service: Service, asked: StoredEvent | N
         "views": [{"view": view, **describe_class(*one)} for view, *one in item.views],
     }
     return ReviewBody(**values | about)
-
-
-def find_image(service: Service, number: int) -> StoredImage:
-    """Return a stored image."""
-    image = service.reviews.read_image(number)
-    if image is None:
-        raise RequestError(404, "no_image", f"image {number} is not stored; it was removed or never stored.")
-    return image

@@ -21,7 +21,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from secondlook import __version__
 from secondlook.extension import ANY, Repair, SecondLookError, ServingError
-from secondlook.serving import decide_routes, inference_routes, pages, review_routes, trail_routes, watch_routes
+from secondlook.serving import (
+    decide_routes,
+    image_routes,
+    inference_routes,
+    pages,
+    review_routes,
+    trail_routes,
+    watch_routes,
+)
 from secondlook.serving.decision_worker import make_request_error
 from secondlook.serving.middleware import MAX_HEADER_BYTES, RequestLimits, RequestLog, configure_logging
 from secondlook.serving.options import ServiceOptions
@@ -102,7 +110,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     only_services = (decide_routes, inference_routes, trail_routes, watch_routes) if service.labeling is None else ()
-    for routes in (*only_services, review_routes, pages):
+    for routes in (*only_services, review_routes, image_routes, pages):
         app.include_router(routes.router)
     for kind in (SecondLookError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, handle_error)

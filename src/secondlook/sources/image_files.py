@@ -44,8 +44,10 @@ def read_image_file(path: Path, where: str, max_bytes: int = MAX_BYTES) -> bytes
         raise UnreadableImageError(where, f"the file cannot be opened ({error.strerror})") from error
 
 
-def decode_image(content: bytes, where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
-    """Decode the first image of a file. -> uint8 [H, W, 3]
+def decode_image(
+    content: bytes, where: str, max_pixels: int, max_bytes: int = MAX_BYTES, *, keep_16_bit: bool = False
+) -> Array:
+    """Decode the first image of a file. -> uint8 [H, W, 3], or uint16 [H, W, 1] of 16-bit gray with `keep_16_bit`
 
     EXIF orientation is applied; gray, palette, CMYK and 16-bit pixels become 8-bit RGB; an alpha channel is dropped.
     """
@@ -57,15 +59,20 @@ def decode_image(content: bytes, where: str, max_pixels: int, max_bytes: int = M
         if content.startswith(JPEG_START) and len(SCAN_START.findall(content)) > MAX_SCANS:
             raise UnreadableImageError(where, f"it is a JPEG file of more than {MAX_SCANS} scans")
         with _open_image(content, where) as image:
-            return convert_pillow_image(image, where, max_pixels, max_bytes)
+            return convert_pillow_image(image, where, max_pixels, max_bytes, keep_16_bit=keep_16_bit)
 
 
-def convert_pillow_image(image: "Image", where: str, max_pixels: int, max_bytes: int = MAX_BYTES) -> Array:
+def convert_pillow_image(
+    image: "Image", where: str, max_pixels: int, max_bytes: int = MAX_BYTES, *, keep_16_bit: bool = False
+) -> Array:
     """Convert a Pillow image to pixels, like `decode_image`. -> uint8 [H, W, 3]"""
     with _translate_decoding_errors(where):
         _check_size(image.size, where, max_pixels, max_bytes)
         image.load()
-        return _convert_to_rgb(_apply_orientation(image), where)
+        image = _apply_orientation(image)
+        if keep_16_bit and image.mode.startswith("I;16"):
+            return np.asarray(image).astype(np.uint16)[:, :, None]
+        return _convert_to_rgb(image, where)
 
 
 @contextmanager

@@ -39,24 +39,29 @@ MEMORY_SCHEMES = ("array", "list", "dataset")
 
 
 def read_image(
-    image: object, where: str | None = None, *, max_pixels: int = ReadOptions.max_pixels, max_bytes: int = MAX_BYTES
+    image: object,
+    where: str | None = None,
+    *,
+    max_pixels: int = ReadOptions.max_pixels,
+    max_bytes: int = MAX_BYTES,
+    keep_16_bit: bool = False,
 ) -> Array:
     """Return one image as an array. -> uint8, or float32 in [0, 1], [H, W, 1 or 3]
 
     The image is a path, the bytes of an image file, a PIL image, a NumPy array [H, W, 1 or 3] (not copied), or a torch
     tensor [C, H, W]. Arrays and tensors may have a leading axis of length 1. `where` names the image in errors. The
-    limits apply to image files and PIL images.
+    limits apply to image files and PIL images; with `keep_16_bit`, 16-bit gray pixels of these stay uint16 [H, W, 1].
     """
     value: Any = image
     kind = _check_kind(image, f"image {where}" if where else "the image")
     if kind == "path":
         path = os.fsdecode(value)
         content = read_image_file(expand_path(path), where or path, max_bytes)
-        return decode_image(content, where or path, max_pixels, max_bytes)
+        return decode_image(content, where or path, max_pixels, max_bytes, keep_16_bit=keep_16_bit)
     if kind == "bytes":
-        return decode_image(bytes(value), where or "in memory", max_pixels, max_bytes)
+        return decode_image(bytes(value), where or "in memory", max_pixels, max_bytes, keep_16_bit=keep_16_bit)
     if kind == "PIL image":
-        return convert_pillow_image(value, where or "in memory", max_pixels, max_bytes)
+        return convert_pillow_image(value, where or "in memory", max_pixels, max_bytes, keep_16_bit=keep_16_bit)
     name = f"image {where}" if where else f"the {kind}"
     pixels = _convert_tensor(value, name) if kind == "tensor" else value
     pixels = pixels[0] if pixels.ndim == 4 and len(pixels) == 1 else pixels
