@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.serving.desk import Desk, make_desk
 from tests.serving.running import wait_for
-from tests_browser.test_review_page import DESKTOP, PHONE, open_page, wait_until
+from tests_browser.test_review_page import DESKTOP, PHONE, READ_UNSENT, open_page, wait_until
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def desk(tmp_path: Path) -> Desk:
 
 def look(page: Page) -> str | None:
     """Wait until all is saved and an image is on the screen, and return its id; None if labeling is finished."""
-    wait_until(page, "!Object.keys(sessionStorage).some((key) => key.startsWith('secondlook.review.'))")
+    wait_until(page, f"({READ_UNSENT})().then((unsent) => unsent.length === 0)")
     wait_until(
         page, "document.querySelector('#picture img')?.naturalWidth > 0 || !document.querySelector('#empty').hidden"
     )

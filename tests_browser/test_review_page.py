@@ -38,6 +38,14 @@ TEXTS = (
     ),
 )
 FORM = "multipart/form-data; boundary=--cut"
+READ_UNSENT = """() => new Promise((resolve) => {
+  const request = indexedDB.open("secondlook", 1);
+  request.onsuccess = () => {
+    const all = request.result.transaction("outbox").objectStore("outbox").getAll();
+    all.onsuccess = () => { request.result.close(); resolve(all.result); };
+  };
+})"""
+"""Read what the page has not sent yet."""
 LOGIN_ADVICE = "Password forms should have"
 """What Chromium says about a form without a user name."""
 
@@ -102,7 +110,7 @@ class Reviewer:
 
     def wait_until_saved(self) -> None:
         """Wait until nothing waits in the page."""
-        wait_until(self.page, "!Object.keys(sessionStorage).some((key) => key.startsWith('secondlook.review.'))")
+        wait_until(self.page, f"({READ_UNSENT})().then((unsent) => unsent.length === 0)")
 
     def check(self) -> None:
         """Compare the database with what was pressed."""
@@ -141,7 +149,9 @@ def open_page(
     page.goto(f"{url}/review")
     yield page
     deadline = time.monotonic() + 5
-    while in_work and time.monotonic() < deadline:  # the server shall not lease images to a page that is gone
+    while (
+        in_work and not page.is_closed() and time.monotonic() < deadline
+    ):  # the server shall not lease images to a page that is gone
         page.wait_for_timeout(10)
     page.close()
     if context is None:
@@ -157,24 +167,23 @@ def filled(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield url, service
 
 
+def clear_reviews(service: Service) -> None:
+    """Remove all labels and leases."""
+    import sqlalchemy as sa
+
+    from secondlook.serving.database import events, reviews
+
+    nothing = ("label", "reviewer", "reviewed_at", "comment", "lease_owner", "lease_until")
+    values = dict.fromkeys(nothing) | {"skips": 0, "wanted": 1, "urgent": False, "label_count": 0, "latest": 0}
+    with service.database.write() as connection:
+        connection.execute(sa.delete(events))
+        connection.execute(sa.update(reviews).values(**values))
+
+
 @pytest.fixture
 def queue(filled: tuple[str, Service]) -> tuple[str, Service]:
     """The server, with no label and no lease."""
-    import sqlalchemy as sa
-
-    from secondlook.serving.database import reviews
-
-    _, service = filled
-    values = {
-        "label": None,
-        "reviewer": None,
-        "reviewed_at": None,
-        "lease_owner": None,
-        "lease_until": None,
-        "skips": 0,
-    }
-    with service.database.write() as connection:
-        connection.execute(sa.update(reviews).values(**values))
+    clear_reviews(filled[1])
     return filled
 
 
@@ -526,15 +535,20 @@ def test_new_images_appear_by_themselves(browser: Browser, digits: Digits, tmp_p
         anna.check()
 
 
-def give_to_another(service: Service, number: int) -> None:
-    """Lease an image to somebody else, as if nothing was heard of its reviewer for long."""
+def lease(service: Service, number: int, owner: str | None, until: float | None) -> None:
+    """Lease an image to somebody."""
     import sqlalchemy as sa
 
     from secondlook.serving.database import reviews
 
-    change = {"lease_owner": "ben", "lease_until": time.time() + 60}
     with service.database.write() as connection:
+        change = {"lease_owner": owner, "lease_until": until}
         connection.execute(sa.update(reviews).where(reviews.c.number == number).values(**change))
+
+
+def give_to_another(service: Service, number: int) -> None:
+    """Lease an image to somebody else, as if nothing was heard of its reviewer for long."""
+    lease(service, number, "ben", time.time() + 60)
 
 
 def test_lease_that_was_lost_is_told_and_the_other_label_kept(browser: Browser, queue: tuple[str, Service]) -> None:
@@ -629,8 +643,7 @@ def test_killed_server_loses_and_doubles_nothing(browser: Browser, digits: Digit
                 del anna.given[anna.order[-1]]
                 expect(page.locator("#notice-text")).to_contain_text("does not respond")
                 expect(page.locator("#saving")).to_contain_text("not saved yet")
-                stored = page.evaluate("sessionStorage.getItem(Object.keys(sessionStorage)[0])")
-                assert {one["number"] for one in json.loads(stored)} <= set(anna.given)
+                assert {one["number"] for one in page.evaluate(READ_UNSENT)} <= set(anna.given)
                 server.start()
                 anna.wait_until_saved()
                 expect(page.locator("#notice")).to_be_hidden()
@@ -754,26 +767,41 @@ def test_views_that_disagree_are_beside_the_image(browser: Browser, queue: tuple
         anna.check()
 
 
-def test_small_images_are_enlarged_in_whole_pixels_and_zoomed(browser: Browser, queue: tuple[str, Service]) -> None:
+def test_small_images_are_enlarged_smoothly_and_zoomed_by_key(browser: Browser, queue: tuple[str, Service]) -> None:
     url, service = queue
     with open_page(browser, url) as page:
         Reviewer(page, service.reviews).look()
         image = page.locator("#picture img")
+
+        def measure() -> float:
+            box = image.bounding_box()
+            assert box is not None
+            return box["width"]
+
+        frame = page.locator("#picture").bounding_box()
+        assert frame is not None
+        fitting = measure()
+        assert fitting == pytest.approx(min(frame["width"], frame["height"]), abs=1)
+        assert image.evaluate("image => getComputedStyle(image).imageRendering") == "auto"
+        page.keyboard.press("p")
         assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
-        fitting = image.bounding_box()
-        assert fitting is not None
-        assert fitting["width"] >= 400
-        assert fitting["width"] % 16 == 0
-        page.keyboard.press("z")
-        zoomed = image.bounding_box()
-        assert zoomed is not None
-        assert zoomed["width"] == 2.5 * fitting["width"]
-        assert page.get_attribute("#zoom", "aria-pressed") == "true"
+        assert measure() == fitting // 16 * 16
+        page.keyboard.press("p")
+        for key, factor, level in (("z", 2, "2×"), ("z", 4, "4×"), ("x", 2, "2×"), ("z", 4, "4×"), ("z", 1, "Fit")):
+            page.keyboard.press(key)
+            assert measure() == pytest.approx(factor * fitting, rel=1e-3)
+            expect(page.locator("[data-zoom][aria-pressed=true]")).to_have_text(level)
+        page.get_by_role("button", name="2×").click()
+        expect(page.locator("#stage")).to_be_focused()
         before = page.evaluate("document.querySelector('#picture').scrollTop")
         page.keyboard.press("ArrowDown")
         wait_until(page, f"document.querySelector('#picture').scrollTop > {before}")
-        image.click()
-        assert image.bounding_box() == fitting
+        page.keyboard.press("f")
+        assert measure() == pytest.approx(fitting, rel=1e-3)
+        image.dblclick()
+        assert measure() == pytest.approx(2 * fitting, rel=1e-3)
+        image.dblclick()
+        assert measure() == pytest.approx(fitting, rel=1e-3)
 
 
 def test_keys_can_be_turned_off(browser: Browser, queue: tuple[str, Service]) -> None:
@@ -927,7 +955,7 @@ def test_everything_is_reached_by_tab_with_a_visible_focus(browser: Browser, que
                 break
             reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
             assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", reached[-1]
-        assert {"zoom", "undo", "skip", "confirm", "show-keys"} <= set(reached)
+        assert {"show-adjust", "comment", "escalate", "undo", "skip", "confirm", "show-keys"} <= set(reached)
         assert reached.count("choice predicted") == 1
     context.close()
 
@@ -976,7 +1004,7 @@ def test_hostile_names_are_text(browser: Browser, digits: Digits, tmp_path: Path
                 page.keyboard.press("2")
                 anna.wait_until_saved()
             assert set(read_labels(service.reviews).values()) == {1}, "the second key"
-            assert page.locator("main img:not(#picture img, .tile img), main script, main b b").count() == 0
+            assert page.locator("main img:not(#picture img, .tile img, .label img), main script, main b b").count() == 0
         context.close()
 
 

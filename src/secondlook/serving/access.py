@@ -22,7 +22,12 @@ from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal, TokenFi
 
 LOGGER = logging.getLogger(__name__)
 LOGIN_PAGE = "/login"
-PAGES: dict[str, tuple[str, Permission]] = {"/": ("Dashboard", "watch"), "/review": ("Review", "review")}
+PAGES: dict[str, tuple[str, Permission]] = {
+    "/": ("Dashboard", "watch"),
+    "/review": ("Review", "review"),
+    "/history": ("History", "review"),
+    "/reviewers": ("Reviewers", "review"),
+}
 """Name and required permission of every page except the login, by address."""
 SESSION_COOKIE = "secondlook_session"
 CSRF_HEADER = "X-CSRF-Token"

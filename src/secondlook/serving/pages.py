@@ -16,7 +16,7 @@ from secondlook.extension import Answer
 from secondlook.serving.access import LOGIN_PAGE, PAGES, SESSION_COOKIE, check_csrf, check_site, is_foreign, require
 from secondlook.serving.responses import RequestError
 from secondlook.serving.review_routes import find_class_names
-from secondlook.serving.service import CurrentService
+from secondlook.serving.service import CurrentService, Service
 from secondlook.serving.tokens import LOCAL_NAME, Permission, Principal
 
 ANSWER_MEANINGS = {
@@ -58,9 +58,26 @@ def show_review(
         links={} if is_labeling else PAGES,
         is_labeling=is_labeling,
         queue=queue,
+        owner=f"{hash_seed(service)}/{principal.name}",
         answers=Answer.list_offered(find_class_names(service) or ()),
         meanings=ANSWER_MEANINGS,
     )
+
+
+@router.get("/history")
+@router.get("/reviewers")
+def show_labels(
+    request: Request, service: CurrentService, principal: Annotated[Principal, Depends(require("review"))]
+) -> Response:
+    """Show the page of all labels or of the reviewers; while labeling for a policy, redirect to the review page."""
+    if service.labeling is not None:
+        return RedirectResponse("/review", status_code=303)
+    return render_page(f"{request.url.path[1:]}.html", principal, request=request)
+
+
+def hash_seed(service: Service) -> str:
+    """Return a public name of the database, so that a browser never sends labels of one service to another."""
+    return hashlib.sha256(f"outbox {service.database.audit_seed}".encode()).hexdigest()[:16]
 
 
 @router.get("/static/{name}")

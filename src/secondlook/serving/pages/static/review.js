@@ -1,103 +1,58 @@
 // The review page: shows images one by one, and sends the labels.
 //
-// No label is lost or applied to the wrong image: each one carries its image number, stays in a queue of this tab until the
-// server confirms it, and is resent if it may not have arrived. Requests are idempotent.
+// No label is lost or applied to the wrong image: each one carries its image number, and stays in the outbox until the server confirms it.
 "use strict";
 (() => {
+  const { find, make, say, countOf, plural, shareOf, titleOf } = elements;
   const AHEAD = 6; // images to prefetch
   const MOST_LEASED = 50; // limit of the server
-  const FEW_CLASSES = 10; // up to this number, each class has a button and a key
-  const MOST_LIKELY = 6; // suggestions if there are more classes
-  const MOST_KEYS = 9;
-  const MOST_RECENT = 5;
-  const MOST_VIEWS = 6;
-  const MOST_FOUND = 8;
-  const TALLEST_LIST = 360;
   const MOST_UNDONE = 200;
-  const SMALL = 128; // smaller images are enlarged in whole pixels
-  const ZOOM = 2.5;
-  const TIMEOUT = 20000;
-  const LONGEST_PAUSE = 4000;
   const EMPTY_PAUSE = 3000;
   const CHANGED_PAUSE = 800; // keys are ignored for this long after an unlabeled image was replaced
-  const VIEW_ATTEMPTS = 6;
   const CLOSING_PAUSE = 4000; // the last label can be undone for this long; then the server stops
+  const KEYS_KEY = "secondlook.review.keys";
 
-  const find = (id) => document.getElementById(id);
-  const root = find("review"), stage = find("stage"), picture = find("picture"), query = find("query"), found = find("found");
+  const root = find("review"), stage = find("stage"), picture = find("picture"), comment = find("comment");
   const keys = find("keys"), useKeys = find("use-keys");
   const onlyAudits = root.dataset.queue === "audits";
-  const storageKey = `secondlook.review.${root.dataset.reviewer}`;
-  const keysKey = "secondlook.review.keys";
-  const classesKey = "secondlook.classes";
 
   const state = {
-    classes: null, // names of all classes, if known
     current: null, // the image on the screen
     ahead: [], // the next ones
     past: [], // operations that can be undone: { number, kind, label, item }, latest last
-    unsent: [], // operations in order: { kind, number, label, attempts }; labels are classes, or texts of other answers
     changed: new Map(), // time of the last operation on an image in this tab, by its number
     counts: null,
     pace: null,
     goal: null, // progress of labeling for a policy: { text, next_step, finished }
     trouble: null, // "away", "logged out", "outdated" or "moved"
-    movedUntil: 0, // until then, images may be reserved for the last login
     message: null,
     leaseSeconds: 300,
     shownView: null, // position of the enlarged view
-    allViews: false,
-    zoomed: false,
-    chosen: new Map(), // time of the last choice of each class, first chosen first: of many classes, these have keys
+    shownSince: null, // when the image on the screen was loaded
     hasBegun: false, // the classes are known
     hasLoaded: false,
   };
-  const pictures = new Map(); // number -> { image, status, views }
-  let token = document.querySelector("meta[name=csrf-token]")?.content ?? "";
   let lastActive = Date.now();
 
-  // --- The server ---
-
-  async function post(path, body = {}) {
-    const response = await fetch(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", "X-CSRF-Token": token },
-      body: JSON.stringify(body),
-      signal: AbortSignal.timeout(TIMEOUT),
-    });
-    const content = await response.json().catch(() => null);
-    if (response.ok && content?.counts) return content;
-    const { code = "", message = `the server responds with status ${response.status}` } = content?.error ?? {};
-    // A proxy may respond with its own page and status 200: nothing was saved then.
-    throw Object.assign(new Error(message), { status: response.ok ? 502 : response.status, code });
-  }
-
-  // Classifies an error: "away", "logged out", "outdated", "moved", or null if the request itself was refused.
-  function findTrouble(error) {
-    if (error.status === undefined || error.status >= 500 || [408, 429].includes(error.status)) return "away";
-    if (error.code === "csrf") return "outdated";
-    if (error.code === "lease_lost" && Date.now() < state.movedUntil) return "moved";
-    return [401, 403].includes(error.status) ? "logged out" : null;
-  }
-
-  // After a new login in another tab, this page needs the token of the new session.
-  async function renewToken() {
-    try {
-      const response = await fetch(location.pathname + location.search, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(TIMEOUT) });
-      const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      const found = page.querySelector("meta[name=csrf-token]")?.content ?? token;
-      if (found !== token) state.movedUntil = Date.now() + 1000 * state.leaseSeconds + LONGEST_PAUSE;
-      token = found;
-    } catch {
-      // The next attempt shows the error.
-    }
-  }
-
-  let wake = () => {};
-  const pause = (milliseconds) => new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    wake = () => { clearTimeout(timer); resolve(); };
+  const outbox = makeOutbox({
+    owner: root.dataset.owner,
+    leaseSeconds: () => state.leaseSeconds,
+    onChange: renderStatus,
+    onTrouble: setTrouble,
+    onSettled: settle,
+    onRefused: refuse,
+    onAdopted: dismiss,
   });
+  const classes = makeClasses({ choose: (label) => decide("label", label), leave: focusStage });
+  const pictures = makePictures({
+    onChange: (number) => { if (state.current?.number === number) renderPicture(); },
+    isAway: () => state.trouble !== null,
+  });
+  const views = makeViews({ nameOf: classes.nameOf, pictures, onSelect: selectView });
+  const viewer = makeViewer();
+  const record = makeRecord({ onCorrected: (number, label) => strip.correct(number, label) });
+  const strip = makeStrip({ nameOf: classes.nameOf, onOpen: record.open });
+  const { nameOf } = classes;
 
   function setTrouble(trouble) {
     if (state.trouble === trouble) return;
@@ -108,83 +63,16 @@
 
   // --- Queue of operations ---
 
-  const isUnsent = (number) => state.unsent.some((one) => one.number === number);
+  const isUnsent = (number) => outbox.entries.some((one) => one.number === number);
   const isChanged = (number, since) => isUnsent(number) || (state.changed.get(number) ?? -1) >= since;
 
-  function store() {
-    try {
-      if (state.unsent.length) sessionStorage.setItem(storageKey, JSON.stringify(state.unsent));
-      else sessionStorage.removeItem(storageKey);
-    } catch {
-      // Without storage, labels are only kept in memory.
-    }
-  }
-
-  function restore() {
-    try {
-      const stored = JSON.parse(sessionStorage.getItem(storageKey) ?? "[]");
-      state.unsent = stored.map((one) => ({ ...one, attempts: 1 })); // they may have arrived
-    } catch {
-      state.unsent = [];
-    }
-    try {
-      state.chosen = new Map(JSON.parse(sessionStorage.getItem(classesKey) ?? "[]"));
-    } catch {
-      // No class has been chosen yet.
-    }
-  }
-
-  function remember(label) {
-    if (typeof label !== "number" || hasFewClasses()) return;
-    state.chosen.set(label, Date.now());
-    try {
-      sessionStorage.setItem(classesKey, JSON.stringify([...state.chosen]));
-    } catch {
-      // The classes are remembered until the page is loaded again.
-    }
-  }
-
   function enqueue(operation) {
-    state.unsent.push({ ...operation, attempts: 0 });
     state.changed.set(operation.number, performance.now());
-    store();
-    renderStatus();
-    send();
-  }
-
-  let isSending = false;
-  async function send() {
-    if (isSending) return;
-    isSending = true;
-    let wait = 250;
-    while (state.unsent.length) {
-      const operation = state.unsent[0];
-      operation.attempts += 1;
-      store();
-      try {
-        const body = operation.kind === "label" ? { label: operation.label } : {};
-        settle(operation, await post(`/v1/review/${operation.number}/${operation.kind}`, body));
-        setTrouble(null);
-        wait = 250;
-      } catch (error) {
-        const trouble = findTrouble(error);
-        if (trouble === null) refuse(operation, error);
-        else {
-          if (["logged out", "outdated"].includes(trouble)) await renewToken();
-          if (trouble !== "outdated" || operation.attempts > 2) setTrouble(trouble);
-          await pause(wait);
-          wait = Math.min(2 * wait, LONGEST_PAUSE);
-        }
-      }
-    }
-    isSending = false;
-    renderStatus();
+    outbox.add(operation);
   }
 
   function settle(operation, content) {
-    state.unsent.shift();
     state.changed.set(operation.number, performance.now());
-    store();
     takeProgress(content);
     if (operation.kind === "undo" && !operation.isShown) bringBack(content.item);
     if (state.ahead.length < AHEAD) refill();
@@ -193,14 +81,19 @@
   // Another reviewer has the image now: drop all operations on it.
   function refuse(operation, error) {
     const { number } = operation;
-    state.unsent = state.unsent.filter((one) => one.number !== number);
     state.past = state.past.filter((one) => one.number !== number);
     state.ahead = state.ahead.filter((one) => one.number !== number);
     state.changed.set(number, performance.now());
-    store();
-    const prefix = operation.kind === "label" ? `The label “${nameOf(operation.label)}” was not saved: ` : "";
+    strip.remove(number);
+    const prefix = operation.kind === "label" ? `The label “${nameOf(operation.body.label)}” was not saved: ` : "";
     setMessage(`${prefix}${error.message}`);
     if (state.current?.number === number) replaceCurrent();
+  }
+
+  // Images that were labeled in a closed tab need no label.
+  function dismiss(numbers) {
+    state.ahead = state.ahead.filter((one) => !numbers.includes(one.number));
+    if (numbers.includes(state.current?.number)) replaceCurrent();
   }
 
   // --- Images to review ---
@@ -216,13 +109,13 @@
     refillAgain = false;
     clearTimeout(timer);
     const started = performance.now();
-    const count = Math.min(MOST_LEASED, 1 + AHEAD + state.unsent.length);
+    const count = Math.min(MOST_LEASED, 1 + AHEAD + outbox.entries.length);
     try {
-      takeLease(await post("/v1/review/lease", { count, audits: onlyAudits }), started);
-      if (!isSending) setTrouble(null);
+      takeLease(await server.post("/v1/review/lease", { count, audits: onlyAudits }), started);
+      if (!outbox.isSending()) setTrouble(null);
     } catch (error) {
-      const trouble = findTrouble(error) ?? "away";
-      if (trouble !== "away") await renewToken();
+      const trouble = server.findTrouble(error) ?? "away";
+      if (trouble !== "away") await server.renewToken(state.leaseSeconds);
       setTrouble(trouble);
     }
     isRefilling = false;
@@ -256,10 +149,10 @@
     const known = new Set([current?.number, ...own.map((item) => item.number)]);
     const fresh = content.items.filter((item) => !known.has(item.number) && !isChanged(item.number, started));
     state.ahead = [...own, ...fresh];
-    state.ahead.forEach(fetchPictures);
-    forgetPictures();
+    state.ahead.forEach(pictures.prepare);
+    forget();
     if (isLost) {
-      const isMoved = Date.now() < state.movedUntil;
+      const isMoved = server.isMoving();
       if (!isMoved) setMessage("The last image was labeled elsewhere, or given to another reviewer because you were inactive.");
       replaceCurrent(isMoved ? "The last image is reserved for your last login, and will come back." : "");
     } else if (!current) {
@@ -267,6 +160,15 @@
     }
     state.hasLoaded = true;
     renderActions();
+  }
+
+  function forget() {
+    const recent = state.past.slice(-5).map((entry) => entry.number);
+    const kept = new Set([state.current?.number, ...state.ahead.map((item) => item.number), ...recent]);
+    pictures.forget(kept);
+    for (const [number, time] of state.changed) {
+      if (!kept.has(number) && time < performance.now() - 10 * server.TIMEOUT) state.changed.delete(number);
+    }
   }
 
   function takeProgress(content) {
@@ -282,7 +184,7 @@
   function finish() {
     clearTimeout(closingTimer);
     state.ahead = [];
-    if (state.unsent.length) return;
+    if (outbox.entries.length) return;
     show(null);
     closingTimer = setTimeout(() => {
       if (!state.goal.finished) return;
@@ -294,7 +196,7 @@
   function decide(kind, label = null) {
     const item = state.current;
     if (!item) return;
-    if (!isVisible(item)) {
+    if (pictures.read(item).status === "loading") {
       say("The image is still loading.");
       return;
     }
@@ -304,12 +206,19 @@
     }
     state.past.push({ number: item.number, kind, label, item });
     if (state.past.length > MOST_UNDONE) state.past.shift();
-    const done = kind === "label" ? `Labeled ${nameOf(label)}.` : "Skipped.";
-    enqueue({ kind, number: item.number, label });
-    remember(label);
+    const done = { label: `Labeled ${nameOf(label)}.`, skip: "Skipped.", escalate: "Handed to another reviewer." }[kind];
+    enqueue({ kind, number: item.number, body: describeOperation(kind, label) });
+    if (kind === "label") strip.add(item, label);
+    classes.remember(label);
     showNext(done);
-    stage.focus({ preventScroll: true });
+    focusStage();
     if (state.ahead.length < AHEAD / 2) refill();
+  }
+
+  function describeOperation(kind, label) {
+    const text = comment.value.trim() || null;
+    const seconds = state.shownSince === null ? null : (performance.now() - state.shownSince) / 1000;
+    return { label: { label, comment: text, seconds }, escalate: { comment: text } }[kind] ?? {};
   }
 
   function undo() {
@@ -318,14 +227,9 @@
       say("Nothing to undo.");
       return;
     }
-    const place = state.unsent.findLastIndex((one) => one.number === entry.number && one.kind === entry.kind);
-    if (place >= 0 && state.unsent[place].attempts === 0) {
-      state.unsent.splice(place, 1); // never sent to the server
-      state.changed.set(entry.number, performance.now());
-      store();
-    } else {
-      enqueue({ kind: "undo", number: entry.number, isShown: entry.item !== null });
-    }
+    if (outbox.retract(entry.number, entry.kind)) state.changed.set(entry.number, performance.now()); // never sent to the server
+    else enqueue({ kind: "undo", number: entry.number, body: {}, isShown: entry.item !== null });
+    strip.remove(entry.number);
     if (entry.item) bringBack(entry.item, entry);
     else say("Undoing …");
   }
@@ -340,7 +244,7 @@
     if (state.current) state.ahead.unshift(state.current);
     const was = entry?.kind === "label" ? ` It was labeled ${nameOf(entry.label)}.` : "";
     show(item, `Undone.${was}`);
-    (state.current ? stage : find("empty")).focus({ preventScroll: true });
+    focusStage();
   }
 
   function showNext(done = "") {
@@ -356,104 +260,18 @@
     changedTimer = setTimeout(() => stage.classList.remove("changed"), CHANGED_PAUSE);
   }
 
-  // --- Pictures ---
-
-  function fetchPictures(item) {
-    if (pictures.has(item.number)) return;
-    const entry = { image: null, status: item.image ? "loading" : "missing", views: new Map() };
-    pictures.set(item.number, entry);
-    if (!item.image) return;
-    entry.image = new Image();
-    entry.image.alt = `The image to review, ${titleOf(item)}`;
-    load(entry, item.number, 500);
-    for (const view of listViews(item).filter((one) => one.differs).slice(0, MOST_VIEWS)) fetchView(item, view);
-  }
-
-  function load(entry, number, wait) {
-    entry.image.onload = () => setStatus(entry, number, "ready");
-    entry.image.onerror = async () => {
-      const address = `/v1/review/${number}/image`;
-      const status = await fetch(address, { method: "GET" }).then((response) => response.status, () => 0);
-      if (status === 404) return setStatus(entry, number, "missing");
-      if (status === 200) return setStatus(entry, number, "broken");
-      await new Promise((resolve) => setTimeout(resolve, wait));
-      if (pictures.get(number) === entry) load(entry, number, Math.min(2 * wait, LONGEST_PAUSE));
-    };
-    entry.image.src = `/v1/review/${number}/image`;
-  }
-
-  function setStatus(entry, number, status) {
-    entry.status = status;
-    if (state.current?.number === number) renderPicture();
-  }
-
-  function fetchView(item, view) {
-    const { views } = pictures.get(item.number);
-    if (!views.has(view.position)) {
-      const image = new Image();
-      image.alt = "";
-      let attempts = 0;
-      image.onload = () => { image.classList.toggle("pixels", isSmall(image)); image.hidden = false; };
-      image.onerror = () => {
-        image.hidden = true;
-        attempts += 1;
-        const isWanted = pictures.get(item.number)?.views === views && (state.trouble || attempts < VIEW_ATTEMPTS);
-        if (isWanted) setTimeout(() => { image.src = address; }, Math.min(250 * 2 ** attempts, LONGEST_PAUSE));
-      };
-      const address = `/v1/review/${item.number}/views/${view.position}`;
-      image.src = address;
-      views.set(view.position, image);
-    }
-    return views.get(view.position);
-  }
-
-  function forgetPictures() {
-    const recent = state.past.slice(-5).map((entry) => entry.number);
-    const kept = new Set([state.current?.number, ...state.ahead.map((item) => item.number), ...recent]);
-    for (const number of pictures.keys()) if (!kept.has(number)) pictures.delete(number);
-    for (const number of state.changed.keys()) {
-      if (!kept.has(number) && state.changed.get(number) < performance.now() - 10 * TIMEOUT) state.changed.delete(number);
-    }
-  }
-
-  // An enlarged copy of a view.
-  function copyImage(small) {
-    const image = new Image();
-    image.alt = "The image to review, in a view";
-    image.onload = () => { image.classList.toggle("pixels", isSmall(image)); fit(); };
-    image.src = small.src;
-    return image;
-  }
-
-  const isVisible = (item) => pictures.get(item.number)?.status !== "loading";
-  const isSmall = (image) => Math.max(image.naturalWidth, image.naturalHeight) <= SMALL;
-
   // --- Rendering ---
-
-  const nameOf = (label) => (typeof label === "string" ? label : state.classes?.[label] ?? `class ${label}`);
-  const titleOf = (item) => item.name ?? item.id;
-  const shareOf = (share) => (share > 0 && share < 0.005 ? "<1\u00a0%" : `${Math.round(100 * share)}\u00a0%`);
-  const countOf = (count) => count.toLocaleString("en");
-  const plural = (count, one, many) => `${countOf(count)} ${count === 1 ? one : many}`;
-
-  function make(tag, properties = {}, ...children) {
-    const element = Object.assign(document.createElement(tag), properties);
-    element.append(...children);
-    return element;
-  }
-
-  let said = "";
-  function say(text) {
-    said = said === text ? `${text}\u00a0` : text; // screen readers skip a repeated text
-    find("live").textContent = said;
-  }
 
   function onPress(button, action) {
     button.addEventListener("click", (event) => {
       if (event.detail < 2) action(); // the second click of a double click would apply to the next image
       // Enter must confirm the next prediction, not press the button in the same place.
-      if (event.detail) (state.current ? stage : find("empty")).focus({ preventScroll: true });
+      if (event.detail) focusStage();
     });
+  }
+
+  function focusStage() {
+    (state.current ? stage : find("empty")).focus({ preventScroll: true });
   }
 
   function setMessage(text) {
@@ -465,33 +283,29 @@
   const isBlind = (item) => item.views === undefined;
   const isUnanimous = (item) => !isBlind(item) && item.views.every((view) => view.label === item.label);
 
-  function listViews(item) {
-    if (isBlind(item)) return [];
-    const all = item.views.map((view, position) => ({ ...view, position, differs: view.label !== item.label }));
-    return all.sort((one, other) => other.differs - one.differs || (one.differs ? other.probability - one.probability : 0));
-  }
-
   function show(item, done = "") {
-    Object.assign(state, { current: item, shownView: null, allViews: false, zoomed: false });
-    closeSearch();
+    Object.assign(state, { current: item, shownView: null, shownSince: null });
+    classes.closeSearch();
+    comment.value = "";
     find("work").hidden = item === null;
     find("empty").hidden = item !== null;
     find("last").textContent = done;
     renderActions();
     renderStatus();
     if (item === null) {
-      picture.replaceChildren();
+      viewer.clear();
       const hadFocus = stage.contains(document.activeElement) || document.activeElement === document.body;
       renderEmpty(done);
       if (hadFocus && done) find("empty").focus({ preventScroll: true });
       return;
     }
     root.toggleAttribute("data-blind", isBlind(item));
-    fetchPictures(item);
+    pictures.prepare(item);
     renderCaption();
+    renderAsked();
     renderPicture();
     renderChoices();
-    renderViews();
+    views.render(item, null, false);
     say(`${done} ${titleOf(item)}${describePrediction(item)}`.trim());
   }
 
@@ -508,22 +322,28 @@
     const details = isBlind(item) ? [] : [`confidence ${item.confidence.toFixed(2)}`, `not accepted: ${item.rejection}`];
     if (isBlind(item) && !state.goal) details.push("audit: the prediction is hidden");
     if (item.skips) details.push(item.skips === 1 ? "skipped before" : `skipped ${item.skips} times`);
-    if (view) details.unshift(`view: ${describeView(view.view)}`);
+    if (view) details.unshift(`view: ${views.describe(view.view)}`);
     const name = make("b", { textContent: titleOf(item), title: item.id });
     find("title").replaceChildren(name, make("span", { textContent: details.join(" · ") }));
   }
 
+  function renderAsked() {
+    const { asked, second } = state.current;
+    const reason = asked?.comment ? `: “${asked.comment}”` : ".";
+    find("asked").hidden = !asked && !second;
+    find("asked").textContent = asked ? `${asked.by} asks for a second opinion${reason}` : "A second opinion is needed.";
+  }
+
   function renderPicture() {
     const item = state.current;
-    const entry = pictures.get(item.number);
+    const entry = pictures.read(item);
     const { status } = entry;
-    const image = state.shownView === null ? entry.image : copyImage(entry.views.get(state.shownView));
     picture.dataset.status = status;
-    find("zoom").hidden = status !== "ready";
+    find("zooms").hidden = status !== "ready";
+    if (status !== "loading") state.shownSince ??= performance.now();
     if (status === "ready") {
-      image.classList.toggle("pixels", isSmall(image));
-      picture.replaceChildren(image);
-      fit();
+      if (state.shownView === null) viewer.show(entry.image, entry.display);
+      else viewer.show(copyImage(entry.views.get(state.shownView)));
       return;
     }
     const texts = {
@@ -533,60 +353,34 @@
     };
     const text = make("p", {}, texts[status]);
     if (status === "missing") text.append(make("code", { textContent: item.id }), item.name ? make("code", { textContent: item.name }) : "");
-    picture.replaceChildren(text);
+    viewer.clear(text);
   }
 
-  // Enlarges small images by a whole factor, and shrinks large ones to fit.
-  function fit() {
-    const image = picture.querySelector("img");
-    if (!image?.naturalWidth) return;
-    const { naturalWidth: width, naturalHeight: height } = image;
-    let scale = Math.min(picture.clientWidth / width, picture.clientHeight / height);
-    if (isSmall(image) && scale > 1) scale = Math.floor(scale);
-    if (state.zoomed) scale = Math.max(ZOOM * scale, 1);
-    image.style.width = `${Math.max(1, width * scale)}px`;
-    image.style.height = `${Math.max(1, height * scale)}px`;
-    picture.classList.toggle("zoomed", state.zoomed);
-    find("zoom").setAttribute("aria-pressed", String(state.zoomed));
-  }
+  const copyImage = (small) => Object.assign(new Image(), { alt: "The image to review, in a view", src: small.src });
 
-  function zoom(x = 0.5, y = 0.5) {
-    if (picture.dataset.status !== "ready") return;
-    state.zoomed = !state.zoomed;
-    fit();
-    picture.scrollTo(x * picture.scrollWidth - picture.clientWidth / 2, y * picture.scrollHeight - picture.clientHeight / 2);
-  }
-
-  const hasFewClasses = () => state.classes !== null && state.classes.length <= FEW_CLASSES;
-  const listKeyed = () => (hasFewClasses() ? [...state.classes.keys()] : [...state.chosen.keys()].slice(0, MOST_KEYS));
-
-  // A key means the same class on every image: its digit if all names are digits, otherwise its place. Of many classes, the
-  // first ones that the reviewer chooses get the keys.
-  function keyOf(label) {
-    const place = listKeyed().indexOf(label);
-    if (place < 0) return null;
-    return hasFewClasses() && state.classes.every((name) => /^\d$/.test(name)) ? state.classes[label] : String((place + 1) % 10);
-  }
-
-  function listChoices(item) {
-    if (hasFewClasses() || isBlind(item)) return listKeyed();
-    return [...new Set([...item.likely.slice(0, MOST_LIKELY).map((one) => one.label), ...listKeyed()])];
+  function selectView(position, event) {
+    state.shownView = position;
+    renderCaption();
+    renderPicture();
+    views.render(state.current, position);
+    if (event.detail) focusStage(); // Enter must confirm, not press the tile again
+    else find("view-list").querySelector("[aria-pressed=true]")?.focus();
   }
 
   function renderChoices() {
     const item = state.current;
-    const labels = listChoices(item);
+    const labels = classes.listChoices(item);
     find("likely").replaceChildren(...labels.map((label) => make("li", {}, makeChoice(item, label))));
     find("confirm").hidden = !isUnanimous(item);
     if (!isBlind(item)) {
       find("confirm-text").textContent = nameOf(item.label);
       find("confirm").setAttribute("aria-label", `Confirm the predicted class: ${nameOf(item.label)}`);
     }
-    find("search").hidden = hasFewClasses();
+    find("search").hidden = classes.hasFew();
   }
 
   function makeChoice(item, label) {
-    const key = keyOf(label), isPredicted = label === item.label;
+    const key = classes.keyOf(label), isPredicted = label === item.label;
     const share = item.likely?.find((one) => one.label === label)?.probability;
     const button = make(
       "button", { type: "button", className: "choice", title: nameOf(label) },
@@ -602,69 +396,6 @@
     return button;
   }
 
-  function renderViews() {
-    const item = state.current;
-    find("views").hidden = isBlind(item);
-    if (isBlind(item)) return;
-    const views = listViews(item);
-    const differing = views.filter((view) => view.differs);
-    find("votes").textContent = describeVotes(item);
-    const isStored = pictures.get(item.number).status !== "missing";
-    const listed = isStored ? (state.allViews ? views : differing.slice(0, MOST_VIEWS)) : differing;
-    find("view-list").replaceChildren(...listed.map((view) => make("li", {}, makeTile(item, view, isStored))));
-    const button = find("all-views");
-    button.hidden = !isStored || views.length <= Math.min(differing.length, MOST_VIEWS) || views.length === 1;
-    button.replaceChildren(state.allViews ? "Show fewer " : `Show all ${views.length} `, make("kbd", { textContent: "V" }));
-    button.setAttribute("aria-expanded", String(state.allViews));
-  }
-
-  function makeTile(item, view, isStored) {
-    const texts = make(
-      "span", { className: "texts" },
-      make("b", { textContent: nameOf(view.label) }), make("span", { className: "share", textContent: shareOf(view.probability) }),
-      make("small", { textContent: describeView(view.view), title: view.view }),
-    );
-    if (!isStored) return make("div", { className: view.differs ? "tile differs" : "tile" }, texts);
-    const tile = make("button", { type: "button", className: "tile" }, fetchView(item, view), texts);
-    tile.classList.toggle("differs", view.differs);
-    const isShown = state.shownView === view.position;
-    tile.setAttribute("aria-pressed", String(isShown));
-    tile.setAttribute("aria-label", `View ${describeView(view.view)}: ${nameOf(view.label)}, ${shareOf(view.probability)}. Show it large.`);
-    tile.addEventListener("click", (event) => {
-      state.shownView = isShown ? null : view.position;
-      renderCaption();
-      renderPicture();
-      renderViews();
-      if (event.detail) stage.focus({ preventScroll: true }); // Enter must confirm, not press the tile again
-      else find("view-list").querySelector("[aria-pressed=true]")?.focus();
-    });
-    return tile;
-  }
-
-  function describeVotes(item) {
-    const total = item.views.length;
-    if (total === 1) return "The classifier looked at the image once.";
-    const votes = new Map();
-    for (const view of item.views) votes.set(view.label, (votes.get(view.label) ?? 0) + 1);
-    if (votes.size === 1) return `All ${total} views show ${nameOf([...votes.keys()][0])}.`;
-    const ordered = [...votes].sort((one, other) => other[1] - one[1]);
-    return `Of ${total} views, ${ordered.map(([label, count]) => `${count} show ${nameOf(label)}`).join(", ")}.`;
-  }
-
-  // Common views in words: "hflip+shift:2,0" becomes "mirrored, shifted 2, 0".
-  function describeView(text) {
-    const words = {
-      identity: "unchanged", hflip: "mirrored", vflip: "upside down", gray: "gray", shift: "shifted", rotate: "rotated", zoom: "zoomed",
-      blur: "blurred", noise: "noisy", crop: "cropped",
-    };
-    const step = (one) => {
-      const [name, amount = ""] = one.split(/:(.*)/s);
-      const shown = amount.replaceAll("-", "−").replaceAll(",", ", ") + (name === "rotate" && amount ? "°" : "");
-      return [words[name] ?? name, shown].filter(Boolean).join(" ");
-    };
-    return text.split("+").map(step).join(", ");
-  }
-
   function renderActions() {
     const cannot = state.past.length === 0;
     find("undo").disabled = cannot;
@@ -674,8 +405,8 @@
   function renderStatus() {
     renderProgress();
     renderNotice();
-    const count = state.unsent.length;
-    find("saving").textContent = count && (state.trouble || state.unsent[0].attempts > 1) ? `${countOf(count)} not saved yet` : "";
+    const count = outbox.entries.length;
+    find("saving").textContent = count && (state.trouble || outbox.isSlow()) ? `${countOf(count)} not saved yet` : "";
   }
 
   function renderGoal() {
@@ -687,7 +418,7 @@
   function renderProgress() {
     if (!state.counts) return;
     renderGoal();
-    const count = (kind) => state.unsent.filter((one) => one.kind === kind).length;
+    const count = (kind) => outbox.entries.filter((one) => one.kind === kind).length;
     const moved = count("label") - count("undo");
     const done = Math.max(0, state.counts.done + moved), waiting = Math.max(0, state.counts.waiting - moved);
     find("progress").value = done + waiting ? done / (done + waiting) : 1;
@@ -710,7 +441,7 @@
   }
 
   function renderNotice() {
-    const count = state.unsent.length;
+    const count = outbox.entries.length;
     const kept = count ? ` ${plural(count, "label is", "labels are")} kept here and will be sent later.` : "";
     const texts = {
       away: `The server does not respond; retrying.${kept}`,
@@ -730,7 +461,7 @@
 
   function renderEmpty(done = "") {
     const waiting = state.counts?.[onlyAudits ? "audits" : "waiting"] ?? 0, isAway = state.trouble !== null;
-    const isOthers = waiting > state.unsent.length;
+    const isOthers = waiting > outbox.entries.length;
     let [mark, title, text] = ["✓", "All done", `No ${onlyAudits ? "audits" : "images"} are waiting for review. New ones appear here automatically.`];
     if (state.goal?.finished) [title, text] = ["Finished", state.goal.text];
     else if (isAway) [mark, title, text] = ["…", "Waiting for the server", "The next image appears when it responds."];
@@ -747,82 +478,6 @@
     }
   }
 
-  // --- Other classes by name ---
-
-  let matches = [], active = 0;
-
-  function findClasses(text) {
-    const wanted = text.trim().toLowerCase();
-    if (!wanted) return listAll();
-    if (state.classes === null) return /^\d{1,6}$/.test(wanted) ? [Number(wanted)] : [];
-    const rank = (name) => {
-      const place = name.toLowerCase().indexOf(wanted);
-      return place < 0 ? 3 : place === 0 ? 0 : /[\s,_-]/.test(name[place - 1]) ? 1 : 2;
-    };
-    const ranked = state.classes.map((name, label) => ({ label, rank: rank(name), length: name.length })).filter((one) => one.rank < 3);
-    ranked.sort((one, other) => one.rank - other.rank || one.length - other.length || one.label - other.label);
-    return ranked.slice(0, MOST_FOUND).map((one) => one.label);
-  }
-
-  // All classes by name, after the most recent ones.
-  function listAll() {
-    const recent = [...state.chosen].sort((one, other) => other[1] - one[1]).slice(0, MOST_RECENT).map(([label]) => label);
-    const named = [...(state.classes ?? []).keys()].sort((one, other) => nameOf(one).localeCompare(nameOf(other), "en", { numeric: true }));
-    return [...new Set([...recent, ...named])];
-  }
-
-  function search() {
-    matches = findClasses(query.value);
-    active = query.value.trim() ? 0 : -1; // in the list of all classes, Enter chooses nothing
-    renderFound();
-  }
-
-  function renderFound() {
-    const options = matches.map((label, place) => {
-      const option = make("li", { id: `found-${place}`, role: "option", textContent: nameOf(label) });
-      option.setAttribute("aria-selected", String(place === active));
-      option.addEventListener("click", () => decide("label", label));
-      return option;
-    });
-    if (!options.length && query.value.trim()) options.push(make("li", { className: "none", role: "option", ariaDisabled: "true", textContent: "No such class" }));
-    found.replaceChildren(...options);
-    found.hidden = !options.length;
-    const { top, bottom } = query.getBoundingClientRect();
-    const above = top, below = innerHeight - bottom;
-    found.classList.toggle("below", below > above);
-    found.style.maxHeight = `${Math.min(TALLEST_LIST, Math.max(above, below) - 12)}px`;
-    query.setAttribute("aria-expanded", String(!found.hidden));
-    if (active in matches) query.setAttribute("aria-activedescendant", `found-${active}`);
-    else query.removeAttribute("aria-activedescendant");
-    find(`found-${active}`)?.scrollIntoView({ block: "nearest" });
-  }
-
-  function closeSearch() {
-    query.value = "";
-    [matches, active] = [[], 0];
-    renderFound();
-  }
-
-  found.addEventListener("pointerdown", (event) => event.preventDefault()); // the field keeps the focus
-  query.addEventListener("input", search);
-  query.addEventListener("blur", () => { found.hidden = true; query.setAttribute("aria-expanded", "false"); });
-  query.addEventListener("focus", search);
-  query.addEventListener("keydown", (event) => {
-    if (event.isComposing) return;
-    if (event.key === "Enter") {
-      event.preventDefault();
-      if (!event.repeat && active in matches) decide("label", matches[active]);
-    } else if (event.key === "Escape") {
-      closeSearch();
-      stage.focus({ preventScroll: true });
-    } else if (["ArrowDown", "ArrowUp"].includes(event.key) && matches.length) {
-      event.preventDefault();
-      const step = event.key === "ArrowDown" ? 1 : -1;
-      active = (Math.max(active, step === 1 ? -1 : 0) + step + matches.length) % matches.length;
-      renderFound();
-    }
-  });
-
   // --- Keys and buttons ---
 
   function confirmPrediction() {
@@ -832,28 +487,29 @@
   }
 
   function choose(digit) {
-    const label = listKeyed().find((one) => keyOf(one) === String(digit));
+    const label = classes.findByKey(digit);
     if (state.current && label !== undefined) decide("label", label);
-  }
-
-  function toggleViews() {
-    if (!state.current || isBlind(state.current) || find("all-views").hidden) return;
-    state.allViews = !state.allViews;
-    renderViews();
   }
 
   const COMMANDS = {
     enter: confirmPrediction,
     u: undo,
     s: () => decide("skip"),
-    z: () => zoom(),
-    v: toggleViews,
-    "/": () => { if (!find("search").hidden) query.focus(); },
+    e: () => { if (!find("escalate").hidden) decide("escalate"); },
+    m: () => comment.focus(),
+    v: () => views.toggle(state.current, state.shownView),
+    z: viewer.zoomIn,
+    x: viewer.zoomOut,
+    f: viewer.fit,
+    l: viewer.toggleAdjust,
+    p: viewer.toggleExact,
+    o: viewer.toggleOutline,
+    "/": () => { if (!find("search").hidden) find("query").focus(); },
     "?": () => keys.showModal(),
-    arrowleft: () => picture.scrollBy(-80, 0),
-    arrowright: () => picture.scrollBy(80, 0),
-    arrowup: () => picture.scrollBy(0, -80),
-    arrowdown: () => picture.scrollBy(0, 80),
+    arrowleft: () => viewer.pan(-80, 0),
+    arrowright: () => viewer.pan(80, 0),
+    arrowup: () => viewer.pan(0, -80),
+    arrowdown: () => viewer.pan(0, 80),
   };
 
   // The digit of a key, by its position on keyboards that need Shift for digits.
@@ -863,11 +519,11 @@
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing || keys.open) return;
-    if (event.target.closest("input, textarea, select")) return;
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return;
+    if (event.target.closest("input:not([type=checkbox], [type=range]), select")) return;
     const name = event.key.toLowerCase();
-    if (["enter", " "].includes(name) && event.target.closest("button, a, summary")) return; // the browser handles these
-    if (name.startsWith("arrow") && !state.zoomed) return;
+    if (["enter", " "].includes(name) && event.target.closest("button, a, summary, input")) return; // the browser handles these
+    if (name.startsWith("arrow") && (!viewer.isZoomed() || event.target.closest("input"))) return;
     const digit = findDigit(event);
     const command = digit === null ? COMMANDS[name] : () => choose(digit);
     if (!command || !(useKeys.checked || name === "?")) return;
@@ -884,29 +540,26 @@
   }
   onPress(find("undo"), undo);
   onPress(find("empty-undo"), undo);
-  onPress(find("zoom"), () => zoom());
-  onPress(find("all-views"), toggleViews);
+  onPress(find("escalate"), () => decide("escalate"));
+  onPress(find("all-views"), () => views.toggle(state.current, state.shownView));
+  for (const button of document.querySelectorAll("#zooms button")) {
+    button.addEventListener("click", (event) => { if (event.detail) focusStage(); });
+  }
+  comment.addEventListener("keydown", (event) => {
+    if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
+    event.preventDefault();
+    focusStage(); // the comment is sent with the label
+  });
   find("show-keys").addEventListener("click", () => keys.showModal());
   find("notice-close").addEventListener("click", () => setMessage(null));
   find("notice-button").addEventListener("click", () => location.reload());
-  picture.addEventListener("click", (event) => {
-    const image = event.target.closest("img");
-    if (!image || event.detail > 1) return;
-    const box = image.getBoundingClientRect();
-    zoom((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
-  });
-  useKeys.addEventListener("change", () => {
-    try {
-      localStorage.setItem(keysKey, String(useKeys.checked));
-    } catch {
-      // The choice is not remembered.
-    }
-  });
-  keys.addEventListener("close", () => stage.focus({ preventScroll: true }));
+  useKeys.addEventListener("change", () => elements.remember("localStorage", KEYS_KEY, useKeys.checked));
+  keys.addEventListener("close", focusStage);
 
   function comeBack() {
     lastActive = Date.now();
-    wake();
+    outbox.wake();
+    outbox.takeOver();
     if (state.hasBegun) refill();
   }
   for (const kind of ["keydown", "pointerdown"]) {
@@ -919,30 +572,22 @@
   window.addEventListener("online", comeBack);
   window.addEventListener("focus", () => { if (state.trouble) comeBack(); });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) comeBack(); });
-  window.addEventListener("beforeunload", (event) => { if (state.unsent.length) event.preventDefault(); });
-  new ResizeObserver(fit).observe(picture);
 
   async function begin() {
-    try {
-      useKeys.checked = localStorage.getItem(keysKey) !== "false";
-    } catch {
-      // Keys stay enabled.
-    }
-    restore();
-    send();
+    useKeys.checked = elements.recall("localStorage", KEYS_KEY, true);
+    await outbox.open();
     while (true) {
       try {
-        const response = await fetch("/v1/review/classes", { signal: AbortSignal.timeout(TIMEOUT) });
-        if (!response.ok) throw Object.assign(new Error(), { status: response.status });
-        state.classes = (await response.json()).classes;
+        classes.setNames((await server.get("/v1/review/classes")).classes);
         break;
       } catch (error) {
-        setTrouble(findTrouble(error) ?? "away");
-        await pause(1000);
+        setTrouble(server.findTrouble(error) ?? "away");
+        await outbox.pause(1000);
       }
     }
     state.hasBegun = true;
     refill();
+    strip.load();
   }
   begin();
 })();
