@@ -140,7 +140,7 @@ def test_moved_model_can_be_given_but_another_needs_allow_mismatch(here: Here, p
 def test_edited_policy_has_no_guarantee(here: Here, place: Path) -> None:
     content = json.loads((place / "policy.json").read_text())
     intact = describe(str(place / "policy.json"))
-    assert intact["file"].startswith("not damaged")
+    assert str(intact["file"]).startswith("not damaged")
     content["threshold"] -= 0.2
     (place / "policy.json").write_text(json.dumps(content))
     for given in ((), ("--model", MODEL)):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from secondlook.extension import name_label
 from secondlook.serving.access import require
 from secondlook.serving.agreement import GivenLabel, describe_agreement
-from secondlook.serving.database import decisions, events, format_time, reviews
+from secondlook.serving.database import decisions, events, reviews
 from secondlook.serving.review_routes import (
     RESPONSES,
     Comment,

@@ -91,7 +91,7 @@ def test_report_leads_with_the_policy_of_the_latest_calibration(
     written = sl.open_run(run.path).report(progress=False)
     assert (ledger.read_bytes() if ledger.exists() else None) == before
     assert written.notes == ()
-    apart = tuning_positions(500) if calibration.tuning else []
+    apart: Any = tuning_positions(500) if calibration.tuning else []
     judged = run.predictions.select(images=np.delete(np.arange(500), apart))
     accept, wrong = policy.accept(judged), policy.look(judged).predicted != judged.labels
     accepted, errors = int(accept.sum()), int((accept & wrong).sum())
