@@ -260,6 +260,15 @@ def test_all_risks_are_drawn_on_one_scale(browser: Browser, states: dict[str, Se
         assert page.get_by_role("img", name="Audited: not checked yet").locator("rect.scale-bar").count() == 2
 
 
+def test_stated_reviewer_error_is_named(browser: Browser, states: dict[str, Served], early: Served) -> None:
+    early.service.decisions.deploy(make_policy(), 0.2, reviewer_error=0.03)
+    early.service.look()
+    with open_page(browser, early.url) as page:
+        assert "valid for reviewer errors up to 3" in page.inner_text("#meaning")
+    with open_page(browser, states["early"].url) as page:
+        assert "reviewer errors" not in page.inner_text("#meaning")
+
+
 def test_first_label_is_no_check(browser: Browser, early: Served) -> None:
     number, predicted = list_audits(early.service.database, [1])[0]
     early.service.reviews.label(number, predicted, REVIEWER)
