@@ -43,7 +43,7 @@ EXPORTED = (
     *("confidence_interval", "create_run", "evaluate", "export_onnx", "load_classifier", "load_policy", "open_run"),
     *("open_source", "score", "write_report"),
 )
-MOST_FILES_BELOW_FACADES = 67
+MOST_FILES_BELOW_FACADES = 68
 """Test files that may import a module of a room, for laws that no public name can show."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -28,6 +28,7 @@ PYTHON_ONLY = {
     "an argument of a metric, of a curve or of `judge_audits`": ("ties", "bins", "smallest"),
     "an argument of `Predictions` or of its methods": ("entry", "logits", "members", "probabilities", "rows"),
     "an argument of `Client`": ("ids", "token", "url"),
+    "an argument of `Monitor`, which a service sets": ("agreeing",),
 }
 """Arguments in the fields of messages that no command has, by why nobody meets them there."""
 
