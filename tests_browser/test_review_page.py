@@ -174,7 +174,7 @@ def clear_reviews(service: Service) -> None:
     from secondlook.serving.database import events, reviews
 
     nothing = ("label", "reviewer", "reviewed_at", "comment", "lease_owner", "lease_until")
-    values = dict.fromkeys(nothing) | {"skips": 0, "wanted": 1, "urgent": False, "label_count": 0, "latest": 0}
+    values = dict.fromkeys(nothing) | {"skips": 0, "urgent": False, "label_count": 0, "latest": 0}
     with service.database.write() as connection:
         connection.execute(sa.delete(events))
         connection.execute(sa.update(reviews).values(**values))
