@@ -56,6 +56,7 @@ from secondlook.files import FrozenRecord as FrozenRecord
 from secondlook.files import compute_checksum as compute_checksum
 from secondlook.files import describe_invalid as describe_invalid
 from secondlook.files import exclusive_lock as exclusive_lock
+from secondlook.files import read_regular_file as read_regular_file
 from secondlook.files import shared_lock as shared_lock
 from secondlook.files import write_atomically as write_atomically
 from secondlook.files import write_bytes_atomically as write_bytes_atomically

@@ -13,7 +13,15 @@ from pydantic import Field, ValidationError
 from secondlook.arrays import Float64Array, is_number, is_whole_number
 from secondlook.decisions import Answer
 from secondlook.errors import ANY, MonitoringError, Repair
-from secondlook.files import Count, FrozenRecord, PositiveCount, SealedRecord, describe_invalid, write_bytes_atomically
+from secondlook.files import (
+    Count,
+    FrozenRecord,
+    PositiveCount,
+    SealedRecord,
+    describe_invalid,
+    read_regular_file,
+    write_bytes_atomically,
+)
 from secondlook.monitoring.alarm import AlarmState, ShiftAlarm
 from secondlook.monitoring.audit import AuditedImage, AuditVerdict, LabelErrors, judge_audits
 from secondlook.monitoring.estimates import AccuracyEstimate, AccuracyEstimator, get_reference
@@ -22,6 +30,8 @@ from secondlook.monitoring.status import MonitorStatus, ShiftStatus, TimelineWin
 from secondlook.monitoring.unknown import Label, RejectedImage, UnknownShare, find_cuts, judge_unknown
 from secondlook.policies import Policy
 
+MAX_STATE_BYTES = 2**31
+"""Maximum size of a state: about 100 bytes per rejected image."""
 MAX_DOUBTFUL = 24
 """Number of most doubtful accepted images to keep."""
 MAX_WRONG = 12
@@ -506,7 +516,7 @@ class Monitor:
     def load(cls, path: str | Path, policy: Policy) -> Self:
         """Load a monitor from a file; `policy` must be the one it was created with."""
         try:
-            state = MonitorState.model_validate_json(Path(path).read_bytes())
+            state = MonitorState.model_validate_json(read_regular_file(path, MAX_STATE_BYTES))
             if state.policy != policy.checksum:
                 fault = f"the state {str(path)!r} belongs to another policy (checksum {state.policy[:8]})"
                 raise MonitoringError(fault, repair="pass the policy it was created with, or start a new monitor")

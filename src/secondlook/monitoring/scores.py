@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number, is_w
 from secondlook.decisions import SCORE_FORMATS, Answer
 from secondlook.errors import MonitoringError, shorten_reason
 from secondlook.file_systems import is_url, open_location
+from secondlook.files import MAX_RECORD_BYTES, open_regular_file
 from secondlook.policies import AuditPlan, Policy
 from secondlook.registry import did_you_mean
 from secondlook.tables import unescape_formula
@@ -308,7 +310,7 @@ def _read_label_file(path: str | Path) -> list[tuple[str, int | str]]:
     """Read a CSV file with the columns id and label; images without a label are left out."""
     where = f"reviewed labels {str(path)!r}"
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_regular_file(path, MAX_RECORD_BYTES), encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             missing = {"id", "label"} - set(rows.fieldnames or ())
             if missing:

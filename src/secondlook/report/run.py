@@ -29,6 +29,7 @@ from secondlook.files import (
     SealedRecord,
     compute_checksum,
     describe_invalid,
+    read_regular_file,
     write_bytes_atomically,
 )
 from secondlook.monitoring import learn_shifts
@@ -223,7 +224,7 @@ class Run:
     def evaluation_content(self) -> dict[str, Any]:
         """The evaluation as JSON values, with the skipped images and the warnings."""
         try:
-            content: dict[str, Any] = from_json((self.path / EVALUATION).read_bytes())
+            content: dict[str, Any] = from_json(read_regular_file(self.path / EVALUATION))
             if compute_checksum(content) != self.record.evaluation:
                 raise ValueError("it was changed after it was written")
             Evaluation.from_dict(content)
@@ -620,7 +621,7 @@ def open_run(path: str | Path) -> Run:
     folder = Path(path)
     record = folder / RECORD
     try:
-        return Run(folder, RunRecord.model_validate_json(record.read_bytes()))
+        return Run(folder, RunRecord.model_validate_json(read_regular_file(record)))
     except OSError as error:
         if (folder / PREDICTIONS).is_dir() and not record.exists():
             repair = "run the same evaluate command again to resume; its predictions are saved"

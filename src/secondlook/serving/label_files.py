@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from secondlook.extension import MonitoringError, ServingError, find_class, unescape_formula
+from secondlook.extension import MonitoringError, ServingError, find_class, read_regular_file, unescape_formula
 from secondlook.serving.request_images import is_id
 from secondlook.serving.responses import RequestError
 
@@ -58,7 +58,7 @@ def parse_label_file(
 def read_label_file(path: Path, class_names: tuple[str, ...]) -> dict[str, int]:
     """Return the labels of a file by id; see `parse_label_file`."""
     try:
-        return {one.id: one.label for one in parse_label_file(path.read_bytes(), class_names)}
+        return {one.id: one.label for one in parse_label_file(read_regular_file(path), class_names)}
     except OSError as error:
         raise ServingError(f"cannot read the labels {str(path)!r}: {error.strerror}; check the path.") from None
     except RequestError as error:

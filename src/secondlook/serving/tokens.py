@@ -15,7 +15,14 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from pydantic import ValidationError
 
-from secondlook.extension import FrozenRecord, ServingError, describe_invalid, exclusive_lock, write_atomically
+from secondlook.extension import (
+    FrozenRecord,
+    ServingError,
+    describe_invalid,
+    exclusive_lock,
+    read_regular_file,
+    write_atomically,
+)
 from secondlook.serving.responses import RequestError
 
 Role = Literal["client", "reviewer", "admin"]
@@ -170,7 +177,7 @@ class TokenFile:
             version = status.st_ino, status.st_mtime_ns, status.st_size
             with self._lock:
                 if version != self._version:
-                    found = TokenRecords.model_validate_json(self.path.read_bytes()).tokens
+                    found = TokenRecords.model_validate_json(read_regular_file(self.path)).tokens
                     self._records, self._version = {one.id: one for one in found}, version
                 return self._records
         except FileNotFoundError:
