@@ -1,4 +1,4 @@
-"""The service on loopback: throughput compared with `score`, latency at half of it, and kills under load.
+"""The service on loopback: throughput compared with `score`, latency at half of it, exports, and kills under load.
 
 python benchmarks/service.py                          # the sizes of the stored results
 python benchmarks/service.py --images 1000 --rounds 2 --kills 3
@@ -8,12 +8,14 @@ Needs ../shared/cifar10 (test.npz, resnet20.onnx and resnet56.onnx). The through
 send PNG files of CIFAR-10 images, each over its own connection, as a ratio to `score` of the same files and policy;
 both alternate, and the result is the median ratio. The clients run on the cores of the service. The latency is measured
 at half that throughput, with requests at random times (a Poisson process), from the due time of a request, including
-all waiting. service_kills.py describes the kills.
+all waiting. Exports are files of 50,000 images to review with their pictures. service_kills.py describes the kills.
 """
 
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -32,10 +34,13 @@ from measurement import (
     read_rows,
     write_results,
 )
+from secondlook import load_policy
 from secondlook.classifiers import Classifier
 from secondlook.decisions import encode_png, score
 from secondlook.policies import Policy, read_policy, threshold_for
 from secondlook.predictions import Execution, collect
+from secondlook.serving.database import open_database
+from secondlook.serving.store import DecisionStore, NewDecision, StoredImage
 from secondlook.sources import open_source
 from service_kills import kill_service
 from service_load import Load, draw_arrivals, make_requests, run_load
@@ -49,7 +54,9 @@ N_CLIENTS = 64
 MAX_CONNECTIONS = 256
 MIN_RATIO = 0.9
 SERVICE_PACKAGES = (*PACKAGES, "fastapi", "uvicorn", "sqlalchemy")
-PARTS = ("speed", "kills")
+PARTS = ("speed", "exports", "kills")
+EXPORTED_IMAGES, BLOCK = 50_000, 5_000
+FORMATS = ("csv", "parquet", "label-studio")
 MODELS = {"resnet20": 1.0, "resnet56": 0.25}
 """The networks, each with its fraction of the images: the larger one takes three times as long."""
 
@@ -74,6 +81,8 @@ def main() -> None:
         for model, fraction in MODELS.items() if options.only in (None, "speed") else ():
             workspace = Workspace(Path(folder) / model, model, int(fraction * options.images))
             rows += measure_speed(workspace, options.rounds, options.seconds)
+        if options.only in (None, "exports"):
+            rows += measure_exports(Workspace(Path(folder) / "exports", next(iter(MODELS)), 100))
         if options.only in (None, "kills"):
             rows += measure_kills(Workspace(Path(folder) / "kills", next(iter(MODELS)), options.images), options.kills)
     write_results(path, rows, SERVICE_PACKAGES)
@@ -174,6 +183,40 @@ def measure_latency(workspace: Workspace, name: str, server: ServerProcess, rate
         make_part_row("speed", what, f"p{percent} milliseconds", float(np.percentile(latencies, percent)))
         for percent in (50, 99)
     ]
+
+
+def measure_exports(workspace: Workspace) -> list[Row]:
+    """Export a long review queue."""
+    policy, data_dir = workspace.policies["all looks"], workspace.folder / "service-exports"
+    with ServerProcess(policy, data_dir):  # puts the policy in force
+        pass
+    fill_queue(workspace, data_dir)
+    rows = []
+    with ServerProcess(policy, data_dir) as server:
+        for name in FORMATS:
+            start = time.perf_counter()
+            with urllib.request.urlopen(f"{server.url}/v1/reviews?format={name}") as response:
+                n_bytes = sum(map(len, iter(partial(response.read, 2**20), b"")))
+            what = f"export of {EXPORTED_IMAGES:,} images, {name}"
+            rows.append(make_part_row("exports", what, "seconds", time.perf_counter() - start, "at most 10"))
+            rows.append(make_part_row("exports", what, "MB", n_bytes / 1e6))
+    return rows
+
+
+def fill_queue(workspace: Workspace, data_dir: Path) -> None:
+    """Store images to review, without looking at them."""
+    decided = load_policy(workspace.policies["all looks"], classifier=workspace.classifier).decide(workspace.files[0])
+    rejected = replace(decided, accept=False, audit=False)
+    database = open_database(data_dir)
+    store = DecisionStore(database)
+    deployment = store.latest_deployment()
+    assert deployment is not None, "the service was started"
+    for start in range(0, EXPORTED_IMAGES, BLOCK):
+        numbers = range(start, start + BLOCK)
+        files = [StoredImage("image/png", workspace.files[number % len(workspace.files)]) for number in numbers]
+        new = [(replace(rejected, id=f"{number:06d}"), file) for number, file in zip(numbers, files, strict=True)]
+        store.add([NewDecision(decision, "", None, file) for decision, file in new], deployment.number)
+    database.close()
 
 
 def measure_kills(workspace: Workspace, kills: int) -> list[Row]:

@@ -54,14 +54,6 @@ class RecordedCalibration(FrozenRecord):
         """Whether both calibrations have equal terms; the order of the methods does not matter."""
         return set(self.methods) == set(other.methods) and self.model_copy(update={"methods": other.methods}) == other
 
-    def __str__(self) -> str:
-        methods = " and ".join(self.methods)
-        methods += ", adaptive" if self.tolerance else ""
-        if self.class_risks:
-            methods += f", with a threshold for each {'group of classes' if self.class_groups else 'class'}"
-        risk = "the bound for every threshold" if self.risk is None else f"risk {self.risk:g}"
-        return f"{risk} and delta {self.delta:g} of the latest calibration of the run, for {methods}"
-
 
 class Ledger(SealedRecord):
     """Calibrations by the time they were first made, including those on other images."""
