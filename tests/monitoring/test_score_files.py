@@ -171,6 +171,17 @@ def test_invalid_score_files_are_errors(folder: Path, pattern: str, offending: s
         monitor(pattern)
 
 
+def test_files_before_a_broken_one_are_kept(folder: Path) -> None:
+    Path("scores/day3.parquet").write_text("broken")
+    with pytest.raises(MonitoringError, match=r"day3\.parquet"):
+        monitor()
+    assert [Path(file.name).name for file in Monitor.load("monitor/state.json", POLICY).files] == [
+        f"day{day}.parquet" for day in range(3)
+    ]
+    write_day(3)
+    assert monitor().new_files == 1
+
+
 def test_options_of_a_folder_are_kept(folder: Path) -> None:
     monitor(alpha=0.01, window=100)
     assert monitor().monitor.alpha == 0.01

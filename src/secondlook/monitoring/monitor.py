@@ -260,6 +260,11 @@ class Monitor:
 
         Rows are an Arrow table, a pandas data frame, `Decisions`, or a list of dictionaries with the columns of scores.
         """
+        self.add_images(rows)
+        return self.describe()
+
+    def add_images(self, rows: object) -> None:
+        """Add scored images like `update`, without the status, which takes time for long streams."""
         scored = ScoreRows.read(rows, self.policy)
         for id_ in itertools.compress(scored.ids, scored.audit | ~scored.accept):
             if id_ in self._audited or id_ in self._rejected:
@@ -271,7 +276,6 @@ class Monitor:
             self._remember(scored)
             evidence = self._shift.update(scored.confidence, scored.first_look, scored.disagreement, scored.familiarity)
             self._add_to_windows(scored, evidence)
-        return self.describe()
 
     def _count(self, name: str) -> int:
         """Return a count, such as `images`, summed over all windows."""

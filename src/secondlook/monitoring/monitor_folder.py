@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def _open_monitor(folder: Path, policy: Policy, options: Mapping[str, Any]) -> M
 
 
 def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, shuffle: bool, progress: bool) -> int:
-    """Read the new files, save the state after each, and return how many there were."""
+    """Read the new files, save the state now and then, and return how many there were."""
     present: dict[str, ScoreFile] = {}
     for file in found:
         other = present.setdefault(hashlib.sha256(file.read()).hexdigest(), file)
@@ -146,6 +147,7 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
             raise MonitoringError(f"the score file {read.name!r} has changed since it was read", repair=repair)
     known = {read.digest for read in monitor.files}
     new = [file for digest, file in present.items() if digest not in known]
+    due = 0.0
     with progress_bar("scores", len(new), "files", enabled=progress) as advance:
         for file in new:
             content, before = file.read(), monitor.images
@@ -153,14 +155,22 @@ def _read_new_files(monitor: Monitor, found: Sequence[ScoreFile], folder: Path, 
                 rows = file.parse(content)
                 if shuffle:
                     rows = rows.take(np.random.default_rng([monitor.seed, len(monitor.files)]).permutation(len(rows)))
-                monitor.update(rows)
+                monitor.add_images(rows)
             except MonitoringError as error:
+                monitor.save(folder / STATE)  # of the files before
                 raise MonitoringError.from_error(error, f"in the score file {file.name!r}, ") from None
             digest = hashlib.sha256(content).hexdigest()  # of the bytes read, even if the file has changed since
             monitor.record_file(file.name, size=len(content), digest=digest, images=monitor.images - before)
-            monitor.save(folder / STATE)
+            due = _save_state(monitor, folder / STATE) if time.monotonic() >= due else due
             advance(1)
     return len(new)
+
+
+def _save_state(monitor: Monitor, path: Path) -> float:
+    """Save the state, and return when it is due again: the state grows, but takes at most a tenth of the time."""
+    start = time.monotonic()
+    monitor.save(path)
+    return time.monotonic() + 10 * (time.monotonic() - start)
 
 
 def _add_labels(monitor: Monitor, labels: Mapping[str, int | str], found: Sequence[ScoreFile]) -> tuple[int, int]:

@@ -123,13 +123,13 @@ class StreamMonitor:
             if ahead > (0 if rows is None else len(rows)):
                 break
             if rows is not None and ahead:
-                self.monitor.update(rows.slice(0, ahead))
+                self.monitor.add_images(rows.slice(0, ahead))
                 rows = rows.slice(ahead)
             self.monitor.reset_shift()
             self._is_saved, self._described = False, None
         if rows is None:
             return False
-        self.monitor.update(rows)
+        self.monitor.add_images(rows)
         self._is_saved, self._described = False, None
         return True
 
