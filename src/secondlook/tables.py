@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # Cells that spreadsheets run as formulas (OWASP list), and texts that look as if they were escaped already.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+_CREDENTIALS = re.compile(
+    r"(:/{1,2})[^\s/@'\"]+(?=@)|([?&](?:access_token|key|password|secret|token)=)[^\s&'\"]+", re.IGNORECASE
+)
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
 
 
@@ -36,6 +39,11 @@ def escape_formula(cell: object) -> object:
 def escape_controls(text: str) -> str:
     """Escape the control characters of a text for a terminal, which could hide or replace other texts."""
     return text.translate(_CONTROLS)
+
+
+def hide_credentials(text: str) -> str:
+    """Hide user names, passwords and tokens of URLs."""
+    return _CREDENTIALS.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 def unescape_formula(text: str) -> str:

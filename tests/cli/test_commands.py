@@ -106,6 +106,20 @@ def test_hidden_bars_include_those_of_hugging_face(here: Here, option: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("onnx:http://user:secret@host.invalid/m.onnx", "http://***@host.invalid/m.onnx"),
+        ("hf:https://user:secret@host.invalid/m", "https://***@host.invalid/m"),
+        ("onnx:absent.onnx?token=secret", "?token=***"),
+        ("onnx:absent.onnx?size=3&Password=secret", "&Password=***"),
+    ],
+)
+def test_credentials_are_not_printed(here: Here, model: str, shown: str) -> None:
+    done = here.fail("evaluate", "--model", model, "--data", "folder:val", "--out", "x", told=shown)
+    assert "secret" not in done.out + done.err
+
+
+@pytest.mark.parametrize(
     ("line", "value"),
     [
         ("evaluate --model onnx:absent.onnx --data folder:val/ --out x", "'absent.onnx'"),

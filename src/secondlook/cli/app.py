@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from secondlook import __version__
 from secondlook.cli import INTERRUPTED, Interrupted, exit_at_once, interrupt
 from secondlook.errors import Message, SecondLookError
-from secondlook.tables import escape_controls
+from secondlook.tables import escape_controls, hide_credentials
 
 COMMANDS = {
     "demo": "Run all steps on handwritten digits; no data and no model needed.",
@@ -140,7 +140,7 @@ def _print_message(heading: str, message: object) -> None:
         from secondlook.cli.wording import word
 
         message = word(message, find_flags(sys.argv[1:]))
-    text = escape_controls(str(message))
+    text = escape_controls(hide_credentials(str(message)))
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"{heading} {escape(text)}")
