@@ -22,7 +22,7 @@ from secondlook.decisions import Review
 from secondlook.decisions.chunks import Destination, JobRecord, ScoreChunks
 from secondlook.errors import DecisionError
 from secondlook.policies import Ledger, Policy
-from secondlook.predictions import DamagedChunkWarning, Execution
+from secondlook.predictions import DamagedChunkWarning, Execution, LocalStorage
 from tests.decisions.conftest import Counting, Score, brightness, make_policy, read_files, save_images
 from tests.policy_maker import score
 
@@ -332,12 +332,8 @@ def test_reading_ends_in_the_thread_that_reads(stopped: Job, monkeypatch: pytest
         def __del__(self) -> None:
             releases.append(threading.get_ident())
 
-    read_bytes, rounds = Path.read_bytes, 20
-
-    def read(path: Path) -> bytes:
-        return Content(read_bytes(path)) if path in stopped.chunks else read_bytes(path)
-
-    monkeypatch.setattr(Path, "read_bytes", read)
+    read_bytes, rounds = LocalStorage.read_bytes, 20
+    monkeypatch.setattr(LocalStorage, "read_bytes", lambda storage, name: Content(read_bytes(storage, name)))
     for _ in range(rounds):
         stopped.check_recomputed({})
     assert set(releases) == {threading.get_ident()}

@@ -45,7 +45,14 @@ def test_status_and_metrics_count_decisions(server: Server, digits: Digits) -> N
     assert (status["decisions"]["accepted"], status["monitor"]["accepted"]) == (accepted, accepted)
     waiting = sum(reply.json["review"] == "waiting" for reply in replies)
     audits = sum(reply.json["accept"] and reply.json["review"] == "waiting" for reply in replies)
-    assert status["reviews"] == {"waiting": waiting, "audits": audits, "leased": 0, "done": 0, "expired": 0}
+    assert status["reviews"] == {
+        "waiting": waiting,
+        "audits": audits,
+        "leased": 0,
+        "disputed": 0,
+        "done": 0,
+        "expired": 0,
+    }
     assert status["throughput"]["hour"]["images"] == 60
     assert status["policy"]["checksum"] == read_policy(digits.policy).checksum
     assert status["monitor"]["in_burn_in"]

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 from secondlook import __version__
 from secondlook.cli import INTERRUPTED, Interrupted, exit_at_once, interrupt
 from secondlook.errors import Message, SecondLookError
-from secondlook.tables import escape_controls, hide_credentials
 
 COMMANDS = {
     "demo": "Run all steps on handwritten digits; no data and no model needed.",
@@ -135,6 +134,8 @@ def _print_message(heading: str, message: object) -> None:
     """Print a message in the language of the command line, without its middle if it is very long."""
     from rich.console import Console
     from rich.markup import escape
+
+    from secondlook.tables import escape_controls, hide_credentials
 
     if isinstance(message, Message):
         from secondlook.cli.wording import word

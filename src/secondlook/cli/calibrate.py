@@ -111,7 +111,7 @@ def calibrate(
     ] = None,
     reviewer_error: Annotated[
         float | None,
-        Option(help=f"With --reviewed: {options.REVIEWER_ERROR_HELP}", show_default="that of the service, or 0"),
+        Option(help=f"{options.REVIEWER_ERROR_HELP} Only with --reviewed.", show_default="that of the service, or 0"),
     ] = None,
     shifts: Annotated[
         bool,

@@ -48,8 +48,7 @@ def serve(
     reviewer_error: Annotated[
         float,
         Option(
-            metavar="BOUND",
-            help="Largest error rate of reviewers. Above 0, it takes three reviewers to find an audit wrong.",
+            help=f"{options.REVIEWER_ERROR_HELP} Above 0, it takes three reviewers to find an audit wrong.",
         ),
     ] = 0.0,
     keep: Annotated[
