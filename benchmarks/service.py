@@ -15,7 +15,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -34,7 +33,7 @@ from measurement import (
     read_rows,
     write_results,
 )
-from secondlook import load_policy
+from secondlook import Decision, load_policy
 from secondlook.classifiers import Classifier
 from secondlook.decisions import encode_png, score
 from secondlook.policies import Policy, read_policy, threshold_for
@@ -206,7 +205,7 @@ def measure_exports(workspace: Workspace) -> list[Row]:
 def fill_queue(workspace: Workspace, data_dir: Path) -> None:
     """Store images to review, without looking at them."""
     decided = load_policy(workspace.policies["all looks"], classifier=workspace.classifier).decide(workspace.files[0])
-    rejected = replace(decided, accept=False, audit=False)
+    rejected = vars(decided) | {"accept": False, "audit": False}
     database = open_database(data_dir)
     store = DecisionStore(database)
     deployment = store.latest_deployment()
@@ -214,8 +213,9 @@ def fill_queue(workspace: Workspace, data_dir: Path) -> None:
     for start in range(0, EXPORTED_IMAGES, BLOCK):
         numbers = range(start, start + BLOCK)
         files = [StoredImage("image/png", workspace.files[number % len(workspace.files)]) for number in numbers]
-        new = [(replace(rejected, id=f"{number:06d}"), file) for number, file in zip(numbers, files, strict=True)]
-        store.add([NewDecision(decision, "", None, file) for decision, file in new], deployment.number)
+        queued = [Decision(**rejected | {"id": f"{number:06d}"}) for number in numbers]
+        new = [NewDecision(decision, "", None, file) for decision, file in zip(queued, files, strict=True)]
+        store.add(new, deployment.number)
     database.close()
 
 

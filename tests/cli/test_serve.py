@@ -62,7 +62,7 @@ def test_options_become_settings(here: Here, policy: str, served: list[Any], mon
         ("--lease 0m", "'0m'"),
         ("--data-dir /dev/null/service", "'/dev/null/service'"),
         ("--database mysql://a:secret@b/c", "postgresql://"),
-        ("--database postgresql://a:secret@127.0.0.1:1/c", "a:***@"),
+        ("--database postgresql://a:secret@127.0.0.1:1/c", "//***@"),
         ("--model onnx:missing.onnx", "missing.onnx"),
         ("--policy missing.json", "missing.json"),
         ("--audit 2", "--audit 2.0"),
