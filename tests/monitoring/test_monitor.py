@@ -270,6 +270,7 @@ def test_rows_of_another_policy_or_classifier_are_an_error(policy: Policy) -> No
         (make_table(rows, other, audit=0.05), other.checksum[:8]),
         (make_table(rows, policy, mismatch="the policy is for classifier 'a'"), "classifier 'a'"),
         (make_table(rows, policy).replace_schema_metadata({"secondlook.score": "{"}), "damaged"),
+        (make_table(rows, policy).replace_schema_metadata({"secondlook.score": "[" * 100_000}), "damaged"),
     ):
         with pytest.raises(MonitoringError, match=offending):
             Monitor(policy).update(table)

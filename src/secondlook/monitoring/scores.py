@@ -3,7 +3,6 @@
 import csv
 import glob
 import io
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from pydantic_core import from_json
 
 from secondlook.arrays import BoolArray, Float64Array, IntArray, is_number, is_whole_number
 from secondlook.decisions import SCORE_FORMATS, Answer
@@ -203,7 +203,7 @@ def _make_table(rows: object) -> "pa.Table":
 def _read_metadata(table: "pa.Table", policy: Policy) -> dict[str, Any]:
     """Return the metadata of scored rows, empty if unknown; raise if they are from another policy or classifier."""
     try:
-        metadata = json.loads((table.schema.metadata or {}).get(SCORE_METADATA, "{}"))
+        metadata = from_json((table.schema.metadata or {}).get(SCORE_METADATA, "{}"))
         used = metadata.get("policy")
         is_other = used is not None and used["checksum"] != policy.checksum
     except (ValueError, AttributeError, TypeError, KeyError):
