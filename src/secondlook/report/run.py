@@ -535,8 +535,8 @@ class Run:
         """Write the report of the run, by default to report.html in its folder.
 
         The report leads with the policy that the run calibrated last. Without one, or with `delta`, all methods of the
-        report share `delta`, by default 0.001. The page shows the images if they are still
-        available; otherwise a note gives the reason.
+        report share `delta`, by default 0.001. The page shows the images if they are still available; otherwise a note
+        gives the reason.
         """
         target = check_page_path(path or self.path / self.REPORT)
         policy = self.latest_policy if delta is None else None

@@ -43,12 +43,8 @@ def summarize(findings: Findings) -> Summary:
     images, accepted, errors = findings.study.n_images, findings.point.accepted, findings.point.errors
     if policy is None:
         return Summary(images, accepted, errors, method, *_describe_missing(findings.risk, accepted / images))
-    if policy.calibration is not None:
-        images, accepted, errors = (
-            policy.calibration.images,
-            policy.calibration.accepted,
-            policy.calibration.errors or 0,
-        )
+    if (found := policy.calibration) is not None:
+        images, accepted, errors = found.images, found.accepted, found.errors or 0
     decided_by = f"{method}: {describe_policy(policy)}"
     describe = _describe_uncertified if policy.guarantee is None else _describe_certified
     return Summary(images, accepted, errors, decided_by, *describe(policy, images, accepted, errors))
